@@ -35,10 +35,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # The stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
 # Most modules are never imported: those that are get compiled then, all of them would take a minute now.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	-$(PIP) --upgrade 'pip>=25'
-	$(PIP) --no-compile -c constraints.txt -e '.[dev]'
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
 	touch $@
 
 demo: $(VENV)/.installed
@@ -62,7 +62,7 @@ test: $(VENV)/.installed browser
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed
-	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not engines"
+	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not stores"
 
 # mypy takes one core for a minute. Meanwhile another process compiles the tests and what they import, so that two workers
 # need not do the same; then the tests begin. What mypy said comes last, and counts as much as they do.

@@ -15,6 +15,9 @@ from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
 from tests.servers_s3 import bucket, s3_endpoint  # noqa: F401
 from tfa.base.files import cache_folder
+from tfa.search import store as stores
+
+stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"  # a store for tests: memory://ANYTHING
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,7 +59,7 @@ def _json_as_documented() -> Iterator[None]:
 settings.register_profile("tfa", deadline=None)  # no test fails because others use the machine
 settings.load_profile("tfa")
 
-LONG = {"browser", "kill", "encoder", "slow", "engines", "faults"}
+LONG = {"browser", "kill", "encoder", "slow", "stores", "faults"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

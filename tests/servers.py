@@ -1,4 +1,4 @@
-"""Real servers on loopback for the tests of engines; a test that needs one that is not installed is skipped."""
+"""Real servers on loopback for the tests of stores; a test that needs one that is not installed is skipped."""
 
 from __future__ import annotations
 

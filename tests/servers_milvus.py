@@ -13,7 +13,7 @@ from tfa.bench.scale.local_servers import MilvusServer
 
 
 def need_milvus_lite() -> None:
-    pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'tfa-vpr[milvus]'")
+    pytest.importorskip("tfa_milvus", reason="tfa-milvus is not installed: pip install -e plugins/tfa-milvus")
     pytest.importorskip("milvus_lite", reason="milvus-lite is not installed, and TFA_TEST_MILVUS names no server")
     if not (Path(sys.executable).parent / "milvus-lite").exists():
         pytest.skip("the command milvus-lite is not installed beside this Python")

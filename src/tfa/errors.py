@@ -100,12 +100,12 @@ class MissingExtra(TfaError):
     """An optional dependency is needed and not installed."""
 
 
-class EngineUnavailable(TfaError):
-    """A vector engine, or a part of it, does not answer. Nothing is answered in its place."""
+class StoreUnavailable(TfaError):
+    """A store, or a part of it, does not answer. Nothing is answered in its place."""
 
 
-class EngineConflict(TfaError):
-    """A vector engine holds something else under that name: another shape, another owner, or nothing."""
+class StoreConflict(TfaError):
+    """A store holds something else under that name: another shape, another owner, or nothing."""
 
 
 class DiskFull(TfaError):

@@ -20,7 +20,7 @@ def facts_of(result):
 
 @pytest.mark.slow
 def test_queries_are_timed_beside_the_bytes_they_read():
-    result = run_query_benchmark(sizes=(30, 300), patches=9, batch=5, proof_images=200, repeats=2, **SHAPE)
+    result = run_query_benchmark(sizes=(30, 300), patches=9, batch=5, repeats=2, **SHAPE)
     facts = facts_of(result)
     assert [(time["carrier"], time["images"]) for time in facts["times"]] == [
         (carrier, images) for images in (30, 300) for carrier in ("original", "partial", "adaptive")
@@ -30,9 +30,7 @@ def test_queries_are_timed_beside_the_bytes_they_read():
     assert all(time["float32_bytes"] > 3 * time["bytes_read"] for time in facts["times"][3:])
     assert all(time["describe_seconds"] > 0 for time in facts["times"])
     assert [judged["images"] for judged in facts["judged"]] == [30, 300]
-    assert facts["proof"]["same"] == 1
-    assert 10 <= facts["proof"]["scored_again"] <= 200
-    assert len(result.lines()) == 6 * 3 + 2 * 3 + 2
+    assert len(result.lines()) == 6 * 3 + 2 * 3
     assert result.lines()[0].ratio == pytest.approx(result.times[0].seconds / result.times[0].floor)
     assert "original, 300 images, one query" in str(result)
 

@@ -44,7 +44,7 @@ def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
     told = f"searched by 8 numbers per image, 12 bytes; the best 100 are scored again with all {full}"
     assert told in " ".join(result.stdout.split())
     assert told in " ".join(run("info", "new.tfa").stdout.split())
-    assert run("query", "new.tfa", "photos", "--no-online", "--engine", "reduced").exit_code == 0
+    assert run("query", "new.tfa", "photos", "--no-online").exit_code == 0
     refused = run("build", "photos", "--out", "other.tfa", "--dims", "1")
     assert refused.exit_code == 2
     assert "--dims" in refused.stderr

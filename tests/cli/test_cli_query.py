@@ -237,7 +237,7 @@ def test_no_candidates_is_a_usage_error(run, spy, folder):
 
 
 def test_photos_or_a_sequence_are_asked_not_both(run, spy, folder):
-    for given in (["near.jpg", "--sequence", "walk"], [], ["--sequence", "walk", "--engine", "exact"]):
+    for given in (["near.jpg", "--sequence", "walk"], []):
         assert run("query", "town.tfa", *given).exit_code == 2
     assert run("query", "town.tfa", "--sequence", "near.jpg").exit_code == 2
 
@@ -257,8 +257,8 @@ def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
     assert spy.calls.count(("query_many", {})) == 0
 
 
-@pytest.mark.parametrize("words", [("--no-online",), ("--engine", "exact")])
-def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, words):
+def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder):
+    words = ("--no-online",)
     done = run("query", "town.tfa", "camera", "--json", *words)
     alone = PlaceMap.load("town.tfa").query_many(sorted(Path("camera").iterdir()))
     assert json.loads(done.stdout)["answers"] == [

@@ -109,7 +109,7 @@ def test_what_does_not_go_together_is_refused(run, folder):
     for words, complaint in {
         "build drive.mcap photo.png --out new.tfa": "drive.mcap is a recording and photo.png is none",
         "build drive.mcap --out new.tfa --positions where.csv": "frames of a recording have no names yet",
-        "build drive.mcap --engine lance:///x/y": "recordings are for maps in folders",
+        "build drive.mcap --out lance:///x/y": "recordings are for maps in folders",
         "build drive.mcap --out new.tfa --every 1x": "every='1x' is not allowed; give 10 (every tenth frame)",
         "build photo.png --out new.tfa --topic /a": "--topic is about a bag or a video, and none was given",
         "add town.tfa drive.mcap": "make photos of it first, with: tfa frames drive.mcap --out FOLDER",

@@ -30,7 +30,7 @@ def started(monkeypatch, folder):
 
     def opened(paths, encoder, progress, patch_cache):
         seen.update(paths=paths, encoder=encoder, patch_cache=patch_cache)
-        return [type("Map", (list,), {"path": Path(path)})([1, 2]) for path in paths]
+        return [type("Map", (list,), {"path": Path(path.text)})([1, 2]) for path in paths]
 
     monkeypatch.setattr(app, "create_app", create_app)
     monkeypatch.setattr(running, "run_server", run)
@@ -49,10 +49,10 @@ def test_a_map_is_served_on_this_machine_by_default(run, started):
     assert started["access_log"] is False
 
 
-def test_memory_for_patches_is_for_maps_in_engines(run, started):
-    assert run("serve", "--engine", "memory://x/town", "--port", 0, "--patch-cache", "1.5MB").exit_code == 0
+def test_memory_for_patches_is_for_maps_in_stores(run, started):
+    assert run("serve", "memory://x/town", "--port", 0, "--patch-cache", "1.5MB").exit_code == 0
     assert started["patch_cache"] == 1_500_000
-    assert "--patch-cache is for maps in engines" in run("serve", "town.tfa", "--patch-cache", "1MB").stderr
+    assert "--patch-cache is for maps in stores" in run("serve", "town.tfa", "--patch-cache", "1MB").stderr
 
 
 def test_options_reach_the_service(run, started, monkeypatch):
@@ -68,7 +68,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     assert settings.cors == ("https://a.example", "http://b.example")
     assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
     assert settings.cameras == 8
-    assert started["paths"] == [Path("town.tfa"), Path("photos")]
+    assert [str(path) for path in started["paths"]] == ["town.tfa", "photos"]
     assert started["encoder"] == EncoderOptions(threads=2, fast=True)
     assert started["access_log"] is True
 

@@ -13,15 +13,19 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.dependencies.audit import Audit, pins
+from tfa.version import __version__
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PLUGINS = [tomllib.loads(path.read_text("utf-8"))["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 INSTALLER = "pip"  # what installs by the pins is not installed by them
 PINNED = {canonicalize_name(name): version for name, version in pins().items()}
 
 
 def direct() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"].values()
-    asked = map(Requirement, [*PROJECT["dependencies"], *(one for extra in extras for one in extra)])
+    plugins = [one for plugin in PLUGINS for one in plugin["dependencies"]]
+    asked = map(Requirement, [*PROJECT["dependencies"], *(one for extra in extras for one in extra), *plugins])
     return [one for one in asked if one.name != PROJECT["name"]]
 
 
@@ -43,6 +47,11 @@ def reached() -> dict[str, str]:
                 left.append(needed)
     versions.pop(INSTALLER, None)
     return versions
+
+
+def test_plugins_have_the_version_of_the_project():
+    assert [plugin["name"] for plugin in PLUGINS] == ["tfa-milvus", "tfa-qdrant"]
+    assert {plugin["version"] for plugin in PLUGINS} == {__version__}
 
 
 def test_every_direct_dependency_is_pinned_to_a_version_it_allows():

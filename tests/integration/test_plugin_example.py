@@ -1,4 +1,4 @@
-"""The distribution of `examples/plugin`, installed and used: an encoder, an engine, a head and a layout."""
+"""The distribution of `examples/plugin`, installed and used: an encoder, a store, a head and a layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes import random_image
-from tfa.base.config import MapSpec
 from tfa.base.entry_points import load_plugin, plugin_names
 from tfa.bench.datasets.load import layout_names, layout_of
 from tfa.bench.heads.catalogue import head_card, names
@@ -24,6 +23,8 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.plugins import list_plugin_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
+from tfa.maps.store import StoreMap
+from tfa.search.store_contract import StoreContract
 
 pytestmark = pytest.mark.slow
 
@@ -113,25 +114,21 @@ def test_a_map_is_built_and_loaded_again_with_an_encoder_from_outside(plugin, pa
     assert answer.hits[0].image.endswith("before/3.png")
 
 
-def test_a_map_is_searched_by_an_engine_from_outside(plugin, pairs, tmp_path):
-    photos, target = sorted((pairs / "before").iterdir()), tmp_path / "map"
-    kept = MapSpec(head="paper", storage="float16")
-    place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"), map_spec=kept)
-    place_map.save(target)
-    own = place_map.query_many(sorted((pairs / "after").iterdir()), k=3)
-    place_map.use_engine("example-dict")
-    assert place_map.engine().describe()["engine"] == "example-dict"
-    other = place_map.query_many(sorted((pairs / "after").iterdir()), k=3)
-    assert [[hit.id for hit in one.hits] for one in other] == [[hit.id for hit in one.hits] for one in own]
-    for one, two in zip(own, other, strict=True):
-        assert [hit.score for hit in two.hits] == pytest.approx([hit.score for hit in one.hits], rel=1e-5)
-        assert [hit.confidence for hit in two.hits] == pytest.approx([hit.confidence for hit in one.hits], abs=0.05)
-    gone = own[0].hits[0].id
-    assert place_map.engine().payload([gone])[0]["id"] == gone
-    place_map.remove([gone])
-    assert place_map.engine().count() == len(place_map) == PLACES - 1
-    answers = json.loads(run("query", target, photos[1], "-k", "1", "--engine", "example-dict", "--json"))
+def test_a_map_is_built_in_a_store_from_outside(plugin, pairs):
+    photos, url = sorted((pairs / "before").iterdir()), "example-dict://here/town"
+    place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"), head="second-order")
+    StoreMap.build_from(place_map, url, dims=16)
+    answers = json.loads(run("query", url, photos[1], "-k", "1", "--json"))
     assert answers["answers"][0]["hits"][0]["id"] == 1
+    assert json.loads(run("info", url, "--json"))["store"]["count"] == PLACES
+
+
+class TestExampleStore(StoreContract):
+    """The store of the example passes the suite that all stores pass."""
+
+    @pytest.fixture
+    def url(self, plugin) -> str:
+        return "example-dict://tests"
 
 
 def test_what_is_not_installed_is_unknown(tmp_path):

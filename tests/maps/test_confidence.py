@@ -20,8 +20,6 @@ from tfa.maps.confidence import (
     compute_features,
 )
 from tfa.maps.database_scores import DatabaseScores
-from tfa.search.engine import SearchResult
-from tfa.search.exact import ExactEngine
 from tfa.verification.reranking import rerank
 
 DATABASE = world(images=40, patches=20)
@@ -81,21 +79,6 @@ def test_copies_are_not_the_nearest_others():
     mean, best = own.mean_and_best(np.array([7, 40]))
     assert best[0] == best[1] < own.between(np.array([7]), np.array([40]))[0, 0]
     assert mean[0] == pytest.approx(mean[1])
-
-
-class Forgetful(ExactEngine):
-    """An engine that knows neither mean nor spread."""
-
-    def search(self, vectors, k):
-        found = super().search(vectors, k)
-        return SearchResult(found.ids, found.scores)
-
-
-def test_an_engine_that_does_not_know_the_mean(heads):
-    scorer, _ = heads["paper"]
-    images, rows = np.arange(6), np.arange(40)
-    own = DatabaseScores(scorer, rows, rows, Forgetful(scorer.rows, rows, rows))
-    np.testing.assert_allclose(own.mean_and_best(images), DatabaseScores(scorer).mean_and_best(images), rtol=1e-5)
 
 
 # --- the formula ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tfa.maps import PlaceMap
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import ScaledRows
 
 # What rounding costs a score at most, as a share of the spread of a photo's scores.
 CLOSE = {"float32": 1e-5, "float16": 5e-3, "int7": 0.15}

@@ -20,7 +20,7 @@ from tfa.method.evidence.support import Mask
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.search.gallery import Gallery
-from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
+from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
 
 CHANNELS, DIRECTIONS = 384, 128
 WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2
@@ -30,9 +30,9 @@ def made_up(images: int, rank: int) -> MapState:
     """A judged map of the default encoder's size, its numbers drawn."""
     rng = np.random.default_rng(0)
 
-    def rows(count: int, width: int, top: int) -> QuantisedRows:
+    def rows(count: int, width: int, top: int) -> QuantizedRows:
         levels = rng.integers(-top, top + 1, (count, width), np.int8)
-        return QuantisedRows(levels, np.full(count, 0.01, np.float32), width, top)
+        return QuantizedRows(levels, np.full(count, 0.01, np.float32), width, top)
 
     directions, mean = rng.normal(size=(DIRECTIONS, CHANNELS)), rng.normal(size=WIDTH)
     side = SecondOrderSide(
@@ -40,7 +40,7 @@ def made_up(images: int, rank: int) -> MapState:
     )
     pseudo = np.arange(min(images, 1000))
     lengths = np.ones(images, np.float32)
-    space = StoredSpace(side, Gallery.of(rows(images, rank, TOP)), lengths, pseudo, Mask(pseudo, pseudo))
+    space = StoredSpace(side, Gallery.of(rows(images, rank, ROW_TOP)), lengths, pseudo, Mask(pseudo, pseudo))
     thirds = dict.fromkeys(SIGMAS, (1.0, 1.0, 1.0))
     spaces = StoredSpaces((space,), SpectralStrengths.of([0.5] * 3, [9.0] * 3, [0.5] * 3), thirds, "int7")
     terms = tuple(

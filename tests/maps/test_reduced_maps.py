@@ -13,8 +13,8 @@ from tfa.errors import BadMap, BadSpec
 from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap
 from tfa.report.collect import collect_report
-from tfa.search.quantised_rows import QuantisedRows
-from tfa.search.reduced import ReducedEngine
+from tfa.search.quantized import QuantizedRows
+from tfa.search.reduced import ReducedSearch
 
 DIMS = 8
 KINDS = {
@@ -53,8 +53,7 @@ def confidences(place_map, photos):
 def test_answers_are_those_of_all_numbers_and_survive_the_disk(town, cache, camera, tmp_path, kind):
     photos = sorted(camera.iterdir())
     full, small = built(town, cache, None, **KINDS[kind]), built(town, cache, **KINDS[kind])
-    assert isinstance(small.engine(), ReducedEngine)
-    full.use_engine("exact")
+    assert isinstance(small.searchable(None).searcher, ReducedSearch)
     integers = full.state.head.storage == "int7"
     for one, two in zip(answers(full, photos), answers(small, photos), strict=True):
         assert [hit for hit, _ in two] == [hit for hit, _ in one]
@@ -99,7 +98,7 @@ def test_added_images_are_reduced_and_found(reduced, tmp_path, town, cache):
         for place, expected in zip(range(20, 23), range(14, 17), strict=True):
             best = made.query(photo(tmp_path / "again" / f"{place}.png", place, light=0.95))[0]
             assert best.id == expected
-    assert reopened(tmp_path / "town.tfa").engine().count() == 17
+    assert len(reopened(tmp_path / "town.tfa").searchable(None).searcher) == 17
 
 
 def test_many_additions_are_joined(reduced, tmp_path, cache):
@@ -120,9 +119,10 @@ def test_removed_images_are_not_found_and_do_not_count(reduced, tmp_path, town, 
     assert not {2, 3, 9} & {hit for found in answers(again, photos) for hit, _ in found}
     tokens = again.state.head.scorer.query_vectors
     [vectors] = [tokens(batch) for _, batch in again.encode_batches(photos[:4])]
-    result, engine = again.engine().search(vectors, 1), again.engine()
-    rows = engine.reduced.rows.take(again.rows).astype(np.float64)
-    scores = engine.reduced.reduction.of_queries(np.asarray(vectors)).astype(np.float64) @ rows.T
+    searcher = again.searchable(None).searcher
+    result = searcher.search(vectors, 1)
+    rows = searcher.reduced.rows.take(again.rows).astype(np.float64)
+    scores = searcher.reduced.reduction.of_queries(np.asarray(vectors)).astype(np.float64) @ rows.T
     np.testing.assert_allclose(result.spread, scores.std(axis=1), rtol=1e-7)
 
 
@@ -132,12 +132,11 @@ def test_a_calibration_is_reduced_too_and_stays_when_another_answers(reduced, tm
     full = built(town, cache, None)
     for made in (reduced, full):
         made.calibrate(photos[:16], "dusk")
-    full.use_engine("exact")
     assert answers(reduced, photos, rerank=False) == answers(full, photos, rerank=False)
     again = reopened(tmp_path / "town.tfa")
     [night] = again.state.calibrations
     assert night.stored.dims == DIMS
-    assert isinstance(again.engine("dusk"), ReducedEngine)
+    assert isinstance(again.searchable("dusk").searcher, ReducedSearch)
     again.activate(None)
     assert answers(again, photos) == answers(reduced, photos, calibration="none")
     again.activate("dusk")
@@ -178,7 +177,7 @@ def test_a_refit_keeps_to_the_number(reduced, tmp_path, cache):
 def test_a_prepared_map_answers_the_same_and_leaves_its_full_rows_alone(reduced, camera, monkeypatch):
     photos, plain = sorted(camera.iterdir()), reduced.query_many(sorted(camera.iterdir()), k=5)
     packed = []
-    monkeypatch.setattr(QuantisedRows, "prepare", lambda self: packed.append(self))
+    monkeypatch.setattr(QuantizedRows, "prepare", lambda self: packed.append(self))
     reduced.prepare()
     assert any(rows is reduced.state.head.reduced.rows.chunks[0] for rows in packed)
     full = [chunk for term in reduced.state.head.scorer.terms for chunk in term.gallery.chunks]
@@ -191,10 +190,10 @@ def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camer
     monkeypatch.setattr("tfa.search.reduced.AGAIN", 3)
     made = built(town, cache, head="second-order", rerank=False)
     made.save(tmp_path / "town.tfa")
-    again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantisedRows.inner
+    again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantizedRows.inner
     width = again.state.spaces.spaces[0].halves.width
-    monkeypatch.setattr(QuantisedRows, "inner", lambda self, f: read.append((self, len(f))) or plain(self, f))
-    again.engine().search(
+    monkeypatch.setattr(QuantizedRows, "inner", lambda self, f: read.append((self, len(f))) or plain(self, f))
+    again.searchable(None).searcher.search(
         again.state.head.scorer.query_vectors(next(iter(again.encode_batches([sorted(camera.iterdir())[0]])))[1]), 1
     )
     axes = again.state.spaces.spaces[0].side.axes
@@ -231,13 +230,6 @@ def test_moments_of_many_rows_are_written_and_read(town, cache, tmp_path, camera
     np.testing.assert_array_equal(again.state.head.reduced.moments()[0].second, tensors["reduced.second"])
     photos = sorted(camera.iterdir())
     assert again.query_many(photos) == made.query_many(photos)
-
-
-def test_the_engine_is_refused_where_nothing_was_reduced(town, cache, dusk):
-    plain = built(town, cache, None)
-    plain.use_engine("reduced")
-    with pytest.raises(BadSpec, match="build it again with --dims 1024"):
-        plain.query(dusk)
 
 
 @pytest.mark.parametrize("dims", [1, 0, "many", 2.5])

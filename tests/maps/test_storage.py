@@ -13,9 +13,8 @@ from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps import query as map_query
 from tfa.photos.images import as_rgb
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.quantized import QuantizedRows
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ def test_a_map_of_integers_survives_the_disk_and_edits(town, cache, queries, tmp
     made.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa", cache)
     scorer = opened.state.head.scorer
-    assert all(isinstance(part.gallery.chunks[0], QuantisedRows) for part in scorer.terms)
+    assert all(isinstance(part.gallery.chunks[0], QuantizedRows) for part in scorer.terms)
     np.testing.assert_array_equal(scorer.scores(queries), made.state.head.scorer.scores(queries))
     for number in range(18):  # more than there are segments
         opened.add([photo(tmp_path / f"n{number}.png", 100 + number)])
@@ -146,10 +145,4 @@ def test_a_prepared_map_stays_so_when_it_grows(tmp_path):
     place_map.add([photo(tmp_path / "new.png", 1)])
     hit = place_map.query(tmp_path / "new.png", k=1)[0]
     assert hit.id == 600
-    assert place_map.engine("none").name == "bounded"
-
-
-def test_small_maps_of_floats_are_searched_plainly():
-    place_map = large("original", "float32", images=map_query.COARSE_FROM - 1)
-    place_map.prepare()
-    assert place_map.engine().name == "exact"
+    assert place_map.searchable("none").searcher.rows.galleries[0].chunks[-1].dtype == np.float16

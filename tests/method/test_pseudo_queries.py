@@ -23,7 +23,7 @@ from tfa.method.pseudo_queries import (
 from tfa.method.residuals import describe_residuals
 from tfa.pipeline import fit
 from tfa.reference import database as reference
-from tfa.search.ties import find_duplicates
+from tfa.search.gallery import find_duplicates
 
 WHOLE = HeadSpec(words=5)
 SPECS = {

@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes import FakeEncoder, random_image
+from tfa.base.files import cache_folder
 from tfa.bench.scale.made_up_places import MadeUpPlaces
 from tfa.cli.app import app
 from tfa.errors import BadSpec
-from tfa.maps.sharded.work_folder import WorkFolder
+from tfa.maps.building.work_folder import WorkFolder
 from tfa.photos.cache_upkeep import (
     BenchmarkFacts,
     BuildFacts,
@@ -136,7 +137,7 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     folder = cache.folder.parent
     vectors = MadeUpPlaces(folder / "bench-scale", dims=4, block=10)
     vectors.vectors(10)
-    build = WorkFolder.default("5a" * 32)
+    build = WorkFolder(cache_folder() / "builds" / ("5a" * 16), "5a" * 32)
     build.write("sample-0", {"rows": np.zeros(2)})
     own = folder / "bench-scale" / "mine.txt"
     own.write_text("a user's own")
@@ -152,7 +153,7 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     prune_cache(max_bytes=160)
     prune_cache(older_than=1)
     assert build.read("sample-0") is not None  # not left for long
-    left = WorkFolder.default("6b" * 32)
+    left = WorkFolder(cache_folder() / "builds" / ("6b" * 16), "6b" * 32)
     left.write("sample-0", {"rows": np.zeros(2)})
     os.utime(left.path / "sample-0.safetensors", (time.time() - 10 * 86_400,) * 2)
     assert prune_cache(older_than=5).files == 1

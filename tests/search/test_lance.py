@@ -10,23 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.search.engine_contract import EngineContract
-from tests.search.store_contract import StoreContract
-from tests.search.store_world import entries_of, vectors_with_bias
-from tfa.errors import BadSpec, EngineConflict, EngineUnavailable
-from tfa.search.store_engine import StoreEngine
+from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
+from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 
-pytestmark = pytest.mark.engines
+pytestmark = pytest.mark.stores
 pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
-
-
-class TestEngineInLance(EngineContract):
-    @pytest.fixture(autouse=True)
-    def _store(self, tmp_path):
-        self.store = StoreContract.connect(f"lance://{tmp_path}")
-
-    def create(self, vectors, bias, ids, payload=None):
-        return StoreEngine.create(vectors, bias, ids, payload, self.store)
 
 
 class TestLance(StoreContract):
@@ -117,17 +105,17 @@ def test_a_table_of_somebody_else_is_left_alone(tmp_path):
     import lancedb
 
     lancedb.connect(tmp_path).create_table("places__v1", [{"id": 1}])
-    with pytest.raises(EngineConflict, match="not of our making"):
+    with pytest.raises(StoreConflict, match="not of our making"):
         StoreContract.connect(f"lance://{tmp_path}").open("places__v1")
 
 
 def test_a_collection_that_was_dropped_elsewhere_is_named(tmp_path):
     store = StoreContract.connect(f"lance://{tmp_path}")
     collection = store.create("gone__v1", 64)
-    vectors, queries = vectors_with_bias(40, 64)
-    collection.write(entries_of(np.arange(40), vectors))
+    vectors, queries = make_vectors(40, 64)
+    collection.write(make_entries(np.arange(40), vectors))
     StoreContract.connect(f"lance://{tmp_path}").drop("gone__v1")
-    with pytest.raises((EngineConflict, EngineUnavailable), match=str(tmp_path)):
+    with pytest.raises((StoreConflict, StoreUnavailable), match=str(tmp_path)):
         collection.nearest(queries, 3)
 
 

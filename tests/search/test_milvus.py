@@ -12,19 +12,21 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from tests.search.store_contract import StoreContract
-from tests.search.store_world import DIMENSIONS, best_of, entries_of, vectors_with_bias
-from tfa.errors import BadSpec, EngineConflict, EngineUnavailable, MissingExtra
-from tfa.search.engines import milvus_collection, milvus_documents
-from tfa.search.engines.milvus import MilvusStore
-from tfa.search.engines.milvus_connection import Connection
+from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store import Entries
+from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries, make_vectors, rank_by_definition
 
-pytestmark = pytest.mark.engines
+pytest.importorskip("tfa_milvus", reason="tfa-milvus is not installed: pip install -e plugins/tfa-milvus")
+from tfa_milvus import collection as milvus_collection
+from tfa_milvus import documents as milvus_documents
+from tfa_milvus.connection import Connection
+from tfa_milvus.store import MilvusStore
+
+pytestmark = pytest.mark.stores
 
 COUNT_UP = """
 import sys
-from tfa.search.engines.milvus import MilvusStore
+from tfa_milvus.store import MilvusStore
 store, key, times = MilvusStore.connect(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 while times:
     old = store.read(key)
@@ -40,21 +42,21 @@ class TestMilvus(StoreContract):
         return f"milvus://{milvus_address}"
 
     def test_equal_vectors_among_others_are_ordered_by_id_in_every_batch(self, store, name):
-        vectors, queries = vectors_with_bias(2000, DIMENSIONS)
+        vectors, queries = make_vectors(2000, DIMENSIONS)
         vectors[::11] = vectors[0]  # 182 of them, more than are asked for
         ids = np.random.default_rng(3).permutation(2000)
         collection = store.create(name, DIMENSIONS)
         for part in np.array_split(np.arange(2000), 3):
-            collection.write(entries_of(ids[part], vectors[part]))
+            collection.write(make_entries(ids[part], vectors[part]))
         asked = np.concatenate([queries[:40], 5 * vectors[:1]])
         found, _ = collection.nearest(asked, 20)
-        np.testing.assert_array_equal(found, best_of(ids, vectors, asked, 20)[0])
+        np.testing.assert_array_equal(found, rank_by_definition(ids, vectors, asked, 20)[0])
 
     def test_writes_are_sent_in_pieces(self, store, name, world, monkeypatch):
         monkeypatch.setattr(milvus_collection, "BATCH_BYTES", 5000)
         monkeypatch.setattr(milvus_collection, "FETCHED", 7)
         collection = store.create(name, DIMENSIONS)
-        collection.write(entries_of(*world[:2]))
+        collection.write(make_entries(*world[:2]))
         assert collection.count() == len(world[0])
         assert collection.fetch(world[0]).ids.tolist() == world[0].tolist()
         assert len(collection.find([f"{int(one):064x}" for one in world[0]])) == len(world[0])
@@ -68,27 +70,27 @@ class TestMilvus(StoreContract):
     def test_a_collection_of_somebody_else_is_left_alone(self, store, name, url):
         client = store._connection.client()
         client.create_collection(name, dimension=8, metric_type="IP")
-        with pytest.raises(EngineConflict, match=rf"{name}.*not made by tfa.*fields"):
+        with pytest.raises(StoreConflict, match=rf"{name}.*not made by tfa.*fields"):
             store.open(name)
         client.create_collection(f"{name}_l2", schema=milvus_collection.schema_of(8))
         params = client.prepare_index_params()
         params.add_index("vector", index_name="vector", index_type="FLAT", metric_type="L2")
         client.create_index(f"{name}_l2", params)
-        with pytest.raises(EngineConflict, match="metric is L2, not IP"):
+        with pytest.raises(StoreConflict, match="metric is L2, not IP"):
             store.open(f"{name}_l2")
 
     def test_a_collection_whose_maker_died_before_the_index_is_finished_when_opened(self, store, name, world):
         store._connection.call("create_collection", name, schema=milvus_collection.schema_of(DIMENSIONS))
         collection = store.open(name)
-        collection.write(entries_of(*world[:2]))
+        collection.write(make_entries(*world[:2]))
         self.check(collection, *world)
 
     def test_a_write_that_was_never_finished_leaves_the_document_as_it_was(self, store, name, monkeypatch):
         key, documents = f"{name}/skeleton", store._documents
         store.put(key, b"whole" * 30_000)
         with monkeypatch.context() as patch:
-            patch.setattr(documents, "_settle", lambda: (_ for _ in ()).throw(EngineUnavailable("killed here")))
-            with pytest.raises(EngineUnavailable):
+            patch.setattr(documents, "_settle", lambda: (_ for _ in ()).throw(StoreUnavailable("killed here")))
+            with pytest.raises(StoreUnavailable):
                 store.put(key, b"other" * 30_000)
         assert store.read(key) == b"whole" * 30_000
         assert store.keys(name) == [key]
@@ -142,7 +144,7 @@ class TestMilvus(StoreContract):
     def test_a_claim_held_too_long_is_not_used(self, store, name, monkeypatch):
         monkeypatch.setattr(milvus_documents, "HOLDING_SECONDS", 0)
         monkeypatch.setattr(milvus_documents.Documents, "_alone", lambda *_: True)
-        with pytest.raises(EngineUnavailable, match="as it was"):
+        with pytest.raises(StoreUnavailable, match="as it was"):
             store.swap(f"{name}/header", None, b"new")
         assert store.read(f"{name}/header") is None
 
@@ -156,7 +158,7 @@ class TestMilvus(StoreContract):
 
 
 def test_nobody_at_the_address_is_an_error_that_names_it():
-    with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:9 does not answer"):
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9 does not answer"):
         MilvusStore.connect("milvus://127.0.0.1:9")
     with pytest.raises(BadSpec, match="milvus://HOST"):
         MilvusStore.connect("milvus://")
@@ -166,7 +168,7 @@ def test_a_refused_token_is_a_sentence_without_the_token():
     pymilvus = pytest.importorskip("pymilvus")
     connection = Connection("milvus://:secret@127.0.0.1:9")
     error = connection._meaning(pymilvus.MilvusException(1400, "auth check failure, please check api key"))
-    assert isinstance(error, EngineUnavailable)
+    assert isinstance(error, StoreUnavailable)
     assert "127.0.0.1:9 refuses this user or token" in str(error)
     assert "secret" not in str(error)
 
@@ -190,36 +192,5 @@ def test_what_grpc_raises_itself_is_an_error_of_ours_too(monkeypatch):
 
     connection = Connection("milvus://127.0.0.1:9")
     monkeypatch.setattr(connection, "client", Client)
-    with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:9 does not answer \(Deadline Exceeded\)"):
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9 does not answer \(Deadline Exceeded\)"):
         connection.ask("places", "query")
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pymilvus", None)
-    with pytest.raises(MissingExtra, match=r"tfa-vpr\[milvus\]"):
-        MilvusStore.connect("milvus://127.0.0.1:9")
-
-
-@pytest.mark.kill
-def test_a_killed_server_keeps_what_it_acknowledged_and_is_used_again_when_it_is_back(own_milvus):
-    store = MilvusStore.connect(f"milvus://{own_milvus.address}")
-    vectors, queries = vectors_with_bias(400, DIMENSIONS)
-    collection = store.create("places__v1", DIMENSIONS)
-    store.put("places/file", b"large" * 30_000)
-    assert store.swap("places/header", None, b"one")
-    for start in range(0, 400, 100):
-        collection.write(entries_of(np.arange(start, start + 100), vectors[start : start + 100]))
-    collection.delete([3])
-    own_milvus.kill()
-    with pytest.raises(EngineUnavailable, match=own_milvus.address):
-        collection.nearest(queries, 5)
-    with pytest.raises(EngineUnavailable, match=own_milvus.address):
-        store.read("places/header")
-    own_milvus.start()
-    kept = np.delete(np.arange(400), 3)
-    assert collection.count() == 399
-    np.testing.assert_array_equal(collection.nearest(queries, 5)[0], best_of(kept, vectors[kept], queries, 5)[0])
-    assert store.read("places/file") == b"large" * 30_000
-    assert store.swap("places/header", b"one", b"two")
-    assert MilvusStore.connect(f"milvus://{own_milvus.address}").open("places__v1").count() == 399
-    store.close()

@@ -8,31 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.search.engine_contract import EngineContract
-from tests.search.store_contract import StoreContract
-from tests.search.store_world import entries_of, vectors_with_bias
 from tests.servers import PostgresServer
-from tfa.errors import BadSpec, EngineUnavailable
+from tfa.errors import BadSpec, StoreUnavailable
 from tfa.search.store import Entries, Where
-from tfa.search.store_engine import StoreEngine
+from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
 from psycopg import sql  # noqa: E402
 
-pytestmark = pytest.mark.engines
-
-
-class TestEngineInPostgres(EngineContract):
-    @pytest.fixture(autouse=True)
-    def _store(self, postgres):
-        self.store = StoreContract.connect(postgres.url)
-        yield
-        for name in self.store.names("engine_"):
-            self.store.drop(name)
-        self.store.close()
-
-    def create(self, vectors, bias, ids, payload=None):
-        return StoreEngine.create(vectors, bias, ids, payload, self.store)
+pytestmark = pytest.mark.stores
 
 
 class TestPostgres(StoreContract):
@@ -71,9 +55,9 @@ class TestShards(StoreContract):
 def test_shards_hold_a_part_each_and_order_it_themselves(cluster):
     _, first, second = cluster
     store = StoreContract.connect(sharded(*cluster))
-    vectors, queries = vectors_with_bias(400, 64)
+    vectors, queries = make_vectors(400, 64)
     collection = store.create("parts__v1", 64, "float16")
-    collection.write(entries_of(np.arange(400), vectors))
+    collection.write(make_entries(np.arange(400), vectors))
     collection.seal()
     assert collection.describe()["shards"] == [first.address, second.address]
     held = [StoreContract.connect(one.url.replace(" ", "%20")) for one in (first, second)]
@@ -96,14 +80,14 @@ def test_shards_hold_a_part_each_and_order_it_themselves(cluster):
 @pytest.mark.kill
 def test_a_lost_shard_is_named_and_its_replica_answers(cluster):
     _, first, second = cluster
-    vectors, queries = vectors_with_bias(400, 64)
+    vectors, queries = make_vectors(400, 64)
     store = StoreContract.connect(sharded(*cluster))
     collection = store.create("lost__v1", 64)
-    collection.write(entries_of(np.arange(400), vectors))
+    collection.write(make_entries(np.arange(400), vectors))
     answer = collection.nearest(queries[:3], 10)
     second.kill()
     for _ in range(2):
-        with pytest.raises(EngineUnavailable, match=second.address) as refusal:
+        with pytest.raises(StoreUnavailable, match=second.address) as refusal:
             collection.nearest(queries[:3], 10)
         assert "of all three" not in str(refusal.value)
     second.start()
@@ -116,15 +100,15 @@ def test_a_lost_shard_is_named_and_its_replica_answers(cluster):
     url = sharded(*cluster, replicas=f"&replicas={first.address},{replica.address}")
     store = StoreContract.connect(url)
     collection = store.create("lost__v2", 64)
-    collection.write(entries_of(np.arange(400), vectors))
+    collection.write(make_entries(np.arange(400), vectors))
     caught_up(replica, "lost__v2", second)
     second.kill()
     for got, wanted in zip(collection.nearest(queries[:3], 10), answer, strict=True):
         np.testing.assert_array_equal(got, wanted)
-    with pytest.raises(EngineUnavailable, match="replica cannot be written"):
-        collection.write(entries_of(np.arange(400), vectors))
+    with pytest.raises(StoreUnavailable, match="replica cannot be written"):
+        collection.write(make_entries(np.arange(400), vectors))
     second.start()
-    collection.write(entries_of(np.arange(10), vectors[:10]))
+    collection.write(make_entries(np.arange(10), vectors[:10]))
     assert collection.count() == 400
     store.drop("lost__v2")
     store.close()
@@ -154,17 +138,17 @@ def test_a_killed_server_is_named_and_has_every_acknowledged_write_when_it_is_ba
     server = PostgresServer().start()
     try:
         store = StoreContract.connect(server.url)
-        vectors, queries = vectors_with_bias(300, 64)
+        vectors, queries = make_vectors(300, 64)
         collection = store.create("killed__v1", 64)
-        collection.write(entries_of(np.arange(250), vectors[:250]))
+        collection.write(make_entries(np.arange(250), vectors[:250]))
         collection.seal()
-        collection.write(entries_of(np.arange(250, 300), vectors[250:]))
+        collection.write(make_entries(np.arange(250, 300), vectors[250:]))
         store.put("killed/header", b"of version 1")
         server.kill()
         for use in (lambda: collection.nearest(queries, 10), lambda: store.read("killed/header"), collection.count):
-            with pytest.raises(EngineUnavailable, match=server.address):
+            with pytest.raises(StoreUnavailable, match=server.address):
                 use()
-        with pytest.raises(EngineUnavailable, match=server.address):
+        with pytest.raises(StoreUnavailable, match=server.address):
             StoreContract.connect(server.url)
         server.start()
         assert collection.count() == 300
@@ -225,12 +209,14 @@ def test_indexes_that_cannot_be_are_refused(postgres):
     store.close()
 
 
-def test_two_that_write_the_same_images_at_once_both_succeed(postgres):
-    store = StoreContract.connect(postgres.url)
+@pytest.mark.parametrize("shards", [False, True], ids=["server", "shards"])
+def test_two_that_write_the_same_images_at_once_both_succeed(request, shards):
+    fixture = request.getfixturevalue("cluster" if shards else "postgres")
+    store = StoreContract.connect(sharded(*fixture) if shards else fixture.url)
     collection = store.create("twice__v1", 64)
-    vectors, _ = vectors_with_bias(300, 64)
+    vectors, _ = make_vectors(300, 64)
     with ThreadPoolExecutor(4) as threads:
-        for done in [threads.submit(collection.write, entries_of(np.arange(300), vectors)) for _ in range(8)]:
+        for done in [threads.submit(collection.write, make_entries(np.arange(300), vectors)) for _ in range(8)]:
             done.result()
     assert collection.count() == 300
     store.drop("twice__v1")

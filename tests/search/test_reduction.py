@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tfa.errors import BadSpec
 from tfa.reference.reduction import reduced_scores, row_mean_and_spread
-from tfa.search.reduction import Moments, fit_reduction, fit_reduction_by_products, fixed_rotation
+from tfa.search.reduced import Moments, fit_reduction, fit_reduction_by_products, fixed_rotation
 
 IMAGES, WIDTH, QUERIES = 60, 24, 7
 

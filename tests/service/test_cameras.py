@@ -13,7 +13,6 @@ from tests.service.conftest import add, ask, opened, picture
 from tests.service.test_query_queue import GatedEncoder
 from tfa.base.config import MapSpec
 from tfa.maps import PlaceMap
-from tfa.maps import query as map_query
 from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service import cameras as kept
@@ -38,14 +37,6 @@ def test_the_frames_of_a_drive_are_followed(client, town):
     hidden = ask(client, DRIVE[0], camera="cam0", sequence="true", min_confidence=1).json()
     assert hidden["hits"] == []
     assert 0 <= hidden["confidence"] < 1
-
-
-def test_a_large_map_of_floats_has_cameras_too(serve, town, monkeypatch):
-    monkeypatch.setattr(map_query, "COARSE_FROM", 2)
-    client = serve()
-    assert client.app.state.service.maps["town"].current.engine("none").name == "bounded"
-    answers = [told(ask(client, one, camera="cam0")) for one in STREAM]
-    assert answers == followed(opened(town), STREAM)  # from exact scores, whatever answers photos without a camera
 
 
 def test_a_photo_without_a_camera_is_answered_by_the_map_alone(client, town):

@@ -11,7 +11,6 @@ import pytest
 from tests.maps.test_fast_maps import OtherArithmetic
 from tests.service.conftest import add, ask, ids, opened, picture, wait_until
 from tfa.maps import PlaceMap
-from tfa.maps import query as map_query
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
 from tfa.service import live_map
@@ -216,18 +215,6 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
     answer = ask(client, picture(5, 0.8), k=3).json()
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=3)
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
-
-
-def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve, town, monkeypatch):
-    monkeypatch.setattr(map_query, "COARSE_FROM", 2)
-    client = serve()
-    live = client.app.state.service.maps["town"]
-    assert live.current.engine("none").name == "bounded"
-    from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
-    for camera in ({}, {"camera": "cam0"}):
-        hits = ask(client, picture(5, 0.8), k=5, **camera).json()["hits"]
-        assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]
-        assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in from_disk], rel=1e-6)
 
 
 @pytest.mark.parametrize(("owner", "step"), [(live_map.LiveMap, "_tidy"), (PlaceMap, "prepare")])

@@ -16,6 +16,7 @@ from tfa.base.config import EncoderOptions
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
+from tfa.search.store import MapLocation
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 
@@ -214,7 +215,7 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
 
     monkeypatch.setattr(base_map, "load_encoder", load)
     other = shutil.copytree(town, town.with_name("forest.tfa"))
-    one, two = opened_maps([town, other], EncoderOptions(threads=2))
+    one, two = opened_maps([MapLocation(str(town)), MapLocation(str(other))], EncoderOptions(threads=2))
     assert one.encoder is two.encoder
     assert [name for name, _ in loaded] == ["fake@28"]
     assert loaded[0][1]["threads"] == 2

@@ -1,5 +1,5 @@
-"""Plugins of other distributions: objects by name, under the entry points `tfa.encoders`, `tfa.engines`, `tfa.heads`
-and `tfa.layouts`.
+"""Plugins of other distributions: objects by name, under the entry points `tfa.encoders`, `tfa.heads`, `tfa.layouts`
+and `tfa.stores`.
 
     [project.entry-points."tfa.heads"]
     brightness = "my_package.heads:BRIGHTNESS"
@@ -15,7 +15,7 @@ from typing import Any
 
 from tfa.errors import BadPlugin
 
-_GROUPS = ("tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts")
+_GROUPS = ("tfa.encoders", "tfa.heads", "tfa.layouts", "tfa.stores")
 
 
 def plugin_names(group: str, taken: Collection[str] = ()) -> list[str]:

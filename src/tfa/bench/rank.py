@@ -14,7 +14,7 @@ from tfa.bench.metrics.measures import Positives, recall_at
 from tfa.bench.protocols import Fold, Split
 from tfa.bench.records import PROBABILITY, Z_SCORE, ScoreSample
 from tfa.method.evidence.rows import row_facts
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
 KEPT_BITS = 16  # of a confidence in float32: sign, exponent and 7 of its mantissa, two digits

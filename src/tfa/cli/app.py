@@ -219,7 +219,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     serve.serve: (
         "tfa serve town.tfa",
         "tfa serve town.tfa forest.tfa --port 9000",
-        "tfa serve --engine postgres://maps@localhost/geo/town",
+        "tfa serve postgres://maps@localhost/geo/town",
         "TFA_READ_API_KEY=… TFA_EDIT_API_KEY=… tfa serve town.tfa --host 0.0.0.0",
         "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
         "tfa serve town.tfa --cameras 8  # then: curl -F image=@0001.jpg -F camera=cam0 localhost:8000/v1/query",

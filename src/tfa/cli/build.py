@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,12 +14,69 @@ import typer
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
 from tfa.base.shell import format_command
-from tfa.cli import build_engine, options, recordings
-from tfa.cli.console import print_json, say, show_notes, wants_progress
+from tfa.cli import options, recordings
+from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
-from tfa.errors import BadSpec, TfaError
+from tfa.errors import BadSpec, NoImages, TfaError
+from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
 
-HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
+_HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
+
+
+_Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Build a store map on a Ray cluster: auto, local, ray://HOST:10001 or HOST:PORT. "
+        "Needs pip install 'tfa-vpr\\[ray]'.",
+    ),
+]
+_Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Store maps: number of processes, or of Ray tasks at a time.")
+]
+_ShardSize = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Store maps: photos per shard. \\[default: 1000]")
+]
+_Work = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="Store maps: folder for shards, to resume an interrupted build; visible to all workers. "
+        "\\[default: beside the token cache]",
+    ),
+]
+_Seal = Annotated[
+    str | None,
+    typer.Option(metavar="INDEX", help="Store maps: index to search by. \\[default: exact search]"),
+]
+
+
+_PatchesAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Store maps: where patches are stored, lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME. "
+        "\\[default: in the store]",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class _ShardOptions:
+    """Options of a build in shards, which only a map in a store has."""
+
+    ray: str | None = None
+    workers: int | None = None
+    shard_size: int | None = None
+    work: Path | None = None
+    seal: str | None = None
+    patches_at: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Those that were set, as they are typed."""
+        return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
 
 @options.with_encoder
@@ -24,11 +85,16 @@ def build(
         list[str],
         typer.Argument(
             metavar="PHOTOS",
-            help="Photos, or folders searched for photos; or bags and videos; with --engine also a manifest "
+            help="Photos, or folders searched for photos; or bags and videos; for a store also a manifest "
             "(.csv, .parquet) or a bucket.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")] = None,
+    out: Annotated[
+        MapLocation | None,
+        typer.Option(
+            metavar="NAME.tfa|URL", parser=MapLocation, help="Map to write: a folder, or the URL of a map in a store."
+        ),
+    ] = None,
     encoder: options.EncoderOption = "dinov2-s14-focus",
     positions: options.PositionsOption = None,
     gpx: options.Gpx = None,
@@ -95,14 +161,13 @@ def build(
             "quarter of the size (15,870 bytes an image, not 67,712).",
         ),
     ] = RerankSpec.patches,
-    engine: build_engine.Engine = None,
-    ray: build_engine.Ray = None,
-    workers: build_engine.Workers = None,
-    shard_size: build_engine.ShardSize = None,
-    work: build_engine.Work = None,
-    seal: build_engine.Seal = None,
-    patches_at: build_engine.PatchesAt = None,
-    words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
+    ray: _Ray = None,
+    workers: _Workers = None,
+    shard_size: _ShardSize = None,
+    work: _Work = None,
+    seal: _Seal = None,
+    patches_at: _PatchesAt = None,
+    words: Annotated[int, typer.Option(min=1, help=f"{_HELP['words']}.")] = HeadSpec().words,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
@@ -117,41 +182,38 @@ def build(
     from tfa.maps import PlaceMap
 
     # What can be refused is refused before the work, not after an hour of it.
-    shards = build_engine.ShardOptions(ray, workers, shard_size, work, seal, patches_at)
-    build_engine.check_place(out, engine, photos, shards)
-    if out is not None:
-        check_out(out, force=force)
+    shards = _ShardOptions(ray, workers, shard_size, work, seal, patches_at)
+    location = _check_out(out, photos, shards, force=force)
     given = MapSpec.carrier if carrier is None else carrier
     kept = rerank if patches == RerankSpec.patches else RerankSpec(patches=patches)
     if kept and not rerank:
         raise BadSpec(f"--patches {patches} says how patches are kept, and --no-rerank keeps none; leave one out")
     if patches_at is not None and not rerank:
         raise BadSpec("--patches-at says where patches are kept, and --no-rerank keeps none; leave one out")
-    own_dims = dims if engine is None else None  # that of a map in an engine is how its engine searches
+    own_dims = None if location.in_store else dims  # a store searches by its own vectors
     map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, rerank=kept, dims=own_dims)
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
     sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
-    if engine is not None and (gpx is not None or utm is not None):
+    if location.in_store and (gpx is not None or utm is not None):
         raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
     chosen = recordings.FrameOptions(topic, position_topic, every, frames)
     recorded = recordings.are_recordings(photos, chosen)
-    if recorded and engine is not None:
+    if recorded and location.in_store:
         raise BadSpec("recordings are for maps in folders; make photos of them first with: tfa frames")
     spec = HeadSpec(words=words)
     encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
     progress = wants_progress(quiet)
-    if engine is not None:
+    if location.in_store:
         settings = {"encoder": encoder, "spec": spec, "map_spec": map_spec, "options": encoding}
-        build_engine.build_in_engine(photos, engine, shards, dims, positions, settings, progress=progress, json=json)
+        _build_in_store(photos, location.text, shards, dims, positions, settings, progress=progress, json=json)
         return
 
-    assert out is not None, "checked above"
     paths, notes, skipped = [Path(photo) for photo in photos], list[str](), list[tuple[str, str]]()
     if recorded:
         found, sources = recordings.frames_for_map(
-            paths, out, chosen, sources, skip_bad=skip_bad, overwrite=force, progress=progress
+            paths, location.folder, chosen, sources, skip_bad=skip_bad, overwrite=force, progress=progress
         )
         paths, notes, skipped = [found.folder], found.notes, found.skipped
     place_map = PlaceMap.build(
@@ -163,9 +225,29 @@ def build(
         options=encoding,
         progress=progress,
     )
-    place_map.save(out, overwrite=force)
+    place_map.save(location.folder, overwrite=force)
     place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
-    report_build(place_map, out, json=json)
+    report_build(place_map, location.folder, json=json)
+
+
+def _check_out(out: MapLocation | None, photos: Sequence[str], shards: _ShardOptions, *, force: bool) -> MapLocation:
+    """Refuse, before the work, a place that cannot be written to and options that do not belong to it."""
+    if out is None:
+        raise typer.BadParameter(
+            f"where shall the map be? Give --out NAME.tfa, a folder, or a store URL: {URL_EXAMPLES}"
+        )
+    if not out.in_store:
+        if shards.names:
+            raise BadSpec(f"{shards.names[0]} is for a map in a store; give its URL with --out: {URL_EXAMPLES}")
+        for photo in photos:
+            if is_url(photo):
+                raise NoImages(f"{photo} is read for a map in a store (--out URL); copy it here for a map in a folder")
+    for photo in photos:
+        if not is_url(photo) and not Path(photo).exists():
+            raise typer.BadParameter(f"{photo} does not exist; give an image, a folder of images, or several of them")
+    if not out.in_store:
+        check_out(out.folder, force=force)
+    return out
 
 
 def check_out(out: Path, *, force: bool) -> None:
@@ -186,3 +268,44 @@ def report_build(place_map: Any, out: Path, *, json: bool) -> None:
     say(f"built {out}", style="bold green")
     show_map(info)
     say("query it: " + format_command("tfa", "query", out, "PHOTO"))
+
+
+def _build_in_store(
+    photos: Sequence[str],
+    url: str,
+    shards: _ShardOptions,
+    dims: int | None,
+    positions: Path | None,
+    settings: Mapping[str, Any],
+    *,
+    progress: bool,
+    json: bool,
+) -> None:
+    from tfa.maps.building import Sharding, build_sharded, list_photos
+    from tfa.maps.building.executors import choose_executor
+    from tfa.maps.building.photo_list import SHARD_SIZE
+    from tfa.maps.building.sharded import _DIMS
+
+    split_map_url(url)  # before a cluster is started
+    encoding = settings["options"]
+    listed = list_photos(photos, positions=positions, skip_bad=encoding.skip_bad)
+    # What executors print is not our output: Ray writes of lost workers to standard output.
+    with redirect_stdout(sys.stderr), choose_executor(shards.ray, shards.workers, encoding.device) as executor:
+        sharding = Sharding(
+            executor=executor,
+            shard_size=shards.shard_size or SHARD_SIZE,
+            work=shards.work,
+            dims=dims or _DIMS,
+            index=shards.seal,
+            patches_at=shards.patches_at,
+        )
+        report = build_sharded(listed, url, sharding=sharding, progress=progress, **settings)
+    skipped = show_notes(report.notes, report.skipped)
+    if json:
+        print_json({**report.to_dict(), "skipped": skipped})
+        return
+    say(f"built {report.url}", style="bold green")
+    say(
+        f"{format_count(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each"
+    )
+    say("query it: " + format_command("tfa", "query", report.url, "PHOTO"))

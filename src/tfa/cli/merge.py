@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,15 +10,18 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.build import check_out
 from tfa.cli.console import format_count, print_json, say, show_notes
+from tfa.search.store import MapLocation
 
 
 @options.with_encoder
 def merge(
     maps: Annotated[
-        list[Path],
-        typer.Argument(metavar="MAP MAP…", parser=options.map_place, help="Two or more maps of one encoder."),
+        list[MapLocation],
+        typer.Argument(metavar="MAP MAP…", parser=MapLocation, help="Two or more maps of one encoder."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="MAP.tfa", file_okay=False, help="The map to write.")],
+    out: Annotated[
+        MapLocation, typer.Option("--out", "-o", metavar="MAP.tfa", parser=MapLocation, help="Map folder to write.")
+    ],
     force: Annotated[bool, typer.Option("--force", help="Overwrite a map that is there.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -33,14 +35,15 @@ def merge(
     """
     for one in maps:
         options.check_folder(one, "merge")
-    check_out(out, force=force)
+    folder = options.check_folder(out, "merge")
+    check_out(folder, force=force)
 
     from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
 
     opened = [options.open_map(one, encoding, quiet=quiet, json=json)[0] for one in maps]
     merged, report = merge_maps(opened, progress=not quiet)
-    notes = [*report.notes, *note_dropped_calibrations(opened, out)]
-    merged.save(out, overwrite=force)
+    notes = [*report.notes, *note_dropped_calibrations(opened, folder)]
+    merged.save(folder, overwrite=force)
     keep_confirmed(opened, merged)
     show_notes(notes)
     if json:

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,7 @@ from tfa.base.config import EncoderOptions
 from tfa.cli.console import wants_progress
 from tfa.cli.settings import variable
 from tfa.errors import BadSpec, TfaError
-from tfa.search.store import Region, Where
-from tfa.search.stores import is_url, public
+from tfa.search.store import MapLocation, Region, Where
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
@@ -26,27 +25,12 @@ if TYPE_CHECKING:
 _PICTURES = (".png", ".jpg", ".jpeg")
 
 
-class MapUrl(str):
-    """The URL of a map in an engine. It is printed without its password."""
-
-    def __str__(self) -> str:
-        return public(str.__str__(self))
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
-
-def map_place(text: str) -> Path:
-    """A map's folder, or its URL as a `MapUrl`, which stands where a path stands."""
-    return cast(Path, MapUrl(text)) if is_url(text) else Path(text)
-
-
 MapPath = Annotated[
-    Path,
+    MapLocation,
     typer.Argument(
         metavar="MAP|URL",
-        parser=map_place,
-        help="A map, as written by [bold]tfa build[/bold]: a folder, or the URL of one in an engine.",
+        parser=MapLocation,
+        help="A map, as written by [bold]tfa build[/bold]: a folder, or the URL of one in a store.",
     ),
 ]
 Sessions = Annotated[
@@ -184,7 +168,7 @@ def with_encoder(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_map(
-    path: Path, encoding: EncoderOptions, *, quiet: bool, json: bool = False, checksum: bool = False
+    path: MapLocation, encoding: EncoderOptions, *, quiet: bool, json: bool = False, checksum: bool = False
 ) -> tuple[PlaceMap, bool]:
     """A map that encodes photos as the options say, and whether progress is shown."""
     from tfa.maps import PlaceMap
@@ -194,10 +178,11 @@ def open_map(
     return place_map, progress
 
 
-def check_folder(place: Path, verb: str) -> None:
-    """Refuse a verb that needs every row of a map in one place."""
-    if is_url(place):
-        raise BadSpec(f"tfa {verb} needs a map in a folder, {place} is in an engine; build one with --out NAME.tfa")
+def check_folder(map: MapLocation, verb: str) -> Path:
+    """Return the folder of a map; refuse a map in a store for a verb that needs every row in one place."""
+    if map.in_store:
+        raise BadSpec(f"tfa {verb} needs a map in a folder, {map} is in a store; build one with --out NAME.tfa")
+    return map.folder
 
 
 def read_position_sources(

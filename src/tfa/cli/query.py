@@ -15,7 +15,6 @@ from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
 from tfa.cli.show_answers import end_with_errors, entry, show_answers, write_montage
-from tfa.search.stores import is_url
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import AnswerList
@@ -120,13 +119,6 @@ def query(
             "the answers are printed.",
         ),
     ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Search by this engine: exact, bounded, or an installed one; each photo by the map alone.",
-        ),
-    ] = None,
     session: options.Sessions = None,
     region: options.RegionOption = None,
     checksum: options.Checksum = False,
@@ -135,12 +127,12 @@ def query(
     encoding: EncoderOptions,
 ) -> None:
     """Find the places of a map that photos show. Several photos are taken to be of one camera, in this order;
-    of a map in an engine, and with a session or a region, each is answered by the map alone.
+    of a map in a store, and with a session or a region, each is answered by the map alone.
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
     wanted = parse_candidates(candidates)
-    check_combination(photos, sequence, engine, bool(session) or region is not None)
+    check_combination(photos, sequence, bool(session) or region is not None)
     least: MinConfidence = ONLY_SURE if sure else min_confidence
     if sure and (rerank is False or min_confidence):
         other = (
@@ -153,7 +145,6 @@ def query(
     chosen = recordings.FrameOptions(topic, position_topic, every, frames)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     files.check_positions(place_map)
-    place_map.use_engine(engine)
     given = [sequence] if sequence else photos or []
     if recordings.are_recordings(given, chosen):
         asked = recordings.frames_to_ask(given, chosen, context, progress=progress)
@@ -164,7 +155,7 @@ def query(
     common |= {"k": k, "rerank": rerank, "candidates": wanted}
     answers: AnswerList[Any]
     started = time.perf_counter()
-    alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
+    alone = no_online or map.in_store or where is not None or len(queries) < 2
     if sequence is None and alone:
         answers = place_map.query_many(queries, **common, where=where)
     else:
@@ -201,7 +192,7 @@ def parse_candidates(text: str | None) -> Candidates | None:
     return int(text)
 
 
-def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None, filtered: bool) -> None:
+def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filtered: bool) -> None:
     """Refuse options that do not go together."""
     from tfa.photos.recordings.kinds import is_recording
 
@@ -213,8 +204,6 @@ def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engi
         raise typer.BadParameter("a sequence is followed through the whole map; leave out --session and --region")
     if (sequence is None) == (not photos):
         raise typer.BadParameter("give photos or folders to query, or --sequence FOLDER, not both")
-    if sequence is not None and engine is not None:
-        raise typer.BadParameter("a sequence needs the scores of all images, not the best alone; leave out --engine")
 
 
 def expanded(photos: Sequence[Path]) -> list[Path]:

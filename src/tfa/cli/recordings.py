@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfa.errors import BadSpec
-from tfa.search.stores import is_url
+from tfa.search.store import is_url
 
 if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources

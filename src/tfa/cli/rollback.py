@@ -1,24 +1,23 @@
-"""`tfa rollback`: take back the last build or calibration of a map in an engine."""
+"""`tfa rollback`: take back the last build or calibration of a map in a store."""
 
 from __future__ import annotations
 
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say
 from tfa.errors import BadSpec
-from tfa.search.stores import is_url
 
 
 def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     """Let the version before the last build or calibration answer again. Doing it twice brings the last one back.
 
-    For a map in an engine, which keeps one version beside the one that answers.
+    For a map in a store, which keeps one version beside the one that answers.
     """
-    if not is_url(map):
+    if not map.in_store:
         raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
 
-    from tfa.maps.engine_map import EngineMap
+    from tfa.maps.store import StoreMap
 
-    opened = EngineMap.open(map)  # type: ignore[arg-type]  # a URL, see `options.map_place`
+    opened = StoreMap.open(map.text)
     notes = opened.rollback()
     header = opened.view.header
     if json:

@@ -13,7 +13,7 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import format_count, note, say, wants_progress
 from tfa.errors import BadSpec, MissingExtra
-from tfa.search.stores import is_url
+from tfa.search.store import MapLocation
 
 ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -30,16 +30,12 @@ def size(text: str) -> int:
 @options.with_encoder
 def serve(
     maps: Annotated[
-        list[Path] | None,
+        list[MapLocation] | None,
         typer.Argument(
             metavar="MAP|URL…",
-            parser=options.map_place,
-            help="Maps, in folders or in engines; the first answers where none is named.",
+            parser=MapLocation,
+            help="Maps, in folders or in stores; the first answers where none is named.",
         ),
-    ] = None,
-    engine: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="URL", parser=options.map_place, help="A map in an engine; again for more."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; other machines cannot reach the default.")] = (
         "127.0.0.1"
@@ -109,7 +105,7 @@ def serve(
         typer.Option(
             parser=size,
             metavar="SIZE",
-            help="Most memory for the patches of each map in an engine, those used last; 256MB if not given.",
+            help="Most memory for the patches of each map in a store, those used last; 256MB if not given.",
         ),
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
@@ -133,11 +129,10 @@ def serve(
             f"serving needs {error.name}, which is not installed; install with: pip install 'tfa-vpr[service]'"
         ) from None
 
-    places = [*(maps or []), *(engine or [])]
-    if not places:
-        raise typer.BadParameter("give a map to serve: a folder, or the URL of one in an engine")
-    if patch_cache is not None and not any(is_url(place) for place in places):
-        raise BadSpec("--patch-cache is for maps in engines; the patches of a map in a folder are mapped, not kept")
+    if not maps:
+        raise typer.BadParameter("give a map to serve: a folder, or the URL of one in a store")
+    if patch_cache is not None and not any(one.in_store for one in maps):
+        raise BadSpec("--patch-cache is for maps in stores; the patches of a map in a folder are mapped, not kept")
     settings = ServiceSettings(
         host=host,
         port=port,
@@ -154,7 +149,7 @@ def serve(
         cameras=cameras,
     )
     with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        opened = opened_maps(places, encoding, wants_progress(quiet), patch_cache)
+        opened = opened_maps(maps, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.path.stem} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
@@ -169,20 +164,20 @@ def serve(
 
 
 def opened_maps(
-    paths: list[Path], encoder: EncoderOptions, progress: bool | None = None, patch_cache: int | None = None
+    locations: list[MapLocation], encoder: EncoderOptions, progress: bool | None = None, patch_cache: int | None = None
 ) -> list[Any]:
     """The maps, those of one encoder sharing it."""
     from tfa.maps import PlaceMap
 
     opened: list[Any] = []
-    for path in paths:
-        place_map = PlaceMap.load(path, patch_cache=patch_cache)
+    for location in locations:
+        place_map = PlaceMap.load(location, patch_cache=patch_cache)
         wanted = place_map.state.encoder["fingerprint"]
         alike = [other for other in opened if other.encoder.model == wanted]
-        if alike and is_url(path):
-            place_map = PlaceMap.load(path, encoder=alike[0].encoder, patch_cache=patch_cache)
+        if alike and location.in_store:
+            place_map = PlaceMap.load(location, encoder=alike[0].encoder, patch_cache=patch_cache)
         elif alike:
-            place_map = PlaceMap(place_map.state, path, alike[0].encoder)
+            place_map = PlaceMap(place_map.state, location.folder, alike[0].encoder)
         else:
             place_map.use_encoder(encoder, progress)
             place_map.encoder  # noqa: B018  # loaded now: missing weights are reported before the port answers

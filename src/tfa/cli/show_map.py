@@ -16,7 +16,7 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
     say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
     if info.get("version"):
-        say(f"  {engine_line(info)}")
+        say(f"  {store_line(info)}")
     if info.get("reduction"):
         small = info["reduction"]
         say(
@@ -33,17 +33,17 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     show_decisions(info["decided"], *(spreads(info["decisions"]) if scales else []))
 
 
-def engine_line(info: Mapping[str, Any]) -> str:
-    """Where the images of a map in an engine are, and what it can be taken back to."""
+def store_line(info: Mapping[str, Any]) -> str:
+    """Where the images of a map in a store are, and what it can be taken back to."""
     before = info["previous"]
     back = "no version before it"
     if before is not None:
         back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
-    return f"version {info['version']} in {info['engine']['engine']}, {info['dims']:,} numbers per image; {back}"
+    return f"version {info['version']} in {info['store']['store']}, {info['dims']:,} numbers per image; {back}"
 
 
 def _patches(facts: Mapping[str, Any]) -> str:
-    """What patches take, and where those of a map in an engine are."""
+    """What patches take, and where those of a map in a store are."""
     size, cache = f"{facts['bytes_per_image']:,} bytes per image", facts.get("cache")
     if cache is None:
         return size

@@ -1,4 +1,4 @@
-"""`tfa snapshot`: a copy of a map in an engine, under another name or in another engine."""
+"""`tfa snapshot`: a copy of a map in a store, under another name or in another store."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, wants_progress
 from tfa.errors import BadSpec
-from tfa.search.stores import is_url, public
+from tfa.search.store import MapLocation
 
 
 def snapshot_command(
     map: options.MapPath,
-    to: Annotated[str, typer.Option(metavar="URL", help="Where the copy will be: a map's URL, in any engine.")],
+    to: Annotated[
+        MapLocation, typer.Option(metavar="URL", parser=MapLocation, help="Map URL of the copy, in any store.")
+    ],
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Copy a map in an engine, as it answers now, to another name or another engine; copying back restores it.
+    """Copy a map in a store, as it answers now, to another name or another store; copying back restores it.
 
     The map is asked as always meanwhile, and edited when the copy is done.
     """
-    if not is_url(map):
+    if not map.in_store:
         raise BadSpec(f"{map} is a folder: copy it with cp -r")
-    if not is_url(to):
-        raise BadSpec(f"--to {to} is no URL of a map in an engine, such as lance:///backups/town")
+    if not to.in_store:
+        raise BadSpec(f"--to {to} is not a map URL, such as lance:///backups/town")
 
-    from tfa.maps.engine_map import EngineMap
-    from tfa.maps.engine_map.snapshot import snapshot as copied
+    from tfa.maps.store import StoreMap
+    from tfa.maps.store.republish import copy_map as copied
 
-    opened = EngineMap.open(map)  # type: ignore[arg-type]  # a URL, see `options.map_place`
+    opened = StoreMap.open(map.text)
     try:
-        header = copied(opened, to, wants_progress(quiet))
+        header = copied(opened, to.text, wants_progress(quiet))
     finally:
         opened.close()
     if json:
-        print_json({"url": public(to), "version": header.version, "images": header.count})
+        print_json({"url": str(to), "version": header.version, "images": header.count})
         return
-    say(f"copied {opened.called} to {public(to)}: {format_count(header.count, 'image')}", style="bold green")
+    say(f"copied {opened.called} to {to}: {format_count(header.count, 'image')}", style="bold green")

@@ -20,8 +20,8 @@ from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import Gamma
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import GLOBAL, Scorer
-from tfa.search.gallery import OwnRows
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.gallery import BaseRows
+from tfa.search.quantized import QuantizedRows
 
 HEAD_OPSET = 18  # the first where every reduction takes its axes as an input
 MAX_ONNX_BYTES = 2_000_000_000  # bytes; a protobuf message cannot hold more
@@ -85,11 +85,11 @@ def term_features(
 
 def _bytes(side: QuerySide) -> int:
     """Count the bytes of a side's constants; integers are written as the float32 they stand for."""
-    held: list[OwnRows]
+    held: list[BaseRows]
     if not isinstance(side, ResidualSide):
         held = [side.patch_directions, side.axes]
     elif side.geometry is not None and side.anchors is not None:
         held = [side.centers, side.anchors, side.geometry.vectors if side.directions is None else side.directions]
     else:
         held = [side.centers]
-    return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantisedRows) else one.nbytes for one in held)
+    return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantizedRows) else one.nbytes for one in held)

@@ -11,7 +11,7 @@ from tfa.method.carriers import Gamma
 from tfa.method.query_sides import ResidualSide
 from tfa.method.residuals import HARD
 from tfa.method.spectrum import Geometry
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.quantized import QuantizedRows
 
 
 def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Iterable[Gamma]) -> dict[Gamma, str]:
@@ -22,7 +22,7 @@ def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Itera
     if shaping:
         assert side.anchors is not None
         geometry = side.geometry_in_floats()
-        anchors = np.asarray(side.anchors, np.float32) if isinstance(side.anchors, QuantisedRows) else side.anchors
+        anchors = np.asarray(side.anchors, np.float32) if isinstance(side.anchors, QuantizedRows) else side.anchors
         coordinates = _coordinates(graph, geometry, anchors, descriptor)
         if side.shift is not None:
             coordinates = graph.add("Sub", coordinates, graph.constant(side.shift.astype(np.float32)))

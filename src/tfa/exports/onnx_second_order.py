@@ -17,8 +17,8 @@ from tfa.method.carriers import MEAN, Gamma
 from tfa.method.matrix_logarithm import ASINH, ROOTS, lowest_eigenvalue, steps_of_root
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.second_order import COVARIANCE_RIDGE, half_vector
-from tfa.search.gallery import OwnRows
-from tfa.search.quantised_rows import FINE, QuantisedRows
+from tfa.search.gallery import BaseRows
+from tfa.search.quantized import FINE, QuantizedRows
 
 Precision = type[np.floating[Any]]
 
@@ -47,9 +47,9 @@ def second_order_features(
     return features
 
 
-def _rows(graph: Graph, rows: OwnRows) -> str:
+def _rows(graph: Graph, rows: BaseRows) -> str:
     """Rows as float32; the file keeps them as they are stored."""
-    if not isinstance(rows, QuantisedRows):
+    if not isinstance(rows, QuantizedRows):
         return graph.wide(rows)
     levels = graph.cast(graph.constant(rows.levels), np.float32)
     if rows.fine is not None:

@@ -19,7 +19,7 @@ from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
-from tfa.search.reduction import leading_directions
+from tfa.search.reduced import find_leading_directions
 
 _ADDED_NUMBERS = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
 _MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal
@@ -74,7 +74,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
     if kept < 1:
         raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}, better 256 to 2048")
     own = compiled.vectors[:, ~shared]
-    found = leading_directions(own, min(kept, *own.shape))
+    found = find_leading_directions(own, min(kept, *own.shape))
     axes = np.zeros((kept, own.shape[1]), np.float32)
     axes[: len(found)] = found
     return UnitVectors(shared, axes, length)

@@ -1,4 +1,4 @@
-"""A map as one vector per image: any engine of inner products can serve it."""
+"""A map as one vector per image: any inner-product search can use it."""
 
 from __future__ import annotations
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from tfa.method.scorer import Scorer
-from tfa.search.engine import Engine
-from tfa.search.exact import ExactEngine
+from tfa.search.exact import ExactSearch
 
-_NEAREST = 16  # images searched for the one that is most like an image, beside its copies
+NEAREST = 16  # images searched for the one that is most like an image, beside its copies
 _IMAGES_PER_SEARCH = 64  # images searched at a time
-_SAMPLED_IMAGES = 1000  # images whose scores stand for all, where an engine does not know their mean
 
 
 class DatabaseScores:
@@ -25,13 +23,13 @@ class DatabaseScores:
         scorer: Scorer,
         rows: np.ndarray | None = None,
         ids: np.ndarray | None = None,
-        engine: Engine | None = None,
+        searcher: ExactSearch | None = None,
     ) -> None:
-        """`engine` searches the images by their `ids`, which grow; exactly, if none is given."""
+        """`searcher` searches the images by their `ids`, which grow. [default: exactly]"""
         self.scorer, self.rows = scorer, np.arange(len(scorer.bias)) if rows is None else rows
         self._first = self.rows if scorer.duplicates is None else scorer.duplicates[self.rows]
         self._ids = np.arange(len(self.rows)) if ids is None else ids
-        self._engine = engine or ExactEngine(scorer.rows, self._ids, self.rows)
+        self._searcher = searcher or ExactSearch(scorer.rows, self._ids, self.rows)
         self._mean_best = np.full((2, len(self.rows)), np.nan)
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -41,7 +39,7 @@ class DatabaseScores:
     def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and maximum of S(a, ·) over all images but a, of the maximum but its copies too, `a` each.
 
-        The maximum is over the NEAREST images that the engine finds: where scores have a bias, those of most score.
+        The maximum is over the NEAREST images that the search finds: where scores have a bias, those of most score.
         """
         unknown = np.unique(images[np.isnan(self._mean_best[0, images])])
         for start in range(0, len(unknown), _IMAGES_PER_SEARCH):
@@ -51,16 +49,12 @@ class DatabaseScores:
 
     def _look(self, images: np.ndarray) -> None:
         scorer, first, count = self.scorer, self._first[images], len(self.rows)
-        found = self._engine.search(scorer.image_vectors(first), _NEAREST)
+        found = self._searcher.search(scorer.image_vectors(first), NEAREST)
         columns = np.searchsorted(self._ids, found.ids)
         bias, other = scorer.bias[self._first], self._first[columns] != first[:, None]
         own = np.array([self._products(one, one)[0, 0] for one in first[:, None]])
         scores = np.where(other, found.scores - bias[columns], -np.inf)
-        if found.mean is None:
-            sample = np.unique(np.linspace(0, count - 1, min(count, _SAMPLED_IMAGES)).astype(np.int64))
-            mean = self._products(first, self._first[sample]).mean(axis=1)
-        else:
-            mean = found.mean - bias.mean()
+        mean = found.mean - bias.mean()
         # Itself is taken out of the mean. If all that was found are copies, it is as like itself as anything else.
         self._mean_best[0, images] = (mean * count - own) / max(count - 1, 1)
         self._mean_best[1, images] = np.where(other.any(axis=1), scores.max(axis=1), own)

@@ -18,50 +18,34 @@ from tfa.maps.records import Hit, Hits, ImageRecord
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
-from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
-from tfa.search.exact import DAMAGED, ExactEngine
-from tfa.search.reduced import ReducedEngine
+from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, check_k
+from tfa.search.reduced import ReducedSearch
 from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranked, count_candidates, reorder
 
 _PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
-_SAMPLED_IMAGES = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
 
 
 @dataclass(frozen=True)
 class SearchableHead:
-    """A head, the images that answer, the gallery rows they stand in, and the engine that searches them."""
+    """A head, the images that answer, the gallery rows they stand in, and what searches them."""
 
     stored: StoredHead
     images: Sequence[ImageRecord]
     rows: np.ndarray
     ids: np.ndarray  # of the images: they grow along the map
-    engine: Engine
+    searcher: ExactSearch
 
     @classmethod
-    def of(
-        cls, stored: StoredHead, images: Sequence[ImageRecord], rows: np.ndarray, kind: type[Engine]
-    ) -> SearchableHead:
-        """Searched by an engine of that kind. Our own search the rows where they lie."""
+    def of(cls, stored: StoredHead, images: Sequence[ImageRecord], rows: np.ndarray) -> SearchableHead:
+        """Search the rows where they lie, by the reduced ones if the head has any."""
         ids = np.array([image.id for image in images], np.int64)
         galleries = stored.scorer.rows
-        if issubclass(kind, ReducedEngine):
-            if stored.reduced is None:
-                raise BadSpec(
-                    "this map was built to be searched by all numbers of an image; build it again with --dims 1024 to "
-                    "search it by fewer, or use the engine exact"
-                )
-            return cls(stored, images, rows, ids, kind(galleries, ids, rows, reduced=stored.reduced))
-        if issubclass(kind, ExactEngine):
-            return cls(stored, images, rows, ids, kind(galleries, ids, rows))
-        # Copies of a photo tie to the last bit: they share the row of the first.
-        first = rows if galleries.duplicates is None else galleries.duplicates[rows]
-        vectors = direct_sum(galleries.weights, [gallery.take(first) for gallery in galleries.galleries])
-        payload = [image.to_dict() for image in images]
-        bias = galleries.bias[first].astype(np.float32)
-        return cls(stored, images, rows, ids, kind.create(vectors, bias, ids, payload))
+        if stored.reduced is None:
+            return cls(stored, images, rows, ids, ExactSearch(galleries, ids, rows))
+        return cls(stored, images, rows, ids, ReducedSearch(galleries, ids, rows, stored.reduced))
 
     def hits(
         self,
@@ -78,7 +62,7 @@ class SearchableHead:
         `shift_monitor` observes the photos. Only images that `where` admits may answer; z-scores are still taken over
         all images. `reach` is how far apart images of one place stand, in metres.
         """
-        checked_k(k)
+        check_k(k)
         admitted = self._admitted(where)
         if not len(tokens) or not (len(self.images) if admitted is None else admitted.any()):
             return [Hits() for _ in range(len(tokens))]
@@ -138,19 +122,19 @@ class SearchableHead:
     @cached_property
     def image_scores(self) -> DatabaseScores:
         """What the images score with each other."""
-        return DatabaseScores(self.stored.scorer, self.rows, self.ids, self.engine)
+        return DatabaseScores(self.stored.scorer, self.rows, self.ids, self.searcher)
 
     def _search(
         self, vectors: QueryVectors, width: int, admitted: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The best images of each query `q c`: which they are, their scores and their z-scores."""
-        result = self.engine.search(vectors, width if admitted is None else len(self.images))
+        result = self.searcher.search(vectors, width if admitted is None else len(self.images))
         columns, scores = np.searchsorted(self.ids, result.ids), result.scores
         if admitted is not None:  # as many in every row: all are there
             kept = admitted[columns]
             columns, scores = (table[kept].reshape(len(table), -1)[:, :width] for table in (columns, scores))
-        mean, spread = self._mean_and_spread(result, vectors)
-        return columns, scores, z_scores(scores.astype(np.float64), mean[:, None], spread[:, None])
+        z = z_scores(scores.astype(np.float64), result.mean[:, None], result.spread[:, None])
+        return columns, scores, z
 
     def _admitted(self, where: Where | None) -> np.ndarray | None:
         """Which images may answer, bool `m`; None if all."""
@@ -162,18 +146,6 @@ class SearchableHead:
                 "photos get theirs from tfa add --session, or from tfa merge"
             )
         return np.array([where.admits(image.to_dict()) for image in self.images], bool)
-
-    def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and spread of each query's scores with all images, or with evenly spaced ones (ours)."""
-        if result.mean is not None and result.spread is not None:
-            return result.mean, result.spread
-        count = len(self.rows)
-        sample = self.rows[np.unique(np.linspace(0, count - 1, min(count, _SAMPLED_IMAGES)).astype(np.int64))]
-        galleries = self.stored.scorer.rows
-        scores = np.zeros((len(vectors), len(sample))) + galleries.bias[sample]
-        for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
-            scores += weight * (features.astype(np.float64) @ gallery.take(sample).astype(np.float64).T)
-        return scores.mean(axis=1), scores.std(axis=1)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tfa.photos.images import find_images, split_nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
-from tfa.search.stores import is_url
+from tfa.search.store import MapLocation
 
 REFIT_SHARE = 0.2  # share of images not seen at fitting from which a refit is advised
 
@@ -139,7 +139,7 @@ class PlaceMap(ReadOnlyMap):
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        path: str | Path | MapLocation,
         checksum: bool = False,
         encoder: Encoder | None = None,
         patch_cache: int | None = None,
@@ -147,14 +147,15 @@ class PlaceMap(ReadOnlyMap):
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
 
         The size of every file is checked; `checksum` reads every byte and compares its sha256 too. A URL, such as
-        postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, with the same methods.
+        postgres://HOST/DATABASE/NAME, opens a map in a store: an `StoreMap`, with the same methods.
         `patch_cache` is how many bytes of patches that one keeps in memory; a folder's are mapped and need none.
         """
-        if is_url(path):
-            from tfa.maps.engine_map import EngineMap
+        location = path if isinstance(path, MapLocation) else MapLocation(str(path))
+        if location.in_store:
+            from tfa.maps.store import StoreMap
 
-            return cast(PlaceMap, EngineMap.open(str(path), encoder, patch_cache))
-        return cls(reader.read_map(Path(path), checksum=checksum), Path(path), encoder)
+            return cast(PlaceMap, StoreMap.open(location.text, encoder, patch_cache))
+        return cls(reader.read_map(location.folder, checksum=checksum), location.folder, encoder)
 
     # --- edit --------------------------------------------------------------------------------------------------
 

@@ -16,18 +16,12 @@ from tfa.maps.records import Hits
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import tie_duplicates
-from tfa.maps.stored_head import INTEGERS
 from tfa.maps.summary import summarize_map
 from tfa.maps.tracker import Tracker, choose_map_motion
 from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.online.motion import Motion
 from tfa.online.sequence_filter import SequenceSpec
-from tfa.search.bounded import BoundedEngine
-from tfa.search.engine import Engine, find_engine
-from tfa.search.exact import ExactEngine
-from tfa.search.reduced import ReducedEngine
-
-COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
+from tfa.search.reduced import ReducedSearch
 
 
 class ReadOnlyMap(BaseMap):
@@ -36,7 +30,6 @@ class ReadOnlyMap(BaseMap):
     def __init__(self, state: MapState, path: Path | None = None, encoder: Encoder | None = None) -> None:
         super().__init__(encoder)
         self._prepared = False
-        self._engine_class: type[Engine] | None = None
         self._take(state)
         self.path = path
 
@@ -59,49 +52,29 @@ class ReadOnlyMap(BaseMap):
         """Make ready for many single queries, which takes seconds for a large map and memory for its rows.
 
         Rows of integers are packed; answers stay as they are. Of a map with reduced rows those alone are, and the
-        others stay on the disk. A map of floats, from 500 images on, then answers from coarse scores: the same images,
-        and scores to the rounding of a float32. Mean and spread of a row, which confidence needs, are then of coarse
-        scores (z-scores to about 0.01).
+        others stay on the disk.
         """
         self._prepared, self._searchable_heads = True, {}
         for head in self.state.heads:
-            engine = self.engine(head.name)
-            if isinstance(engine, ReducedEngine):
+            searcher = self.searchable(head.name).searcher
+            if isinstance(searcher, ReducedSearch):
                 for side in head.stored.scorer.sides:
                     side.prepare()
             else:
                 head.stored.scorer.prepare()
-            if isinstance(engine, ExactEngine):
-                engine.prepare()
-
-    def use_engine(self, name: str | None) -> None:
-        """Search by the engine of that name, one of `tfa.search` or of another distribution; None is our own choice.
-
-        Another distribution's engine is given every image as one compiled vector when it is first needed.
-        """
-        self._engine_class, self._searchable_heads = None if name is None else find_engine(name), {}
-
-    def engine(self, calibration: str | None = None) -> Engine:
-        """What searches the images under the head of that name (None: the active one)."""
-        return self.searchable(calibration).engine
+            searcher.prepare()
 
     def searchable(self, calibration: str | None) -> SearchableHead:
         """The head of that name (None: the active one) with what searches its images."""
         head = self.state.chosen(calibration)
         if head.name not in self._searchable_heads:
-            floats = head.stored.storage != INTEGERS
-            bounded = self._prepared and floats and len(self.state.images) >= COARSE_FROM
-            own = BoundedEngine if bounded else ExactEngine
-            kind = self._engine_class or (own if head.stored.reduced is None else ReducedEngine)
-            if kind is BoundedEngine and not floats:
-                kind = ExactEngine  # rows of integers need no bounds: their products are exact
-            self._searchable_heads[head.name] = SearchableHead.of(head.stored, self.images, self.rows, kind)
+            self._searchable_heads[head.name] = SearchableHead.of(head.stored, self.images, self.rows)
         return self._searchable_heads[head.name]
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
         """Scores `q m` of queries with every image, in the order of `images`: a search for all of them."""
         head = self.searchable(calibration)
-        result = head.engine.search(head.stored.scorer.query_vectors(tokens), max(len(self), 1))
+        result = head.searcher.search(head.stored.scorer.query_vectors(tokens), max(len(self), 1))
         scores = np.empty_like(result.scores)
         np.put_along_axis(scores, np.searchsorted(head.ids, result.ids), result.scores, axis=1)
         return scores

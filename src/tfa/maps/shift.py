@@ -23,7 +23,7 @@ from tfa.maps.state import NamedHead
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer
-from tfa.search.engine import QueryVectors
+from tfa.search.exact import QueryVectors
 from tfa.verification.reranking import UNVERIFIED, Reranked
 
 WINDOW_PHOTOS = 256  # photos: the last ones

@@ -18,8 +18,7 @@ from tfa.method.carriers import Gamma
 from tfa.method.score_calibration import compute_row_bias
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.second_order_space import normalize_rows
-from tfa.search.gallery import Gallery, Rows
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import Gallery, Rows, ScaledRows
 
 
 def rebuild_rows(scorer: Scorer, spaces: StoredSpaces) -> Scorer:

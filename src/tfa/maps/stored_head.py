@@ -21,7 +21,7 @@ from tfa.maps.stored_reduction import (
     describe_reduction,
     read_reduced,
 )
-from tfa.maps.stored_rows import INTEGERS, Tensors, read_rows, round_rows, write_rows
+from tfa.maps.stored_rows import INTEGERS, Tensors, convert_rows, read_rows, write_rows
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
 from tfa.method.head import Head, ReplicaName
@@ -31,7 +31,7 @@ from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
-from tfa.search.quantised_rows import QuantisedRows, rounded
+from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import ReducedRows, fit_reduced
 
 _GEOMETRY_FIELDS = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
@@ -64,7 +64,7 @@ class StoredHead:
             if anchors is not None and len(anchors) == len(term.gallery):
                 rows = anchors  # every image is an anchor: one copy is enough
             else:
-                rows = round_rows(term.gallery.chunks[0], storage, wide=_describes(term))
+                rows = convert_rows(term.gallery.chunks[0], storage, wide=_describes(term))
             if scorer.duplicates is not None and term.gamma is not None:
                 # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
                 rows = rows[scorer.duplicates]
@@ -99,7 +99,7 @@ class StoredHead:
             return self._with_rows(append_newest_rows(self.scorer, spaces))
         old, features, rows = self.scorer.terms, self.scorer.query_vectors(tokens).terms, list[Rows]()
         for feature, term, same in zip(features, old, _first_alike(old), strict=True):
-            fresh = round_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
+            fresh = convert_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
             rows.append(fresh)
         terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, compute_row_bias(self.scorer, rows)])
@@ -203,10 +203,10 @@ def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
     centers = side.centers.astype(np.float32)
     if side.geometry is None or side.anchors is None:
         return replace(side, centers=centers)
-    anchors = round_rows(side.anchors, storage, wide=True)
+    anchors = convert_rows(side.anchors, storage, wide=True)
     vectors = side.geometry.vectors
     # 1/√η enlarges the rounding of E in the last directions: two bytes a number, where rows have one.
-    directions = rounded(vectors.T, fine=True) if storage == INTEGERS else None
+    directions = round_rows(vectors.T, fine=True) if storage == INTEGERS else None
     vectors = vectors.astype(storage) if directions is None else _no_vectors(side.geometry.anchors)
     geometry = replace(side.geometry, vectors=vectors)
     return replace(side, centers=centers, geometry=geometry, anchors=anchors, directions=directions)
@@ -226,7 +226,7 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
     if entry["geometry"] is None:
         return side
     vectors, index = read_rows(name + "vectors", head, None), head[name + "anchor_index"]
-    directions = vectors if isinstance(vectors, QuantisedRows) else None
+    directions = vectors if isinstance(vectors, QuantizedRows) else None
     geometry = Geometry(
         anchors=index,
         vectors=vectors if isinstance(vectors, np.ndarray) else _no_vectors(index),

@@ -13,9 +13,8 @@ import numpy as np
 
 from tfa.maps.stored_rows import Tensors
 from tfa.search.gallery import Gallery, Rows
-from tfa.search.quantised_rows import QuantisedRows
-from tfa.search.reduced import ReducedRows
-from tfa.search.reduction import Moments, Reduction
+from tfa.search.quantized import QuantizedRows
+from tfa.search.reduced import Moments, ReducedRows, Reduction
 
 MOMENTS_FROM = 8  # rows for each of the dims numbers: dims × dims float64 are then as large as the int8 rows
 
@@ -34,7 +33,7 @@ def collect_reduction_tensors(reduced: ReducedRows) -> dict[str, np.ndarray]:
 def collect_reduced_tensors(reduced: ReducedRows, start: int, stop: int) -> dict[str, np.ndarray]:
     """Return the tensors of the gallery file with rows `start` to `stop`."""
     rows = reduced.rows.between(start, stop)
-    assert isinstance(rows, QuantisedRows), "a segment has images"
+    assert isinstance(rows, QuantizedRows), "a segment has images"
     tensors = {"reduced": rows.levels, "reduced.step": rows.step}
     if len(rows) < MOMENTS_FROM * reduced.reduction.dims:
         return tensors
@@ -54,7 +53,7 @@ def read_reduced(layout: dict[str, Any], head: Tensors, galleries: Sequence[Tens
         levels, step = tensors["reduced"], tensors["reduced.step"]
         if levels.shape != (len(tensors["bias"]), dims) or levels.dtype != np.int8 or step.shape != levels.shape[:1]:
             raise ValueError(f"reduced rows of shape {levels.shape}, must be {(len(tensors['bias']), dims)}")
-        chunks.append(QuantisedRows(levels, step, dims))
+        chunks.append(QuantizedRows(levels, step, dims))
         if "reduced.second" in tensors:
             first, second = tensors["reduced.first"], tensors["reduced.second"]
             if first.shape != (dims,) or second.shape != (dims, dims):

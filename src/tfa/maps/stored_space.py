@@ -17,7 +17,7 @@ from tfa.base.backend import l2_normalize
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
-from tfa.maps.stored_rows import Tensors, read_rows, round_rows, write_rows
+from tfa.maps.stored_rows import Tensors, convert_rows, read_rows, write_rows
 from tfa.method.branch import row_blocks
 from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.evidence.support import Mask
@@ -25,8 +25,7 @@ from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.second_order_space import SecondOrderSpace
-from tfa.search.gallery import Gallery, OwnRows
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import BaseRows, Gallery, ScaledRows
 
 SIGMAS = ("sigma_original", "sigma_partial", "sigma_tempered")
 
@@ -45,7 +44,7 @@ class StoredSpace:
     def of(cls, space: SecondOrderSpace, storage: str) -> StoredSpace:
         """What a map keeps of a space that was just fitted."""
         side = space.side
-        axes = round_rows(side.axes, storage, wide=True)
+        axes = convert_rows(side.axes, storage, wide=True)
         stored = SecondOrderSide(
             side.patch_directions.astype(np.float32), side.mean.astype(np.float32), axes, side.eigenvalues
         )
@@ -57,13 +56,13 @@ class StoredSpace:
             )
         # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
         first = slice(None) if space.duplicates is None else space.duplicates
-        rows = round_rows(halves[first], storage, wide=False)
+        rows = convert_rows(halves[first], storage, wide=False)
         return cls(stored, Gallery.of(rows), lengths[first], space.pseudo, space.mask)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def chunks(self) -> Iterator[tuple[OwnRows, np.ndarray]]:
+    def chunks(self) -> Iterator[tuple[BaseRows, np.ndarray]]:
         """φ_½ and lengths, chunk by chunk."""
         start = 0
         for rows in self.halves.chunks:
@@ -76,7 +75,7 @@ class StoredSpace:
         view = self.side.describe(tokens, True, "float32")
         assert view.coordinates is not None
         halves, lengths = half_whiten_coordinates(view.coordinates, self.side.eigenvalues)
-        rows = self.halves.appended(round_rows(halves.astype(np.float32), storage, wide=False))
+        rows = self.halves.appended(convert_rows(halves.astype(np.float32), storage, wide=False))
         return replace(self, halves=rows, lengths=np.concatenate([self.lengths, lengths]))
 
     def fitted(self, count: int) -> SecondOrderSpace:

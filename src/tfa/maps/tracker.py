@@ -32,7 +32,7 @@ from tfa.online.follow import Follower, StreamFrame
 from tfa.online.motion import Motion, choose_motion, project_to_meters
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.photo_source import Photo
-from tfa.search.engine import checked_k
+from tfa.search.exact import check_k
 
 if TYPE_CHECKING:
     from tfa.maps.query import ReadOnlyMap
@@ -52,7 +52,7 @@ class Tracker:
         adaptation: Adaptation | None = None,
     ) -> None:
         """`adaptation` is what earlier photos taught the same head."""
-        checked_k(params.k)
+        check_k(params.k)
         self.place_map, self.params, self.spec = place_map, params, spec or SequenceSpec()
         resolve_candidates(params, place_map.state)  # what cannot be answered is refused before photos are read
         self.calibration = place_map.state.chosen(params.calibration).name

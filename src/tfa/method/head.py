@@ -30,8 +30,7 @@ from tfa.method.query_sides import ResidualSide
 from tfa.method.score_calibration import calibrate_scorer
 from tfa.method.scorer import GLOBAL, Compiled, Scorer, ScoreTerm, check_token_channels, join_scorers
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
-from tfa.search.gallery import Gallery
-from tfa.search.ties import find_duplicates, top_k
+from tfa.search.gallery import Gallery, find_duplicates, top_k
 
 ReplicaName = int | Literal["ensemble"]
 ENSEMBLE: Literal["ensemble"] = "ensemble"

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from tfa.base.spill import release
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 
 _BLOCK = 1024  # descriptors of which products are added up at a time
 

@@ -23,8 +23,8 @@ from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import describe_residuals
 from tfa.method.second_order import SECOND_ORDER, describe_second_order
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import OwnRows, inner, query_blocks
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.gallery import BaseRows, inner, query_blocks
+from tfa.search.quantized import QuantizedRows
 
 _IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
 
@@ -54,8 +54,8 @@ class ResidualSide:
     centers: np.ndarray  # k d
     temperature: float
     geometry: Geometry | None = None  # None when no term needs coordinates
-    anchors: OwnRows | None = None  # a k·d: descriptors that carry the geometry
-    directions: QuantisedRows | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
+    anchors: BaseRows | None = None  # a k·d: descriptors that carry the geometry
+    directions: QuantizedRows | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
     shift: np.ndarray | None = None  # r: of the queries' coordinates, where the head is centred on target photos
 
     @property
@@ -126,7 +126,7 @@ class ResidualSide:
     def prepare(self) -> None:
         """Pack rows of integers for their kernel."""
         for rows in (self.anchors, self.directions):
-            if isinstance(rows, QuantisedRows):
+            if isinstance(rows, QuantizedRows):
                 rows.prepare()
 
 
@@ -143,7 +143,7 @@ class SecondOrderSide:
 
     patch_directions: np.ndarray  # m d
     mean: np.ndarray  # D: μ
-    axes: OwnRows  # r D: Uᵀ
+    axes: BaseRows  # r D: Uᵀ
     eigenvalues: np.ndarray  # r
     shift: np.ndarray | None = None  # r: as above
 
@@ -194,7 +194,7 @@ class SecondOrderSide:
 
     def prepare(self) -> None:
         """Pack rows of integers for their kernel."""
-        if isinstance(self.axes, QuantisedRows):
+        if isinstance(self.axes, QuantizedRows):
             self.axes.prepare()
 
 

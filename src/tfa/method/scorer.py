@@ -18,10 +18,8 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.query_sides import QuerySide, ResidualSide, SecondOrderSide, SideView
-from tfa.search.engine import QueryVectors, direct_sum
-from tfa.search.exact import WeightedGalleries
-from tfa.search.gallery import Gallery
-from tfa.search.ties import find_duplicates
+from tfa.search.exact import QueryVectors, WeightedGalleries, direct_sum
+from tfa.search.gallery import Gallery, find_duplicates
 
 GLOBAL = -1  # the "side" of terms that compare global tokens
 INTEGER_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
@@ -71,7 +69,7 @@ class Scorer:
         return self.rows.scores(QueryVectors(tuple(features), tuple(term.weight for term in self.terms)))
 
     def query_vectors(self, tokens: Tokens) -> QueryVectors:
-        """The queries as an engine takes them: the feature of each term, `q D`."""
+        """The queries as a search takes them: the feature of each term, `q D`."""
         return self.vectors_of(self.describe(tokens), tokens.cls, [side.shift for side in self.sides])
 
     def describe(self, tokens: Tokens) -> list[SideView]:
@@ -137,7 +135,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A head as one vector per image: any inner-product engine can search it."""
+    """A head as one vector per image: any inner-product search can use it."""
 
     scorer: Scorer
     database: np.ndarray  # m D

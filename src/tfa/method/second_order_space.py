@@ -25,10 +25,8 @@ from tfa.method.principal_axes import PrincipalAxes, add_moments, fit_principal_
 from tfa.method.query_sides import SecondOrderSide, shape_coordinates
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry, fit_geometry
-from tfa.search.gallery import Gallery, OwnRows, Rows
-from tfa.search.reduction import Moments
-from tfa.search.scaled_rows import ScaledRows
-from tfa.search.ties import find_duplicates
+from tfa.search.gallery import BaseRows, Gallery, Rows, ScaledRows, find_duplicates
+from tfa.search.reduced import Moments
 
 MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
 MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
@@ -139,7 +137,7 @@ class SecondOrderSpace:
 
 
 def normalize_rows(
-    halves: OwnRows, lengths: np.ndarray, eigenvalues: np.ndarray, gamma: Gamma, scale: np.ndarray | None = None
+    halves: BaseRows, lengths: np.ndarray, eigenvalues: np.ndarray, gamma: Gamma, scale: np.ndarray | None = None
 ) -> Rows:
     """What a term compares, from coordinates as a map keeps them: rows φ_½ `m r`, and lengths n = ‖λ^{-1/4} z‖ `m`.
 

@@ -18,7 +18,7 @@ from tfa.errors import BadSpec
 from tfa.method.query_sides import QuerySide, ResidualSide, SideView
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation
-from tfa.search.engine import QueryVectors
+from tfa.search.exact import QueryVectors
 
 
 @dataclass(frozen=True)

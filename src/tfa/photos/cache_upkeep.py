@@ -2,7 +2,7 @@
 room.
 
 The benchmark keeps what takes it long beside the tokens: SAM's masks of photos, what a learned matcher found, and the
-vectors it makes up to measure engines. Builds in shards keep the shards that are done until the map is published. Only
+vectors it makes up to measure stores. Builds in shards keep the shards that are done until the map is published. Only
 files with the names that these give are counted and deleted: the folder is the user's, and so may be others in it.
 """
 

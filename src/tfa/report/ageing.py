@@ -8,7 +8,7 @@ from typing import Any
 
 from tfa.maps import ImageRecord, PlaceMap
 from tfa.maps.confirmed import Confirmed, format_time
-from tfa.maps.engine_map import SampleMap
+from tfa.maps.store import SampleMap
 
 DAYS = 90  # without a confirmation after which a photo counts as aged
 SECONDS = 86_400

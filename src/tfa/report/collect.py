@@ -8,9 +8,9 @@ from typing import Any
 
 from tfa.base.sentences import list_rules
 from tfa.maps import Answer, ImageRecord, PlaceMap
-from tfa.maps.engine_map import SampleMap
 from tfa.maps.expected_recall import AnswerList, format_expected_recall
 from tfa.maps.records import ExpectedRecall
+from tfa.maps.store import SampleMap
 from tfa.report.advice import Advice, give_advice
 from tfa.report.ageing import DAYS, find_aged
 from tfa.report.evidence import collect_evidence

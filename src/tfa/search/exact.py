@@ -1,22 +1,54 @@
-"""Exact search in this process: every score, then the best of them."""
+"""Exact search in memory: every score, then the k best.
+
+    score(q, d) = ⟨vector(q), vector(d)⟩ + bias(d),   ties to the smaller id
+
+A compiled head (`method.scorer`) is all it needs: it knows nothing of photos, words or spectra.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from tfa.errors import BadMap, BadSpec
-from tfa.search.engine import Payload, QueryVectors, SearchResult, checked_k
-from tfa.search.gallery import Gallery, inner_of_terms
-from tfa.search.ties import find_duplicates, top_k
+from tfa.search.gallery import Gallery, Products, find_duplicates, inner_of_terms, top_k
 
 DAMAGED = (
     "a photo's scores are not finite numbers: files of the map were damaged since they were written; see which with "
     "tfa info MAP --checksum, and build the map again"
 )
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The best rows of each query, best first, and the mean and spread of all its scores."""
+
+    ids: np.ndarray  # q k, int64
+    scores: np.ndarray  # q k, float32
+    mean: np.ndarray  # q, float64: over everything that can be found
+    spread: np.ndarray  # q, float64: the population standard deviation
+
+
+@dataclass(frozen=True)
+class QueryVectors:
+    """Queries `q D`, still as the terms they are the direct sum of. `np.asarray` makes one array of them.
+
+    The search multiplies the terms as they are, so that scores are those of the formula to the last bit, and reuses
+    the `products` with rows that describing the queries needed anyway.
+    """
+
+    terms: tuple[np.ndarray, ...]  # q D_t each
+    weights: tuple[float, ...]
+    products: Products = ()
+
+    def __len__(self) -> int:
+        return len(self.terms[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return direct_sum(self.weights, self.terms).astype(dtype or self.terms[0].dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -39,13 +71,13 @@ class WeightedGalleries:
     def scores(self, vectors: QueryVectors) -> np.ndarray:
         """`q m`. Duplicates tie to the last bit, so that the smaller index wins."""
         total = np.zeros((len(vectors), len(self)), self.dtype)
-        products = inner_of_terms(self.galleries, vectors.terms, vectors.known)
-        for weight, similarity in zip(self.weights, products, strict=True):
+        similarities = inner_of_terms(self.galleries, vectors.terms, vectors.products)
+        for weight, similarity in zip(self.weights, similarities, strict=True):
             total += similarity if weight == 1 else np.dtype(self.dtype).type(weight) * similarity
         total += self.bias.astype(self.dtype)
         return total if self.duplicates is None else total[:, self.duplicates]
 
-    def taken_apart(self, vectors: np.ndarray | QueryVectors) -> QueryVectors:
+    def split_terms(self, vectors: np.ndarray | QueryVectors) -> QueryVectors:
         """Vectors `q D` as the terms they are the direct sum of."""
         if isinstance(vectors, QueryVectors):
             return vectors
@@ -57,92 +89,45 @@ class WeightedGalleries:
         return QueryVectors(tuple(terms), self.weights)
 
 
-class ExactEngine:
+class ExactSearch:
     """Searches rows where they lie: those of a map, or its own.
 
     `rows` may hold images that are not to be found; `alive` are those that are, in the order of their ids.
     """
 
-    name = "exact"
-
-    def __init__(
-        self,
-        rows: WeightedGalleries,
-        ids: np.ndarray,
-        alive: np.ndarray | None = None,
-        payload: Sequence[Payload] | None = None,
-    ) -> None:
-        self.rows, ids = rows, np.asarray(ids, np.int64)
-        self._hold(ids, np.arange(len(rows)) if alive is None else alive)
-        self._payload = {} if payload is None else dict(zip(ids.tolist(), payload, strict=True))
-
-    def _hold(self, ids: np.ndarray, alive: np.ndarray) -> None:
+    def __init__(self, rows: WeightedGalleries, ids: np.ndarray, alive: np.ndarray | None = None) -> None:
+        ids, alive = np.asarray(ids, np.int64), np.arange(len(rows)) if alive is None else alive
         order = np.argsort(ids, kind="stable")
-        self.ids, self.alive = ids[order], alive[order]
+        self.rows, self.ids, self.alive = rows, ids[order], alive[order]
 
-    @classmethod
-    def create(
-        cls, vectors: np.ndarray, bias: np.ndarray, ids: np.ndarray, payload: Sequence[Payload] | None = None
-    ) -> Self:
-        vectors = np.ascontiguousarray(vectors, np.float32)
-        check_counts(len(vectors), ids, bias)
-        bias = np.asarray(bias, np.float32)
-        same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
-        return cls(WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same), ids, payload=payload)
-
-    def upsert(
-        self, vectors: np.ndarray, bias: np.ndarray, ids: np.ndarray, payload: Sequence[Payload] | None = None
-    ) -> None:
-        ids, fresh = np.asarray(ids, np.int64), self.rows.taken_apart(vectors)
-        check_counts(len(fresh), ids, bias)
-        self.delete(ids)
-        first, rows = len(self.rows), self.rows
-        galleries = tuple(g.appended(np.ascontiguousarray(t)) for g, t in zip(rows.galleries, fresh.terms, strict=True))
-        biases = np.concatenate([rows.bias, np.asarray(bias, rows.bias.dtype)])
-        every = [gallery.take(np.arange(len(biases))) for gallery in galleries]
-        same = find_duplicates(*every, biases[:, None])
-        self.rows = WeightedGalleries(rows.weights, galleries, biases, same, rows.dtype)
-        self._hold(np.r_[self.ids, ids], np.r_[self.alive, np.arange(first, len(biases))])
-        if payload is not None:
-            self._payload |= dict(zip(ids.tolist(), payload, strict=True))
-
-    def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        kept = ~np.isin(self.ids, np.asarray(ids, np.int64))
-        for gone in self.ids[~kept].tolist():
-            self._payload.pop(gone, None)
-        self.ids, self.alive = self.ids[kept], self.alive[kept]
-
-    def scores(self, vectors: np.ndarray | QueryVectors, k: int | None = None) -> np.ndarray:
-        """`q n` scores of everything that can be found, in the order of `ids`; the k best at least are exact."""
-        return self.rows.scores(self.rows.taken_apart(vectors))[:, self.alive]
-
-    def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
-        return ranked(self.scores(vectors, checked_k(k)), self.ids, k)
-
-    def payload(self, ids: Sequence[int] | np.ndarray) -> list[Payload]:
-        return [self._payload.get(int(one), {}) for one in ids]
-
-    def count(self) -> int:
+    def __len__(self) -> int:
+        """How many images can be found."""
         return len(self.ids)
 
-    def describe(self) -> dict[str, Any]:
-        """What the engine holds, in JSON."""
-        stored = sorted({type(chunk).__name__ for g in self.rows.galleries for chunk in g.chunks})
-        return {"engine": self.name, "count": self.count(), "dimensions": sum(self.rows.widths), "rows": stored}
+    def scores(self, vectors: np.ndarray | QueryVectors) -> np.ndarray:
+        """Return scores `q n` of everything that can be found, in the order of `ids`."""
+        return self.rows.scores(self.rows.split_terms(vectors))[:, self.alive]
+
+    def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
+        """Return the k best for each query `q D`, or all if there are fewer."""
+        return _rank(self.scores(vectors), self.ids, check_k(k))
 
     def prepare(self) -> None:
-        """Make ready for many searches: rows of integers are packed for their kernel."""
+        """Make ready for many searches: pack rows of integers for their kernel."""
         for gallery in self.rows.galleries:
             gallery.prepare()
 
 
-def check_counts(vectors: int, ids: np.ndarray, bias: np.ndarray) -> None:
-    distinct = len(np.unique(ids))
-    if not vectors == distinct == len(ids) == len(bias):
-        raise BadSpec(f"{vectors} vectors need as many distinct ids and biases; got {distinct} and {len(bias)}")
+def gather_rows(vectors: np.ndarray, bias: np.ndarray) -> WeightedGalleries:
+    """Return vectors `m D` with a bias `m` each as rows to search."""
+    vectors, bias = np.ascontiguousarray(vectors, np.float32), np.asarray(bias, np.float32)
+    if len(vectors) != len(bias):
+        raise BadSpec(f"{len(vectors)} vectors need as many biases; got {len(bias)}")
+    same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
+    return WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same)
 
 
-def ranked(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
+def _rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
     """The k best columns of scores `q n`, ties to the smaller id, and mean and spread of each row."""
     wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
     if not np.isfinite(wide).all():  # of queries that are finite
@@ -151,3 +136,16 @@ def ranked(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
     empty = not scores.shape[1]
     mean, spread = (np.zeros(len(scores)),) * 2 if empty else (wide.mean(axis=1), wide.std(axis=1))
     return SearchResult(ids[columns], best, mean, spread)
+
+
+def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:
+    """Ψ: features side by side, each scaled by the root of its weight."""
+    scaled = [f if w == 1 else f * f.dtype.type(np.sqrt(w)) for w, f in zip(weights, features, strict=True)]
+    return np.concatenate(scaled, axis=1)
+
+
+def check_k(k: int) -> int:
+    """Return k, refused below 1."""
+    if k < 1:
+        raise BadSpec(f"k={k} is out of range: must be at least 1")
+    return k

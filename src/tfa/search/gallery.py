@@ -1,7 +1,8 @@
-"""The gallery: rows `m D` of floats or integers, in chunks, and their inner products with queries.
+"""The gallery: rows `m D` of floats or integers, in chunks, their inner products with queries, and the k best of them.
 
-A map grows by chunks and a head has one. Rows are float32, float64, float16 or integers (`QuantisedRows`), or such
+A map grows by chunks and a head has one. Rows are float32, float64, float16 or integers (`QuantizedRows`), or such
 rows on another scale (`ScaledRows`); what reads them sees floats. Products do not depend on other queries of a batch.
+Images of equal content score equally to the last bit, and of equal scores the smaller index wins.
 """
 
 from __future__ import annotations
@@ -12,20 +13,55 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tfa.base.backend import to_numpy
 from tfa.base.half import to_float32
 from tfa.base.spill import release
-from tfa.search.quantised_rows import BASE, FINE_BASE, QuantisedRows, joined_rows, planes_of
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.quantized import FINE_PLANE_BASE, PLANE_BASE, QuantizedRows, join_rows, split_planes
+
+
+@dataclass(frozen=True)
+class ScaledRows:
+    """Rows `m D` that are other rows on another scale, without a copy of them. It stands for an array of rows.
+
+        row_i = scale_i · columns ∘ base_i,   so   ⟨q, row_i⟩ = scale_i · ⟨columns ∘ q, base_i⟩
+
+    All features of a second-order map are its coordinates on some scale: it stores them once, for every head and term.
+    """
+
+    base: np.ndarray | QuantizedRows
+    scale: np.ndarray  # m
+    columns: np.ndarray  # D
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.base), self.base.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, rows: Any) -> ScaledRows:
+        return ScaledRows(self.base[rows], self.scale[rows], self.columns)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The rows in floats."""
+        rows = np.asarray(self.base, np.float64) * self.columns
+        return (rows * self.scale[:, None]).astype(np.float32 if dtype is None else dtype)
+
+    def prepare(self) -> None:
+        """Pack a base of integers for its kernel."""
+        if isinstance(self.base, QuantizedRows):
+            self.base.prepare()
+
 
 # Queries are multiplied in blocks of this many, the last one padded: matrix products then have the same shape for
 # any number of queries, and a score does not depend, in its last bit, on the queries beside it.
 QUERY_BLOCK = 16
-GALLERY_BLOCK = 256  # rows of a float16 gallery widened to float32 at a time
-OwnRows = np.ndarray | QuantisedRows  # numbers of their own
-Rows = OwnRows | ScaledRows
+_GALLERY_BLOCK = 256  # rows of a float16 gallery widened to float32 at a time
+BaseRows = np.ndarray | QuantizedRows  # numbers of their own
+Rows = BaseRows | ScaledRows
 # Products `q m` that were made already, each with the rows it is of.
-Known = Sequence[tuple[Rows, np.ndarray]]
-B = TypeVar("B")
+Products = Sequence[tuple[Rows, np.ndarray]]
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -72,11 +108,11 @@ class Gallery:
         """Rows `start` to `stop` as they are stored; None if there are none."""
         return rows_between(self.chunks, start, stop)
 
-    def inner(self, features: np.ndarray, known: Known = ()) -> np.ndarray:
-        """⟨f(q), row⟩ `q m`; products with chunks that are known already are not made again."""
-        return np.concatenate([_products(features, chunk, known) for chunk in self.chunks], axis=1)
+    def inner(self, features: np.ndarray, computed: Products = ()) -> np.ndarray:
+        """⟨f(q), row⟩ `q m`; products with chunks that are computed already are not made again."""
+        return np.concatenate([_products(features, chunk, computed) for chunk in self.chunks], axis=1)
 
-    def derived(self, make: Callable[[Rows], B]) -> list[B]:
+    def derived(self, make: Callable[[Rows], _Made]) -> list[_Made]:
         """`make` of each chunk, made once: a chunk that an edit leaves in place is not worked on again."""
         for index, chunk in enumerate(self.chunks):
             if index not in self._derived:
@@ -92,15 +128,17 @@ class Gallery:
     def release(self) -> None:
         """Give back the memory of rows that were read from files."""
         for base in map(_base, self.chunks):
-            base.release() if isinstance(base, QuantisedRows) else release(base)
+            base.release() if isinstance(base, QuantizedRows) else release(base)
 
 
-def inner_of_terms(galleries: Sequence[Gallery], features: Sequence[np.ndarray], known: Known = ()) -> list[np.ndarray]:
+def inner_of_terms(
+    galleries: Sequence[Gallery], features: Sequence[np.ndarray], computed: Products = ()
+) -> list[np.ndarray]:
     """⟨f_t(q), row⟩ `q m` of each term t. Rows that several terms have on other scales are read once."""
     products: list[np.ndarray] = [np.empty(0)] * len(galleries)
     for terms in _of_equal_bases(galleries):
         if len(terms) == 1:
-            products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], known)
+            products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], computed)
             continue
         chunks = []
         for rows in zip(*(galleries[term].chunks for term in terms), strict=True):
@@ -128,7 +166,7 @@ def _of_equal_bases(galleries: Sequence[Gallery]) -> list[list[int]]:
     return groups
 
 
-def _base(rows: Rows) -> OwnRows:
+def _base(rows: Rows) -> BaseRows:
     return rows.base if isinstance(rows, ScaledRows) else rows
 
 
@@ -164,22 +202,22 @@ def rows_between(chunks: Sequence[Rows], start: int, stop: int) -> Rows | None:
         row += len(chunk)
     if len(pieces) < 2:
         return pieces[0] if pieces else None
-    integers = [piece for piece in pieces if isinstance(piece, QuantisedRows)]
-    return joined_rows(integers) if integers else np.concatenate([np.asarray(piece) for piece in pieces])
+    integers = [piece for piece in pieces if isinstance(piece, QuantizedRows)]
+    return join_rows(integers) if integers else np.concatenate([np.asarray(piece) for piece in pieces])
 
 
 def query_blocks(features: np.ndarray, rows: Rows) -> list[np.ndarray]:
     """Features `q D` in blocks of 16, the last filled up with its first; in one where the rows are integers."""
     if isinstance(rows, ScaledRows):
         return query_blocks(features, rows.base)
-    if isinstance(rows, QuantisedRows):
+    if isinstance(rows, QuantizedRows):
         return [features]
     blocks = [features[start : start + QUERY_BLOCK] for start in range(0, len(features), QUERY_BLOCK)]
     return [np.concatenate([block, np.repeat(block[:1], QUERY_BLOCK - len(block), axis=0)]) for block in blocks]
 
 
-def _products(features: np.ndarray, rows: Rows, known: Known) -> np.ndarray:
-    for other, products in known:
+def _products(features: np.ndarray, rows: Rows, computed: Products) -> np.ndarray:
+    for other, products in computed:
         if other is rows:
             return products
     if not len(features):
@@ -192,8 +230,8 @@ def as_multiplied(features: np.ndarray, rows: Rows) -> np.ndarray:
     if isinstance(rows, ScaledRows):
         onto = as_multiplied(_onto_base(features, rows), rows.base)
         return np.divide(onto, rows.columns, out=np.zeros_like(onto), where=rows.columns != 0)
-    if isinstance(rows, QuantisedRows):
-        planes = planes_of(features, BASE if rows.fine is None else FINE_BASE)
+    if isinstance(rows, QuantizedRows):
+        planes = split_planes(features, PLANE_BASE if rows.fine is None else FINE_PLANE_BASE)
         return planes.whole.astype(np.float64) * planes.unit[:, None]
     return features.astype(np.float64)
 
@@ -206,13 +244,56 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     """
     if isinstance(rows, ScaledRows):
         return _scaled(inner(_onto_base(features, rows), rows.base), rows)
-    if isinstance(rows, QuantisedRows):
+    if isinstance(rows, QuantizedRows):
         return rows.inner(features)
     if rows.dtype == features.dtype:
         return (rows @ features.T).T
     products = np.empty((len(rows), len(features)), features.dtype)
-    for low in range(0, len(rows), GALLERY_BLOCK):
-        block = rows[low : low + GALLERY_BLOCK]
+    for low in range(0, len(rows), _GALLERY_BLOCK):
+        block = rows[low : low + _GALLERY_BLOCK]
         half = block.dtype == np.float16 and features.dtype == np.float32
-        products[low : low + GALLERY_BLOCK] = (to_float32(block) if half else block.astype(features.dtype)) @ features.T
+        products[low : low + _GALLERY_BLOCK] = (
+            to_float32(block) if half else block.astype(features.dtype)
+        ) @ features.T
     return products.T
+
+
+# --- ties ----------------------------------------------------------------------------------------------------------
+
+
+_GLIMPSES = 256  # numbers of a row that show whether it may be equal to another
+_ROW_BLOCK = 512  # rows glimpsed at together
+
+
+def find_duplicates(*galleries: np.ndarray | None) -> np.ndarray | None:
+    """For each row the first row equal to it in all galleries; None if all rows differ.
+
+    Only rows that agree with another in a few places are read whole. Bytes are compared, so −0 is made 0 first.
+    """
+    present = [to_numpy(gallery) for gallery in galleries if gallery is not None]
+    places = [np.linspace(0, g.shape[1] - 1, min(g.shape[1], _GLIMPSES)).astype(np.int64) for g in present]
+    first = np.arange(len(present[0]))
+    alike: dict[int, list[int]] = {}
+    for start in range(0, len(first), _ROW_BLOCK):
+        glimpses = [g[start : start + _ROW_BLOCK][:, at] + 0 for g, at in zip(present, places, strict=True)]
+        for row, glimpse in enumerate(np.concatenate(glimpses, axis=1), start):
+            alike.setdefault(hash(glimpse.tobytes()), []).append(row)
+        for gallery in present:
+            release(gallery)
+    for rows in alike.values():
+        seen: dict[bytes, int] = {}
+        for row in rows if len(rows) > 1 else ():
+            first[row] = seen.setdefault(b"".join((gallery[row] + 0).tobytes() for gallery in present), row)
+    return None if (first == np.arange(len(first))).all() else first
+
+
+def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and scores of the k best of each row, ties to the smaller index; fewer if the gallery is smaller."""
+    k = min(k, scores.shape[1])
+    indices = np.empty((len(scores), k), np.int64)
+    if k > 0:
+        bar = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
+        for row in range(len(scores)):
+            able = np.flatnonzero(scores[row] >= bar[row])
+            indices[row] = able[np.argsort(-scores[row, able], kind="stable")[:k]]
+    return indices, np.take_along_axis(scores, indices, axis=1)

@@ -1,8 +1,8 @@
-"""Near ties of engines: equal vectors may get scores that differ in the last bits, and engines order no ties by id.
+"""Near ties of stores: equal vectors may get scores that differ in the last bits, and stores order no ties by id.
 
     |s(q, d) − s(q, d')| ≤ ε   →   both are scored again in float64, and the smaller id wins if they are equal
 
-Engines multiply in blocks, and a block's shape decides how a sum is rounded. So scores this close are not believed.
+Stores multiply in blocks, and a block's shape decides how a sum is rounded. So scores this close are not believed.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CLOSE = 4e-6  # of a score, or of 1 where it is smaller: some eight times the error of a float32 inner product
-SPARE = 16  # answers asked for beyond k, so that most ties at the border are seen whole
+NEAR_TIE = 4e-6  # of a score, or of 1 where it is smaller: some eight times the error of a float32 inner product
+SPARE = 16  # results requested beyond k, so that most ties at the border are complete
 
-Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, those that are there
+_Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, those that are there
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """What an engine answered to one query, best first by its own scores."""
+class RankedIds:
+    """What a store answered to one query, best first by its own scores."""
 
     ids: np.ndarray  # int64
     scores: np.ndarray  # float32
 
     @classmethod
-    def of(cls, ids: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray) -> Ranked:
+    def of(cls, ids: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray) -> RankedIds:
         own, best = np.asarray(ids, np.int64), np.asarray(scores, np.float32)
         order = np.lexsort((own, -best))
         return cls(own[order], best[order])
 
-    def ends_in_a_tie(self, k: int, asked: int, close: float = CLOSE) -> bool:
-        """May something that was not among the `asked` answers score like the k-th?"""
-        if len(self.ids) < asked or len(self.ids) <= k:
-            return len(self.ids) >= asked
+    def ends_in_a_tie(self, k: int, limit: int, close: float = NEAR_TIE) -> bool:
+        """May something that was not among the `limit` answers score like the k-th?"""
+        if len(self.ids) < limit or len(self.ids) <= k:
+            return len(self.ids) >= limit
         return bool(self.scores[-1] >= self.scores[k - 1] - _tolerance(self.scores, close))
 
-    def close_ones(self, close: float = CLOSE) -> np.ndarray:
+    def close_ones(self, close: float = NEAR_TIE) -> np.ndarray:
         """Where a neighbour's score is too close to tell which is better."""
         near = np.abs(np.diff(self.scores)) <= _tolerance(self.scores, close)
         return np.flatnonzero(np.append(near, False) | np.append(False, near))
@@ -47,8 +47,10 @@ def _tolerance(scores: np.ndarray, close: float) -> float:
     return close * max(1.0, float(np.abs(scores).max(initial=0)))
 
 
-def settle(queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, every: bool = False) -> list[Ranked]:
-    """The answers with near ties, or all, scored again; the vectors for all queries are asked for at once, if any."""
+def settle_ties(
+    queries: np.ndarray, answers: Sequence[RankedIds], vectors_of: _Vectors, every: bool = False
+) -> list[RankedIds]:
+    """The answers with near ties, or all, scored again; the vectors of all queries are fetched at once."""
     close = [np.arange(len(answer.ids)) if every else answer.close_ones() for answer in answers]
     wanted = sorted({int(one) for answer, at in zip(answers, close, strict=True) for one in answer.ids[at]})
     vectors = vectors_of(wanted) if wanted else {}
@@ -59,5 +61,5 @@ def settle(queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, 
         if known:
             rows = np.stack([vectors[int(one)] for one in answer.ids[known]]).astype(np.float64)
             scores[known] = (rows * query.astype(np.float64)).sum(axis=1)  # row by row: equal rows, equal sums
-        settled.append(Ranked.of(answer.ids, scores))
+        settled.append(RankedIds.of(answer.ids, scores))
     return settled

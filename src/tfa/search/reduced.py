@@ -1,32 +1,204 @@
-"""Search by fewer numbers an image: a coarse score of all, the full score of the best (ours, beyond the paper).
+"""Search by fewer dimensions: a coarse score of all images, the full score of the best (ours, beyond the paper).
 
-    coarse   ⟨y(q), ŷ(d)⟩ of every image, ŷ the int8 rows of `reduction`: a byte a number
-    again    the best max(k, 100) by their full rows, sorted by score, ties to the smaller id
+    E          leading eigenvectors `D r` of Σ Ψ(d) Ψ(d)ᵀ, r = dims − 1
+    image      y(d) = R [EᵀΨ(d), b_d − b̄]          query     y(q) = R [EᵀΨ(q), 1]
+    score      ⟨y(q), y(d)⟩ + b̄  ≈  ⟨Ψ(q), Ψ(d)⟩ + b_d
+    coarse     ⟨y(q), ŷ(d)⟩ of every image, ŷ the rows y rounded to int8
+    again      the best max(k, 100) by their full rows, sorted by score, ties to the smaller id
 
-No other full row is read, so a map's file of them may lie on the disk while its int8 rows lie in memory. Mean and
+R is a fixed orthogonal rotation `dims dims`. It changes no score. Without it the bias and the leading directions are
+much larger than the rest, and a store that rounds all coordinates to one range rounds the rest away.
+
+No other full row is read, so a map's file of them may stay on the disk while its int8 rows are in memory. Mean and
 spread of a query's scores with all images follow from the moments of ŷ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, lru_cache
 
 import numpy as np
+import scipy.linalg
 
-from tfa.errors import BadMap
-from tfa.search.engine import Payload, QueryVectors, SearchResult, checked_k, direct_sum
-from tfa.search.exact import DAMAGED, ExactEngine, WeightedGalleries
-from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows
-from tfa.search.quantised_rows import QuantisedRows, empty_levels, rounded
-from tfa.search.reduction import Moments, Reduction, checked_dims, fit_reduction, fit_reduction_by_products
-from tfa.search.ties import top_k
+from tfa.base.half import to_float32
+from tfa.errors import BadMap, BadSpec
+from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, SearchResult, WeightedGalleries, check_k, direct_sum
+from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows, top_k
+from tfa.search.quantized import QuantizedRows, empty_levels, round_rows
+
+_SEED = 0  # of the rotation
+LEAST_DIMS = 2  # a direction and the bias
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Turns vectors `… D` of one head into vectors `… dims` whose inner product is the score."""
+
+    matrix: np.ndarray  # dims D, float32 or float16: R without its last column, times Eᵀ
+    bias_axis: np.ndarray  # dims, float32: the last column of R
+    mean_bias: float  # b̄, that all scores have in common
+
+    @property
+    def dims(self) -> int:
+        return len(self.matrix)
+
+    @property
+    def width(self) -> int:
+        """D, numbers of a full vector."""
+        return self.matrix.shape[1]
+
+    @property
+    def in_half(self) -> Reduction:
+        """As a map keeps it, at half the size: what float16 rounds off is small beside what int8 rows round off."""
+        return replace(self, matrix=self.matrix.astype(np.float16))
+
+    def of_queries(self, vectors: np.ndarray) -> np.ndarray:
+        """y(q) `q dims`, float32."""
+        return self._onto(vectors) + self.bias_axis
+
+    def of_queries_in_double(self, vectors: np.ndarray) -> np.ndarray:
+        """y(q) `q dims`, float64: z-scores subtract what scores have in common."""
+        return np.asarray(vectors, np.float64) @ self.matrix.T.astype(np.float64) + self.bias_axis
+
+    def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        """y(d) `m dims`, float32, of vectors `m D` with a bias each."""
+        return (
+            self._onto(vectors)
+            + (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)[:, None] * self.bias_axis
+        )
+
+    def moments(self, total: Moments) -> Moments:
+        """Moments of y(d), from those of [Ψ(d), b_d]: y is a linear map of them."""
+        onto = np.concatenate([self.matrix, self.bias_axis[:, None]], axis=1).astype(np.float64)  # dims D+1
+        first = onto @ total.first
+        # y = onto [Ψ, b] − b̄ a, a the bias axis
+        less = self.mean_bias * self.bias_axis.astype(np.float64)
+        crossed = np.outer(first, less)
+        second = onto @ total.second @ onto.T - crossed - crossed.T + total.count * np.outer(less, less)
+        return Moments(total.count, first - total.count * less, second)
+
+    def _onto(self, vectors: np.ndarray) -> np.ndarray:
+        return self._axes.inner(np.asarray(vectors, np.float32))
+
+    @cached_property
+    def _axes(self) -> Gallery:
+        """The matrix as a gallery, whose products do not depend on other vectors of a batch."""
+        return Gallery.of(to_float32(self.matrix))
+
+
+def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
+    """From Σ Ψ(d) Ψ(d)ᵀ `D D`. Fewer than `dims` − 1 directions are all there are; the rest is 0."""
+    return _rotated(_leading(second, _check_dims(dims) - 1)[1].T, dims, mean_bias)
+
+
+def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
+    """The same from the vectors `m D` themselves, by their products `m m`: for fewer images than numbers in each."""
+    return _rotated(_directions_by_products(vectors, _check_dims(dims) - 1), dims, mean_bias)
+
+
+def find_leading_directions(vectors: np.ndarray, most: int) -> np.ndarray:
+    """Eᵀ `r D` of vectors `m D`, at most so many directions, by whichever of the two is smaller."""
+    if len(vectors) < vectors.shape[1]:
+        return _one_way(_directions_by_products(vectors, most))
+    wide = np.asarray(vectors, np.float64)
+    return _one_way(_leading(wide.T @ wide, most)[1].T)
+
+
+def _directions_by_products(vectors: np.ndarray, most: int) -> np.ndarray:
+    wide = np.asarray(vectors, np.float64)
+    values, images = _leading(wide @ wide.T, most)
+    kept = values > values[:1] * len(wide) * np.finfo(np.float64).eps  # others are directions of no image
+    return np.asarray((images[:, kept] / np.sqrt(values[kept])).T @ wide)
+
+
+def _check_dims(dims: int) -> int:
+    if dims < LEAST_DIMS:
+        raise BadSpec(f"dims={dims} is out of range: must be at least {LEAST_DIMS}, better 256 to 2048")
+    return dims
+
+
+def _leading(symmetric: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues `r` first, at most so many, and their eigenvectors `n r`."""
+    width = len(symmetric)
+    values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=(max(width - most, 0), width - 1))
+    return values[::-1], vectors[:, ::-1]
+
+
+def _rotated(directions: np.ndarray, dims: int, mean_bias: float) -> Reduction:
+    """The reduction to directions `r D`, Eᵀ."""
+    directions, rotation = _one_way(directions), fixed_rotation(dims)
+    matrix = rotation[:, : len(directions)] @ directions
+    return Reduction(matrix.astype(np.float32), rotation[:, -1].astype(np.float32), mean_bias)
+
+
+def _one_way(directions: np.ndarray) -> np.ndarray:
+    """The same directions, the entry of largest magnitude positive in each."""
+    largest = np.abs(directions).argmax(axis=1)
+    return np.asarray(directions * np.sign(directions[np.arange(len(directions)), largest])[:, None])
+
+
+@lru_cache(maxsize=4)
+def fixed_rotation(dims: int) -> np.ndarray:
+    """A random orthogonal matrix `dims dims`, float64, always the same."""
+    q, r = np.linalg.qr(np.random.default_rng(_SEED).standard_normal((dims, dims)))
+    return q * np.sign(np.diag(r))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Σ 1, Σ y and Σ y yᵀ over vectors: what the scores of a query with all of them are like follows from these."""
+
+    count: int
+    first: np.ndarray  # D, float64
+    second: np.ndarray  # D D, float64
+
+    @classmethod
+    def of(cls, vectors: np.ndarray) -> Moments:
+        """Add up vectors `m D`."""
+        wide = np.asarray(vectors, np.float64)
+        return cls(len(wide), wide.sum(axis=0), wide.T @ wide)
+
+    @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Return the moments of no vectors."""
+        return cls(0, np.zeros(width), np.zeros((width, width)))
+
+    @classmethod
+    def total(cls, parts: Iterable[Moments]) -> Moments:
+        """Added up in the order given."""
+        one_by_one = iter(parts)  # each may be large: two of them are held at most
+        total = next(one_by_one)
+        total = cls(total.count, total.first.copy(), total.second.copy())
+        for part in one_by_one:
+            np.add(total.first, part.first, out=total.first)
+            np.add(total.second, part.second, out=total.second)
+            total = cls(total.count + part.count, total.first, total.second)
+        return total
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(self.count + other.count, self.first + other.first, self.second + other.second)
+
+    def __sub__(self, other: Moments) -> Moments:
+        return Moments(self.count - other.count, self.first - other.first, self.second - other.second)
+
+    def mean_and_spread(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and population standard deviation `q` of ⟨y(q), y⟩ over all vectors, for queries `q D`."""
+        if not self.count:
+            return np.zeros(len(queries)), np.zeros(len(queries))
+        wide = np.asarray(queries, np.float64)
+        mean = (wide * self.first).sum(axis=1) / self.count
+        square = (Gallery.of(self.second).inner(wide) * wide).sum(axis=1) / self.count
+        return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
+
+
+# --- int8 rows of a reduction, and their search --------------------------------------------------------------------
+
 
 AGAIN = 100  # images that are scored again, or k if that is more
-DIMS = 1024  # of vectors that come without a map
-BLOCK = 1024  # rows worked on at a time
-LARGEST = 8192  # rows and columns of the matrix whose eigenvectors are taken
+_BLOCK = 1024  # rows worked on at a time
+_LARGEST = 8192  # rows and columns of the matrix whose eigenvectors are taken
 
 
 @dataclass(frozen=True)
@@ -38,10 +210,6 @@ class ReducedRows:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def appended(self, vectors: np.ndarray, bias: np.ndarray) -> ReducedRows:
-        """With one more chunk, of vectors `m D`."""
-        return replace(self, rows=self.rows.appended(rounded(self.reduction.of_images(vectors, bias))))
 
     def with_rows(self, galleries: WeightedGalleries) -> ReducedRows:
         """With those of the galleries that are not there yet, in the same chunks."""
@@ -58,11 +226,11 @@ class ReducedRows:
         return ReducedRows(older.reduction, self.rows.starting_with(older.rows))
 
     def moments(self) -> list[Moments]:
-        """Of each chunk, made when they are first needed unless they came from a file."""
-        return self.rows.derived(moments_of)
+        """Return the moments of each chunk, computed when first needed unless they came from a file."""
+        return self.rows.derived(_compute_moments)
 
     def moments_over(self, rows: np.ndarray) -> Moments:
-        """Of some rows, one may be there twice: all rows' with what is missing taken off, where that is less work."""
+        """Return the moments of some rows, which may repeat: all less the others, if that is less work."""
         times = np.bincount(rows, minlength=len(self)) - 1
         extra, missing = np.repeat(np.arange(len(self)), np.maximum(times, 0)), np.flatnonzero(times < 0)
         if len(extra) + len(missing) >= len(rows):
@@ -70,13 +238,13 @@ class ReducedRows:
         return Moments.total([*self.moments(), *self._moments_at(extra)]) - Moments.total(self._moments_at(missing))
 
     def _moments_at(self, rows: np.ndarray) -> Iterator[Moments]:
-        for start in range(0, max(len(rows), 1), BLOCK):
-            yield Moments.of(self.rows.take(rows[start : start + BLOCK]))
+        for start in range(0, max(len(rows), 1), _BLOCK):
+            yield Moments.of(self.rows.take(rows[start : start + _BLOCK]))
 
 
-def moments_of(chunk: Rows) -> Moments:
-    """Of the numbers that rows stand for."""
-    return Moments.total(Moments.of(np.asarray(chunk[low : low + BLOCK])) for low in range(0, len(chunk), BLOCK))
+def _compute_moments(chunk: Rows) -> Moments:
+    """Add up the numbers that rows stand for."""
+    return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in range(0, len(chunk), _BLOCK))
 
 
 def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
@@ -86,16 +254,16 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
     those of 8,192 images, evenly spaced.
     """
     count, width, bias = len(galleries), sum(galleries.widths), float(galleries.bias.mean())
-    if width <= min(count, LARGEST):
+    if width <= min(count, _LARGEST):
         second = np.zeros((width, width))
-        for start in range(0, count, BLOCK):
-            block = vectors_of(galleries, np.arange(start, min(start + BLOCK, count))).astype(np.float64)
+        for start in range(0, count, _BLOCK):
+            block = _compile_vectors(galleries, np.arange(start, min(start + _BLOCK, count))).astype(np.float64)
             second += block.T @ block
         reduction = fit_reduction(second, dims, bias)
     else:
-        checked_dims(dims)
-        images = np.unique(np.linspace(0, count - 1, min(count, LARGEST)).astype(np.int64))
-        reduction = fit_reduction_by_products(vectors_of(galleries, images), dims, bias)
+        _check_dims(dims)
+        images = np.unique(np.linspace(0, count - 1, min(count, _LARGEST)).astype(np.int64))
+        reduction = fit_reduction_by_products(_compile_vectors(galleries, images), dims, bias)
     reduction = reduction.in_half
     chunks, start = [], 0
     for chunk in galleries.galleries[0].chunks:
@@ -106,69 +274,44 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
     return ReducedRows(reduction, Gallery.of(*chunks))
 
 
-def vectors_of(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
+def _compile_vectors(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
     """Ψ of some images, `m D`."""
     return direct_sum(galleries.weights, [gallery.take(images) for gallery in galleries.galleries])
 
 
-def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, stop: int) -> QuantisedRows:
+def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, stop: int) -> QuantizedRows:
     """Rows `start` to `stop`, a block at a time."""
     levels, step = empty_levels(stop - start, reduction.dims), np.empty(stop - start, np.float32)
-    for low in range(start, stop, BLOCK):
-        images = np.arange(low, min(low + BLOCK, stop))
-        rows = rounded(reduction.of_images(vectors_of(galleries, images), galleries.bias[images]))
+    for low in range(start, stop, _BLOCK):
+        images = np.arange(low, min(low + _BLOCK, stop))
+        rows = round_rows(reduction.of_images(_compile_vectors(galleries, images), galleries.bias[images]))
         levels[images - start], step[images - start] = rows.stored, rows.step
-    return QuantisedRows(levels, step, reduction.dims)
+    return QuantizedRows(levels, step, reduction.dims)
 
 
-class ReducedEngine(ExactEngine):
-    """Searches int8 rows of a reduction, and scores the best again by the rows they are of."""
-
-    name = "reduced"
+class ReducedSearch(ExactSearch):
+    """Searches int8 rows of a reduction, and scores the best again by the full rows."""
 
     def __init__(
-        self,
-        rows: WeightedGalleries,
-        ids: np.ndarray,
-        alive: np.ndarray | None = None,
-        payload: Sequence[Payload] | None = None,
-        reduced: ReducedRows | None = None,
+        self, rows: WeightedGalleries, ids: np.ndarray, alive: np.ndarray | None, reduced: ReducedRows
     ) -> None:
-        """`reduced` are those of a map; without, a reduction to 1,024 numbers at most is fitted to the rows."""
-        super().__init__(rows, ids, alive, payload)
-        self.reduced = reduced or (fit_reduced(rows, min(DIMS, sum(rows.widths) + 1)) if len(rows) else None)
+        super().__init__(rows, ids, alive)
+        self.reduced = reduced
         self._moments: Moments | None = None
 
-    def upsert(
-        self, vectors: np.ndarray, bias: np.ndarray, ids: np.ndarray, payload: Sequence[Payload] | None = None
-    ) -> None:
-        super().upsert(vectors, bias, ids, payload)
-        if self.reduced is None:
-            self.reduced = fit_reduced(self.rows, min(DIMS, sum(self.rows.widths) + 1))
-        else:
-            self.reduced = self.reduced.with_rows(self.rows)
-        self._moments = None
-
-    def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        super().delete(ids)
-        self._moments = None
-
     def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
-        checked_k(k)
-        queries = self.rows.taken_apart(vectors)
-        if self.reduced is None or not len(self.alive):
+        check_k(k)
+        queries = self.rows.split_terms(vectors)
+        if not len(self.alive) or not len(queries):
             return super().search(queries, k)
         whole = np.asarray(queries, np.float32)
         blocks = range(0, len(queries), QUERY_BLOCK)
-        found = [self._search(queries, whole[at : at + QUERY_BLOCK], at, k) for at in blocks]
-        if not found:
-            return super().search(queries, k)
-        ids, scores, mean, spread = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        results = [self._search(queries, whole[at : at + QUERY_BLOCK], at, k) for at in blocks]
+        ids, scores, mean, spread = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         return SearchResult(ids, scores, mean, spread)
 
     def _search(self, queries: QueryVectors, whole: np.ndarray, start: int, k: int) -> tuple[np.ndarray, ...]:
         """Ids, scores, mean and spread of the queries `whole`, which begin at `start`."""
-        assert self.reduced is not None
         reduction, first = self.reduced.reduction, self._first()
         small = reduction.of_queries(whole)
         coarse = self.reduced.rows.inner(small)[:, first]
@@ -200,13 +343,7 @@ class ReducedEngine(ExactEngine):
             raise BadMap(DAMAGED)
         return scores[places]
 
-    def describe(self) -> dict[str, Any]:
-        """What the engine holds, in JSON."""
-        dims = None if self.reduced is None else self.reduced.reduction.dims
-        return {**super().describe(), "reduced_dimensions": dims, "scored_again": AGAIN}
-
     def prepare(self) -> None:
         """Pack the int8 rows for their kernel; full rows stay where they are."""
-        if self.reduced is not None:
-            self._moments = self.reduced.moments_over(self._first())  # reads all rows, which packing gives back
-            self.reduced.rows.prepare()
+        self._moments = self.reduced.moments_over(self._first())  # reads all rows, which packing gives back
+        self.reduced.rows.prepare()

@@ -19,13 +19,13 @@ from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
-from tfa.maps.engine_map import EngineMap
 from tfa.maps.records import ImageRecord
+from tfa.maps.store import StoreMap
 from tfa.service.audit import AuditLog
 from tfa.service.decoders import DECODER_COUNT, Decoded, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
-from tfa.service.live_engine_map import LiveEngineMap
 from tfa.service.live_map import LiveMap
+from tfa.service.live_store_map import LiveStoreMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, refuse_busy
@@ -44,7 +44,7 @@ WORKERS = 2  # copies, explanations and evidence made at once
 class Service:
     """Maps by name, the first of them the one that answers when none is named."""
 
-    def __init__(self, maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings) -> None:
+    def __init__(self, maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings) -> None:
         if not maps:
             raise BadMap("there is no map to serve; give one or more")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
@@ -59,8 +59,8 @@ class Service:
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
             live: Served
-            if isinstance(place_map, EngineMap):
-                live = LiveEngineMap(place_map, encoders[fingerprint], settings, self.metrics)
+            if isinstance(place_map, StoreMap):
+                live = LiveStoreMap(place_map, encoders[fingerprint], settings, self.metrics)
             else:
                 live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
             if live.name in self.maps:
@@ -80,7 +80,7 @@ class Service:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps a map from answering, such as an engine that is away; it may take a moment to know."""
+        """What keeps a map from answering, such as a store that is away; it may take a moment to know."""
         return next((live.trouble for live in self.maps.values() if live.trouble is not None), None)
 
     def warm_up(self) -> None:

@@ -19,10 +19,10 @@ from tfa.errors import (
     BadTokens,
     BadWeights,
     DiskFull,
-    EngineConflict,
-    EngineUnavailable,
     MissingExtra,
     OutOfResources,
+    StoreConflict,
+    StoreUnavailable,
     TfaError,
     UnknownImage,
     WeightsMissing,
@@ -46,8 +46,8 @@ _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (UnknownImage, 404),
     (BadCalibration, 422),
     (BadMap, 409),
-    (EngineUnavailable, 503),
-    (EngineConflict, 409),
+    (StoreUnavailable, 503),
+    (StoreConflict, 409),
     (MissingExtra, 501),
     (DiskFull, 507),
     (OutOfResources, 503),
@@ -97,7 +97,7 @@ def refusal_of(request: Request, error: BaseException) -> Refused:
             return Refused(status_of(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
         case ClientDisconnect():  # nobody reads the answer
             return Refused(400, "the request did not arrive as a whole; send it again")
-        case EngineUnavailable():  # it names the engine
+        case StoreUnavailable():  # it names the store
             return Refused(status_of(error), error.public, RETRY)
         case TfaError():
             return Refused(status_of(error), error.public, getattr(error, "headers", None))
@@ -122,7 +122,7 @@ async def answer_problem(request: Request, error: Exception) -> JSONResponse:
     match error:
         case ClientDisconnect():
             _log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
-        case EngineUnavailable():
+        case StoreUnavailable():
             _log.warning("%s %s: %s", request.method, request.url.path, error)
         case OSError() | MemoryError() if refusal.status == 500:
             _log.error("%s %s failed", request.method, request.url.path, exc_info=error)

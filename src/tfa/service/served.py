@@ -1,4 +1,4 @@
-"""A map of the service, in a folder or in an engine: what routes ask of it."""
+"""A map of the service, in a folder or in a store: what routes ask of it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Served(ABC):
         """Why it cannot answer now, in a sentence; None if it can. It may take a moment to know."""
         return None
 
-    def look(self) -> None:  # noqa: B027  # an engine's map looks by itself
+    def look(self) -> None:  # noqa: B027  # a store's map looks by itself
         """See what another process has done to it; refused if it is gone."""
 
     @abstractmethod

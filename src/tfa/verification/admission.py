@@ -28,7 +28,7 @@ from tfa.method.evidence.support import Mask
 from tfa.method.head import Head, final_scores, shifted
 from tfa.method.pseudo_queries import global_similarities, pseudo_facts, take_median_spread
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 COMPARED_CANDIDATES = 20  # whose evidence is compared with that of as many images after them
 CONSTRUCTION = 0  # whose ranking is looked at

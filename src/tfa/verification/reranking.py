@@ -22,7 +22,7 @@ import numpy as np
 from tfa.base.config import AUTO, Candidates
 from tfa.base.progress import Progress, SilentProgress
 from tfa.method.evidence.rows import standardize_ranked
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score
 AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of verified candidates
@@ -106,7 +106,7 @@ def reorder(
     comparison: Comparison | None = None,
     progress: Progress | None = None,
 ) -> Reranked:
-    """`rerank` of images that an engine has ranked already: their columns `q c` and z-scores `q c`, best first.
+    """`rerank` of images that a search has ranked already: their columns `q c` and z-scores `q c`, best first.
 
     They are at least as many as k and as `count_candidates`, or all that there are.
     """

@@ -17,8 +17,7 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.peers import anyloc, pooled, ria, tfvpr
 from tfa.errors import BadTokens
-from tfa.search.gallery import QUERY_BLOCK
-from tfa.search.ties import top_k
+from tfa.search.gallery import QUERY_BLOCK, top_k
 from tfa.verification.reranking import plan_rounds
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps.database_scores import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 from tfa.verification import compaction, matching, reranking
 from tfa.verification.admission import VerificationEvidence
 from tfa.verification.patch_store import CompactTokens

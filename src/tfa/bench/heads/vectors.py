@@ -11,8 +11,7 @@ from tfa.base.progress import Progress
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
-from tfa.search.gallery import QUERY_BLOCK, inner
-from tfa.search.ties import find_duplicates
+from tfa.search.gallery import QUERY_BLOCK, find_duplicates, inner
 
 IMAGES_AT_ONCE = 256
 IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file

@@ -1,4 +1,4 @@
-"""What is compared by `tfa bench scale engines`: our engines, stores by their adapters, and faiss."""
+"""What is compared by `tfa bench scale engines`: our search in memory, stores, and faiss."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfa.errors import MissingExtra
-from tfa.search.bounded import BoundedEngine
-from tfa.search.exact import ExactEngine, WeightedGalleries
+from tfa.search.exact import ExactSearch, WeightedGalleries
 from tfa.search.gallery import Gallery
-from tfa.search.quantised_rows import rounded
-from tfa.search.reduced import ReducedEngine, fit_reduced
-from tfa.search.store import Entries
-from tfa.search.stores import parsed
+from tfa.search.quantized import round_rows
+from tfa.search.reduced import ReducedSearch, fit_reduced
+from tfa.search.store import Entries, open_map_store
 
 REDUCED_DIMS = 512
 WRITTEN = 1000  # images at a time, as a build writes them
@@ -33,12 +31,12 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class InProcess:
-    """An engine of ours."""
+    """Our search in memory."""
 
-    engine: ExactEngine
+    searcher: ExactSearch
 
     def nearest(self, query: np.ndarray, k: int) -> np.ndarray:
-        return self.engine.search(query, k).ids[0]
+        return self.searcher.search(query, k).ids[0]
 
 
 def _galleries(rows: Any, count: int) -> WeightedGalleries:
@@ -46,24 +44,18 @@ def _galleries(rows: Any, count: int) -> WeightedGalleries:
 
 
 def exact(vectors: np.ndarray, _: str) -> Contender:
-    engine = ExactEngine(_galleries(rounded(vectors), len(vectors)), np.arange(len(vectors)))
-    for gallery in engine.rows.galleries:
+    searcher = ExactSearch(_galleries(round_rows(vectors), len(vectors)), np.arange(len(vectors)))
+    for gallery in searcher.rows.galleries:
         gallery.prepare()
-    return InProcess(engine)
-
-
-def bounded(vectors: np.ndarray, _: str) -> Contender:
-    engine = BoundedEngine(_galleries(np.array(vectors), len(vectors)), np.arange(len(vectors)))
-    engine.prepare()
-    return InProcess(engine)
+    return InProcess(searcher)
 
 
 def reduced(vectors: np.ndarray, _: str) -> Contender:
-    rows = _galleries(rounded(vectors), len(vectors))
+    rows = _galleries(round_rows(vectors), len(vectors))
     small = fit_reduced(rows, min(REDUCED_DIMS, vectors.shape[1] // 2))
-    engine = ReducedEngine(rows, np.arange(len(vectors)), reduced=small)
-    engine.prepare()
-    return InProcess(engine)
+    searcher = ReducedSearch(rows, np.arange(len(vectors)), None, small)
+    searcher.prepare()
+    return InProcess(searcher)
 
 
 @dataclass(frozen=True)
@@ -78,8 +70,7 @@ class InStore:
 
 def in_store(dtype: str, index: str | None) -> Callable[[np.ndarray, str], Contender]:
     def build(vectors: np.ndarray, url: str) -> Contender:
-        kind, base, name = parsed(f"{url}/bench_scale")
-        store = kind.connect(base)
+        store, name = open_map_store(f"{url}/bench_scale")
         store.drop(name)
         collection = store.create(name, vectors.shape[1], dtype)
         for start in range(0, len(vectors), WRITTEN):
@@ -144,7 +135,6 @@ class Candidate:
 
 CONTENDERS: Mapping[str, Candidate] = {
     "exact": Candidate("TFA `exact`, int8 rows", exact, True),
-    "bounded": Candidate("TFA `bounded`, float32 rows", bounded, True),
     "reduced": Candidate(f"TFA `reduced`, {REDUCED_DIMS} of the numbers, best 100 again", reduced, False),
     "faiss-flat": Candidate("faiss flat, float32", in_faiss(lambda faiss, dims: faiss.IndexFlatIP(dims)), True),
     "faiss-sq8": Candidate("faiss flat, int8", in_faiss(_bytes), False),

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tfa.errors import EngineUnavailable, MissingExtra
+from tfa.errors import MissingExtra, StoreUnavailable
 
 START_SECONDS = 60
 
@@ -75,7 +75,7 @@ class PostgresServer:
             **self._as,
         )
         if done.returncode != 0:
-            raise EngineUnavailable(f"{program} of PostgreSQL failed: {done.stderr.strip()}")
+            raise StoreUnavailable(f"{program} of PostgreSQL failed: {done.stderr.strip()}")
 
     def start(self) -> PostgresServer:
         settings = (
@@ -99,7 +99,7 @@ class PostgresServer:
         ready = [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ready).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > end:
-                raise EngineUnavailable(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-500:]}")
+                raise StoreUnavailable(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-500:]}")
             time.sleep(0.05)
         return self
 
@@ -173,11 +173,11 @@ class MilvusServer:
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             if self._process.poll() is not None:
-                raise EngineUnavailable(f"milvus-lite ended at once with status {self._process.returncode}")
+                raise StoreUnavailable(f"milvus-lite ended at once with status {self._process.returncode}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return self
             time.sleep(0.1)
-        raise EngineUnavailable(f"milvus-lite did not listen within {START_SECONDS} s")
+        raise StoreUnavailable(f"milvus-lite did not listen within {START_SECONDS} s")
 
     def kill(self) -> None:
         """Without a chance to write anything more."""
@@ -237,7 +237,7 @@ class RunningEngine:
         """Not known."""
 
     def kill(self) -> None:
-        raise EngineUnavailable(f"{self.url} is not ours to kill")
+        raise StoreUnavailable(f"{self.url} is not ours to kill")
 
     def remove(self) -> None:
         pass

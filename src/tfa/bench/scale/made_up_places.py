@@ -17,8 +17,8 @@ import numpy as np
 
 from tfa.base.files import make_folder
 from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.search.reduction import fixed_rotation
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
+from tfa.search.reduced import fixed_rotation
 
 PHOTOS = 4  # of a place
 DECAY = 0.8  # of the spectrum

@@ -29,10 +29,10 @@ from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, new_server
 from tfa.bench.scale.ray_cluster import Cluster, paths
 from tfa.bench.scale.small_town import SmallTown
-from tfa.errors import EngineUnavailable, TfaError
-from tfa.maps.engine_map.header import read_header
+from tfa.errors import StoreUnavailable, TfaError
+from tfa.maps.store.header import read_store_header
 from tfa.photos.images import find_images
-from tfa.search.stores import parsed
+from tfa.search.store import open_map_store
 
 PART = "ray"
 QUICK = "quick"  # an encoder of one block of random weights
@@ -145,7 +145,7 @@ class _Builds:
             output, errors = driver.communicate(timeout=self.settings.limit)
         except subprocess.TimeoutExpired:
             driver.kill()
-            raise EngineUnavailable(f"the build {name} was not done within {self.settings.limit:.0f} s") from None
+            raise StoreUnavailable(f"the build {name} was not done within {self.settings.limit:.0f} s") from None
         seconds = time.monotonic() - started
         if driver.returncode != 0:
             raise TfaError(f"the build {name} failed: {errors.decode()[-500:]}")
@@ -155,9 +155,8 @@ class _Builds:
         return self._published(url, seconds, shards, before)
 
     def _published(self, url: str, seconds: float, shards: int, before: int) -> Built:
-        kind, base, name = parsed(url)
-        store = kind.connect(base)
-        header, _ = read_header(store, name, url)
+        store, name = open_map_store(url)
+        header, _ = read_store_header(store, name, url)
         pages = list(store.open(header.collection).pages(1000))
         ids = np.concatenate([page.ids for page in pages])
         digests = [one["digest"] for page in pages for one in page.payload]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tfa.bench.scale.local_servers import free_port
-from tfa.errors import EngineUnavailable
+from tfa.errors import StoreUnavailable
 
 PATIENCE = 60.0  # seconds for a node to start
 LOOPBACK = "127.0.0.1"
@@ -78,7 +78,7 @@ class Cluster:
             if ended or time.monotonic() > deadline:
                 tail = self._said(len(self.nodes) - 1).read_text()[-300:]
                 self.stop()
-                raise EngineUnavailable(f"a node of Ray did not start within {PATIENCE:.0f} s: {tail}")
+                raise StoreUnavailable(f"a node of Ray did not start within {PATIENCE:.0f} s: {tail}")
             time.sleep(0.1)
 
     def raylet(self, node: int) -> int:
@@ -86,7 +86,7 @@ class Cluster:
         for own, name, parent in _processes():
             if name == "raylet" and parent == self.nodes[node].pid:
                 return own
-        raise EngineUnavailable("the node has no raylet")
+        raise StoreUnavailable("the node has no raylet")
 
     def busy_worker(self, node: int) -> int | None:
         """A process of the node that computes now; None if there is none."""

@@ -21,7 +21,7 @@ from tfa.bench.scale.each_engine import row_for_each
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer
 from tfa.bench.scale.small_town import DIMS, SmallTown
-from tfa.maps.engine_map import EngineMap
+from tfa.maps.store import StoreMap
 
 PART = "switches"
 ENGINES = ("postgres", "lance", "milvus")
@@ -72,7 +72,7 @@ def _switched(
     maps = [town.map(name, first) for name, first in zip(NAMES, (0, 30), strict=True)]
     tokens = town.tokens(town.photo("asked", 40, 0.8))  # a place that both maps have
     for one in maps:
-        opened = EngineMap.build_from(one, url, dims=DIMS)
+        opened = StoreMap.build_from(one, url, dims=DIMS)
     context = multiprocessing.get_context("spawn")
     stop, ready = context.Event(), context.Semaphore(0)
     results = context.Queue()
@@ -90,7 +90,7 @@ def _switched(
             if number % PUBLISHED_EVERY:
                 opened.rollback()
             else:
-                EngineMap.build_from(maps[shown], url, dims=DIMS)
+                StoreMap.build_from(maps[shown], url, dims=DIMS)
             done.append(Switched(began, time.time(), NAMES[shown]))
             time.sleep(watched)
             task.advance()
@@ -103,7 +103,7 @@ def _switched(
 
 def _ask(url: str, tokens: Tokens, stop: Any, ready: Any, results: Any) -> None:
     """A process that asks until it is told to stop."""
-    opened, seen = EngineMap.open(url), []
+    opened, seen = StoreMap.open(url), []
     opened.query_tokens(tokens, K)
     ready.release()
     while not stop.is_set():

@@ -26,7 +26,7 @@ from tfa.method.residuals import HARD
 from tfa.method.spectrum import fit_geometry
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
-from tfa.search.exact import ExactEngine
+from tfa.search.exact import ExactSearch, gather_rows
 
 FIT = "TFA, whole database-only fit"
 WORDS, RESIDUALS = "AnyLoc, k-means (fast-pytorch-kmeans)", "AnyLoc, residuals"
@@ -196,9 +196,9 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
 
 
 def own_search(descriptors: np.ndarray) -> Any:
-    """Queries `q D` → indices `q k`, by our own exact engine."""
-    engine = ExactEngine.create(descriptors, np.zeros(len(descriptors)), np.arange(len(descriptors)))
-    return lambda queries: engine.search(queries, TOP).ids
+    """Queries `q D` → indices `q k`, by our exact search."""
+    searcher = ExactSearch(gather_rows(descriptors, np.zeros(len(descriptors))), np.arange(len(descriptors)))
+    return lambda queries: searcher.search(queries, TOP).ids
 
 
 def _whitenings(descriptors: np.ndarray) -> dict[str, Measured]:

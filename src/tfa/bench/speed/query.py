@@ -23,11 +23,10 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.method.query_sides import as_residual_side
 from tfa.method.residuals import describe_residuals
 from tfa.method.scorer import Scorer
-from tfa.search.bounded import BoundedEngine
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers
-ONE_BAR, BATCH_BAR, SAME_BAR = Bar(1.5), Bar(8.0, at_least=True), Bar(1.0, at_least=True)
+ONE_BAR, BATCH_BAR = Bar(1.5), Bar(8.0, at_least=True)
 
 
 @dataclass(frozen=True)
@@ -58,25 +57,6 @@ class QueryTime:
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Coarse search of float32 rows beside an exhaustive one."""
-
-    images: int
-    width: int
-    queries: int
-    same: float  # share of queries with the same ten best in the same order
-    scored_again: float  # images a query
-    seconds: float
-    exhaustive_seconds: float
-
-    def lines(self) -> list[Line]:
-        what = f"coarse search of {self.images:,} float32 rows, one query"
-        note = f"the floor is float32 exhaustive search; {self.scored_again:.0f} rows scored again"
-        share = Line("share of queries with the same ten best", ratio=self.same, bar=SAME_BAR)
-        return [compared(what, self.seconds, self.exhaustive_seconds, note=note), share]
-
-
-@dataclass(frozen=True)
 class QueryBenchmark:
     words: int
     channels: int
@@ -84,11 +64,10 @@ class QueryBenchmark:
     threads: int
     times: tuple[QueryTime, ...]
     judged: tuple[JudgedQuery, ...]
-    proof: Proof
 
     def lines(self) -> list[Line]:
         times = [line for time in self.times for line in time.lines()]
-        return times + [line for judged in self.judged for line in judged.lines()] + self.proof.lines()
+        return times + [line for judged in self.judged for line in judged.lines()]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,7 +85,6 @@ def run_query_benchmark(
     channels: int = 384,
     patches: int = 529,
     batch: int = 64,
-    proof_images: int = 1000,
     repeats: int = 7,
     progress: bool | Progress | None = None,
 ) -> QueryBenchmark:
@@ -114,16 +92,14 @@ def run_query_benchmark(
     tokens = synthetic_tokens(batch, patches, channels)
     times = []
     judged = []
-    with as_progress(progress).task("timing", len(sizes) * (len(PAPER_CARRIERS) + 1) + 1) as task:
+    with as_progress(progress).task("timing", len(sizes) * (len(PAPER_CARRIERS) + 1)) as task:
         for images in sizes:
             for carrier in PAPER_CARRIERS:
                 times.append(_timed(images, carrier, words, tokens, repeats))
                 task.advance()
             judged.append(timed_beside_paper(images, tokens, words, repeats))
             task.advance()
-        proof = proven(proof_images, words * channels, batch, repeats)
-        task.advance()
-    return QueryBenchmark(words, channels, patches, thread_count(), tuple(times), tuple(judged), proof)
+    return QueryBenchmark(words, channels, patches, thread_count(), tuple(times), tuple(judged))
 
 
 def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) -> QueryTime:
@@ -179,34 +155,3 @@ def read(arrays: Sequence[np.ndarray], pool: ThreadPoolExecutor) -> int:
         whole = flat[: len(flat) // 8 * 8].view(np.int64)
         runs += [whole[start : start + (1 << 19)] for start in range(0, len(whole), 1 << 19)]
     return sum(int(total) for total in pool.map(np.add.reduce, runs))
-
-
-def proven(images: int, width: int, queries: int, repeats: int) -> Proof:
-    """Rows in clusters, queries near some of them: does the coarse search give the exhaustive one's ten best?"""
-    rng = np.random.default_rng(1)
-    middles = rng.standard_normal((max(images // 10, 1), width), np.float32)
-    rows = middles[np.arange(images) % len(middles)] + rng.standard_normal((images, width), np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    query_rows = rows[rng.integers(0, images, queries)] + rng.standard_normal((queries, width), np.float32) / width**0.5
-    query_rows /= np.linalg.norm(query_rows, axis=1, keepdims=True)
-    engine = BoundedEngine.create(rows, np.zeros(images), np.arange(images))
-    engine.prepare()
-    calls = {
-        "coarse": lambda: engine.search(query_rows[:1], K),
-        "exhaustive": lambda: top_k((rows @ query_rows[0])[None], K),
-    }
-    measure_in_turn(calls)
-    measured = measure_in_turn(calls, repeats)
-    scores, bound = engine.bounded([query_rows])
-    best = engine.search(query_rows, K)
-    reach = scores + bound >= best.scores[:, -1:]
-    same = (best.ids == top_k(query_rows @ rows.T, K)[0]).all(axis=1)
-    return Proof(
-        images=images,
-        width=width,
-        queries=queries,
-        same=float(same.mean()),
-        scored_again=float(reach.sum(axis=1).mean()),
-        seconds=measured["coarse"].seconds,
-        exhaustive_seconds=measured["exhaustive"].seconds,
-    )

@@ -14,7 +14,7 @@ from tfa.bench.speed.result_line import Bar, Line, compared
 from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_head, synthetic_spaces
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.scorer import Scorer
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 K = 10
 CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map

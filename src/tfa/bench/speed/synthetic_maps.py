@@ -16,9 +16,8 @@ from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
 from tfa.method.second_order_space import MAX_PSEUDO, normalize_rows
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import Gallery, OwnRows
-from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import BaseRows, Gallery, ScaledRows
+from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
 
 MAX_RANK = 4096  # directions a geometry keeps at most
 STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
@@ -43,8 +42,10 @@ def synthetic_head(
         vectors = np.empty((images, 0 if storage == INTEGERS else rank), np.float32)
         directions = None
         if storage == INTEGERS:
-            levels, fine = _levels(rng, (rank, images), TOP), _levels(rng, (rank, images), TOP)
-            directions = QuantisedRows(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
+            levels, fine = _levels(rng, (rank, images), ROW_TOP), _levels(rng, (rank, images), ROW_TOP)
+            directions = QuantizedRows(
+                levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, ROW_TOP, fine
+            )
         else:
             vectors = (rng.standard_normal((images, rank), np.float32) / np.sqrt(images)).astype(storage)
         means = np.full(images, 0.3)
@@ -52,17 +53,17 @@ def synthetic_head(
         side = ResidualSide("soft", centers, 0.01, geometry, descriptors, directions)
     parts = []
     for term in terms:
-        rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)
+        rows = descriptors if term.gamma is None else _rows(rng, images, rank, ROW_TOP, storage)
         parts.append(ScoreTerm(term.weight, 0, term.gamma, Gallery.of(rows)))
     return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), storage)
 
 
-def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> OwnRows:
-    """OwnRows of about unit length."""
+def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> BaseRows:
+    """BaseRows of about unit length."""
     levels = _levels(rng, (images, width), top)
     step = np.full(images, np.sqrt(3 / width) / top, np.float32)
     if storage == INTEGERS:
-        return QuantisedRows(levels, step, width, top)
+        return QuantizedRows(levels, step, width, top)
     return (levels * np.float32(step[0])).astype(storage)
 
 
@@ -78,7 +79,7 @@ def synthetic_spaces(images: int, channels: int = 384, storage: str = INTEGERS) 
     onto = np.linalg.qr(rng.standard_normal((channels, directions)))[0].T.astype(np.float32)
     mean = rng.standard_normal(width, np.float32) / np.float32(np.sqrt(width))
     side = SecondOrderSide(onto, mean, _rows(rng, rank, width, SEVEN_TOP, storage), np.geomspace(1e-2, 1e-4, rank))
-    rows, pseudo = Gallery.of(_rows(rng, images, rank, TOP, storage)), np.arange(min(images, MAX_PSEUDO))
+    rows, pseudo = Gallery.of(_rows(rng, images, rank, ROW_TOP, storage)), np.arange(min(images, MAX_PSEUDO))
     space = StoredSpace(side, rows, np.ones(images, np.float32), pseudo, Mask(pseudo, pseudo))
     strengths = SpectralStrengths.of([0.9] * 3, [20.0] * 3, [0.1] * 3)
     return StoredSpaces((space,), strengths, dict.fromkeys(SIGMAS, (0.1,) * 3), storage)
@@ -95,7 +96,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
     return StoredHead(Scorer((space.side,), tuple(parts), np.zeros(len(spaces))), spaces.storage)
 
 
-def rows_read(head: StoredHead) -> list[OwnRows]:
+def rows_read(head: StoredHead) -> list[BaseRows]:
     """The rows that one question is multiplied with, each once."""
     sides = [rows for side in map(as_residual_side, head.scorer.sides) for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in map(as_residual_side, head.scorer.sides) if side.geometry is not None]
@@ -112,5 +113,5 @@ def arrays_read(head: StoredHead) -> list[np.ndarray]:
     """The arrays of these rows."""
     arrays: list[np.ndarray | None] = []
     for rows in rows_read(head):
-        arrays += [rows.levels, rows.fine] if isinstance(rows, QuantisedRows) else [rows]
+        arrays += [rows.levels, rows.fine] if isinstance(rows, QuantizedRows) else [rows]
     return [array for array in arrays if array is not None]

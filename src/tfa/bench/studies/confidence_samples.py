@@ -29,7 +29,7 @@ from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adapted_scorer import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
-from tfa.search.engine import QueryVectors
+from tfa.search.exact import QueryVectors
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.judged_head import make_unjudged_evidence
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank

@@ -35,7 +35,7 @@ from tfa.bench.studies.verification_variants import FEW, NOTHING
 from tfa.errors import BadSpec
 from tfa.method.evidence.rows import standardize_ranked
 from tfa.photos.cache_room import mark_used
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, combine_scores
 

@@ -25,7 +25,7 @@ from tfa.exports.vectors import CompiledMap, compile_map
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 CHECKED = 8  # photos that scores are compared on
 

@@ -2,7 +2,7 @@
 
 The judged head, decided by the database alone, first construction. Galleries are all datasets as one, each searched
 by the queries of every dataset, and each dataset alone. Of every gallery R@1 at each number of dims, for rows as
-`search.reduction` makes them in float32 and in int8, and in 4 bits and 1 bit of them, as they are and with the best 100
+`search.reduced` makes them in float32 and in int8, and in 4 bits and 1 bit of them, as they are and with the best 100
 scored again. Then how many images are needed: of the gallery for the reduction, and for the head.
 """
 
@@ -22,10 +22,9 @@ from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import SECOND_ORDER
-from tfa.search.quantised_rows import rounded
-from tfa.search.reduced import AGAIN
-from tfa.search.reduction import Moments, Reduction, fit_reduction, fit_reduction_by_products
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
+from tfa.search.quantized import round_rows
+from tfa.search.reduced import AGAIN, Moments, Reduction, fit_reduction, fit_reduction_by_products
 
 DIMS = (256, 512, 1024, 2048)
 SHARES = (0.25, 0.5, 1.0)
@@ -34,7 +33,7 @@ AT_ONCE = 64  # queries described at a time
 
 def four_bits(rows: np.ndarray) -> np.ndarray:
     """15 levels of each row, as the floats they stand for; rows are centred first, which orders nothing otherwise."""
-    return np.asarray(rounded(rows - rows.mean(axis=0), top=7))
+    return np.asarray(round_rows(rows - rows.mean(axis=0), top=7))
 
 
 def one_bit(rows: np.ndarray) -> np.ndarray:
@@ -46,7 +45,7 @@ def one_bit(rows: np.ndarray) -> np.ndarray:
 
 KINDS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "float32": lambda rows: rows,
-    "int8": lambda rows: np.asarray(rounded(rows)),
+    "int8": lambda rows: np.asarray(round_rows(rows)),
     "4 bit": four_bits,
     "1 bit": one_bit,
 }
@@ -189,7 +188,7 @@ def _recall(asked: Sequence[Asked], first: Sequence[np.ndarray]) -> dict[str, fl
 def _spread(
     name: str, reduction: Reduction, compiled: Compiled, asked: Sequence[Asked], full: Sequence[np.ndarray]
 ) -> Spread:
-    moments = Moments.of(np.asarray(rounded(reduction.of_images(compiled.database, compiled.bias))))
+    moments = Moments.of(np.asarray(round_rows(reduction.of_images(compiled.database, compiled.bias))))
     found = [moments.mean_and_spread(reduction.of_queries(one.vectors)) for one in asked]
     mean, spread = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     scores = np.concatenate(full).astype(np.float64)

@@ -26,7 +26,7 @@ from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIAN
 from tfa.errors import BadSpec
 from tfa.method.evidence.rows import standardize_ranked
 from tfa.method.vocabulary import sample_patches
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 from tfa.verification.admission import space_evenly
 from tfa.verification.compaction import Compaction, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.patch_store import CompactTokens

@@ -33,7 +33,7 @@ from tfa.method.head import ENSEMBLE
 from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
 from tfa.method.second_order import SECOND_ORDER
-from tfa.search.reduction import LEAST_DIMS
+from tfa.search.reduced import LEAST_DIMS
 
 FORMAT_VERSION = 2
 REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tfa.service.auth import reader
 from tfa.service.context import Running
-from tfa.service.live_engine_map import LiveEngineMap
+from tfa.service.live_store_map import LiveStoreMap
 from tfa.service.models import Health
 from tfa.service.problems import RETRY
 
@@ -27,12 +27,12 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Running) -> Response:
     """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs.
 
-    A map in a folder is ready while the folder is there, one in an engine if its engine answers; if not, the status is
+    A map in a folder is ready while the folder is there, one in a store if its store answers; if not, the status is
     a sentence that names it.
     """
     status = service.status
     if status == "ready":
-        remote = any(isinstance(live, LiveEngineMap) for live in service.maps.values())  # may take a moment to answer
+        remote = any(isinstance(live, LiveStoreMap) for live in service.maps.values())  # may take a moment to answer
         trouble = await service.work(lambda: service.trouble) if remote else service.trouble
         status = status if trouble is None else trouble
     return JSONResponse({"status": status}, 200 if status == "ready" else 503, RETRY if status == "loading" else None)

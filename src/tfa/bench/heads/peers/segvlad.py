@@ -35,8 +35,7 @@ from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import normalize_blocks
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.photos.images import as_rgb
-from tfa.search.gallery import inner
-from tfa.search.ties import top_k
+from tfa.search.gallery import inner, top_k
 
 WORDS = 32
 MAX_PATCHES = 300_000

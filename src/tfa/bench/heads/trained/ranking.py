@@ -15,8 +15,7 @@ from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.records import LABELS
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadTokens, BadWeights
-from tfa.search.gallery import inner
-from tfa.search.ties import top_k
+from tfa.search.gallery import inner, top_k
 
 RERANKED = 100  # images nearest in bits, whose order the vectors decide
 _STEP = 1e-6  # of the score for a bit, below the last image that is reranked

@@ -1,0 +1,251 @@
+"""Documents in Milvus: rows of text in one collection, whole by a small row that names their parts.
+
+Milvus has no transaction, no compare-and-set and no unique keys beyond `upsert`. So a document is written under a
+fresh version, and then one row, replaced at once, says which version counts. A swap first claims the key:
+
+    insert a claim, ask Strongly for all claims of the key; who sees only its own goes on, the others wait or withdraw
+
+Of two claims the later one sees the earlier, since it is acknowledged before the question. So two never go on together.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from tfa.errors import StoreConflict, StoreUnavailable
+from tfa.search.store_text import bytes_from_text, bytes_to_text
+from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
+
+DOCUMENTS = "tfa_documents"
+PART_BYTES = 48_000  # of a row: 64,000 as text
+PARTS = 200  # that a request carries
+ABANDONED_SECONDS = 30  # that a claim is watched for before it is taken for that of somebody who died
+HOLDING_SECONDS = 10  # after which the holder itself no longer trusts its claim
+HEAD_SECONDS = 15  # that the last row of a document may take to be written; with the above less than a claim lives
+LEFT_SECONDS = 3600  # after which the parts of a write that was never finished are swept
+READINGS = 100  # of a document that is replaced meanwhile
+Head = dict[str, Any]  # version, parts, data
+_HEAD, _CLAIM = -1, -2  # in the place of a part's number
+
+
+class Documents:
+    """Documents by their keys, on one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._ready = False
+        self._lock = threading.Lock()
+
+    def read(self, key: str, strongly: bool = False) -> bytes | None:
+        return self._read(key, strongly)[1]
+
+    def _read(self, key: str, strongly: bool = False) -> tuple[Head | None, bytes | None]:
+        """The row that names the parts, and the whole."""
+        for _ in range(READINGS):
+            head = self._head(key, strongly)
+            if head is None:
+                return None, None
+            if not head["parts"]:
+                return head, bytes_from_text(head["data"])
+            parts = list(self._parts(head["version"], head["parts"]))
+            if len(parts) == head["parts"]:
+                return head, b"".join(map(bytes_from_text, parts))
+            time.sleep(0.05)  # it was replaced while it was read: the next row names parts that are there
+        raise StoreConflict(
+            f"the document {key!r} in Milvus at {self._connection.address} is not whole: parts of it were missing "
+            f"{READINGS} times in a row; build the map again"
+        )
+
+    def put(self, key: str, data: bytes) -> None:
+        self._replace(key, data, self._head(key, strongly=True))
+
+    def _replace(self, key: str, data: bytes, before: Head | None, until: float | None = None) -> None:
+        """Parts, then the row that names them, unless it is too late for it, then away with what it named before."""
+        version = f"{time.time_ns():020d}-{uuid4().hex}"
+        pieces = _cut(data) if len(data) > PART_BYTES else []
+        for start in range(0, len(pieces), PARTS):
+            numbered = enumerate(pieces[start : start + PARTS], start)
+            self._write([self._row(f"{version}/{part}", key, part, version, 0, piece) for part, piece in numbered])
+        if pieces:
+            self._settle()  # the parts are there for everybody before the row that names them
+        if until is not None and time.monotonic() > until:
+            raise StoreUnavailable(
+                f"Milvus at {self._connection.address} took more than {HOLDING_SECONDS} s over the document {key!r}, "
+                "which is as it was; try again"
+            )
+        head = self._row(_name(key), key, _HEAD, version, len(pieces), b"" if pieces else data)
+        self._write([head], seconds=HEAD_SECONDS)
+        self._settle()
+        swept = f"{time.time_ns() - LEFT_SECONDS * 10**9:020d}"
+        self._delete(f'document == "{_name(key)}" and part >= 0 and version < "{swept}" and version != "{version}"')
+        if before is not None and before["parts"]:
+            self._delete(f'version == "{before["version"]}" and part >= 0')
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        watched: dict[str, float] = {}  # claims of others, and since when
+        while True:
+            if self.read(key) != old and self._read(key, strongly=True)[1] != old:
+                return False
+            token, since = f"claim-{uuid4().hex}", time.monotonic()
+            self._write([self._row(token, key, _CLAIM, f"{time.time_ns():020d}", 0, b"")])
+            try:
+                if self._alone(key, token, since, watched):
+                    head, now = self._read(key, strongly=True)
+                    if now == old:
+                        self._replace(key, new, head, until=since + HOLDING_SECONDS)
+                    return now == old
+            finally:
+                self._delete(f'name in ["{token}"]')
+            time.sleep(random.uniform(0.02, 0.2))
+
+    def _alone(self, key: str, token: str, since: float, watched: dict[str, float]) -> bool:
+        """Is ours the only claim? Waits for those to go that are younger; False if an older one is there.
+
+        All judge by the same order, so that one of them stays. A claim that does not go is somebody's who died.
+        """
+        while time.monotonic() - since < HOLDING_SECONDS / 2:
+            rows = self._ask(f'document == "{_name(key)}" and part == {_CLAIM}', ["name", "version"], strongly=True)
+            claims = {row["name"]: (row["version"], row["name"]) for row in rows}
+            if token not in claims:
+                return False  # somebody took us for dead
+            now = time.monotonic()
+            others = [other for other in claims if other != token]
+            for other in others:
+                if now - watched.setdefault(other, now) > ABANDONED_SECONDS:
+                    self._delete(f'name in ["{other}"]')
+            if not others:
+                return True
+            if any(claims[other] < claims[token] for other in others):
+                return False
+            time.sleep(0.02)
+        return False
+
+    def keys(self, prefix: str = "") -> list[str]:
+        found, last = list[str](), ""
+        like = f' and name like "{_name(prefix)}%"' if prefix else ""
+        while True:
+            among = f'part == {_HEAD} and name > "{last}"{like}'
+            rows = self._ask(among, ["name"], limit=1000, **SMALLEST_FIRST)
+            if not rows:
+                return sorted(found)
+            found += [bytes.fromhex(row["name"]).decode("utf-8", "surrogatepass") for row in rows]
+            last = max(row["name"] for row in rows)
+
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        """Rows of one folder, each named by its number: a second write replaces them. One more row tells of it."""
+        self._write([self._row(_name(folder), folder, _HEAD, "", 0, b"")])
+        rows = [
+            self._row(f"{_name(folder)}/{number}/{part}", folder, part, str(number), -(-len(data) // PART_BYTES), cut)
+            for number, data in pieces.items()
+            for part, cut in enumerate(_cut(data))
+        ]
+        for start in range(0, len(rows), PARTS):
+            self._write(rows[start : start + PARTS])
+        self._settle()
+
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        """The first part of each, which says how many there are, then the others."""
+        rows = {row["name"]: row for row in self._named(f"{_name(folder)}/{number}/0" for number in numbers)}
+        others = [
+            f"{_name(folder)}/{row['version']}/{part}" for row in rows.values() for part in range(1, row["parts"])
+        ]
+        rows |= {row["name"]: row for row in self._named(others)}
+        found = dict[int, bytes]()
+        for number in map(int, numbers):
+            first = rows.get(f"{_name(folder)}/{number}/0")
+            names = [f"{_name(folder)}/{number}/{part}" for part in range(max(first["parts"], 1))] if first else []
+            if names and all(name in rows for name in names):
+                found[number] = b"".join(bytes_from_text(rows[name]["data"]) for name in names)
+        return found
+
+    def _named(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        every = [f'"{name}"' for name in names]
+        for start in range(0, len(every), PARTS):
+            among = ", ".join(every[start : start + PARTS])
+            yield from self._ask(f"name in [{among}]", ["name", "version", "parts", "data"])
+
+    def erase(self, key: str) -> None:
+        self._delete(f'name in ["{_name(key)}"]')
+        self._settle()
+        self._delete(f'document == "{_name(key)}" and part >= 0')
+
+    def _head(self, key: str, strongly: bool) -> Head | None:
+        rows = self._ask(f'name in ["{_name(key)}"]', ["version", "parts", "data"], strongly)
+        return rows[0] if rows else None
+
+    def _parts(self, version: str, number: int) -> Iterator[str]:
+        for start in range(0, number, PARTS):
+            condition = f'version == "{version}" and part >= {start} and part < {start + PARTS}'
+            rows = self._ask(condition, ["part", "data"])
+            yield from (row["data"] for row in sorted(rows, key=lambda row: int(row["part"])))
+
+    @staticmethod
+    def _row(name: str, key: str, part: int, version: str, parts: int, data: bytes) -> dict[str, Any]:
+        own = {"name": name, "document": _name(key), "part": part, "version": version, "parts": parts}
+        return {**own, "data": bytes_to_text(data), "vector": [0.0, 0.0]}
+
+    def _write(self, rows: list[dict[str, Any]], seconds: float = WRITE_SECONDS) -> None:
+        self._make_ready()
+        self._connection.call("upsert", DOCUMENTS, rows, timeout=seconds)
+
+    def _delete(self, condition: str) -> None:
+        self._make_ready()
+        self._connection.call("delete", DOCUMENTS, filter=condition, timeout=WRITE_SECONDS)
+
+    def _settle(self) -> None:
+        """What was written until now is there for every connection."""
+        self._ask('name in ["0"]', ["name"], strongly=True)
+
+    def _ask(self, condition: str, fields: list[str], strongly: bool = False, **options: Any) -> list[dict[str, Any]]:
+        self._make_ready()
+        level = "Strong" if strongly else "Bounded"
+        found: list[dict[str, Any]] = self._connection.ask(
+            DOCUMENTS, "query", filter=condition, output_fields=fields, consistency_level=level, **options
+        )
+        return found
+
+    def _make_ready(self) -> None:
+        """The collection of the documents, created by the first to need it."""
+        if self._ready:
+            return
+        with self._lock:
+            if not self._connection.call("has_collection", DOCUMENTS):
+                try:
+                    self._connection.call("create_collection", DOCUMENTS, schema=_schema(), consistency_level="Bounded")
+                except StoreUnavailable as error:
+                    if "exist" not in str(error):  # somebody else was faster
+                        raise
+            if not self._connection.call("list_indexes", DOCUMENTS):
+                params = pymilvus().MilvusClient.prepare_index_params()
+                params.add_index("vector", index_name="vector", index_type="FLAT", metric_type="IP")
+                self._connection.call("create_index", DOCUMENTS, params, timeout=BUILD_SECONDS)
+            self._connection.call("load_collection", DOCUMENTS, timeout=BUILD_SECONDS)
+            self._ready = True
+
+
+def _cut(data: bytes) -> list[bytes]:
+    return [data[at : at + PART_BYTES] for at in range(0, max(len(data), 1), PART_BYTES)]
+
+
+def _name(key: str) -> str:
+    """A key in letters that need no quoting; its beginnings are those of the key."""
+    return key.encode("utf-8", "surrogatepass").hex()
+
+
+def _schema() -> Any:
+    library = pymilvus()
+    kind = library.DataType
+    schema = library.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("name", kind.VARCHAR, is_primary=True, max_length=4096)
+    schema.add_field("document", kind.VARCHAR, max_length=4096)
+    schema.add_field("part", kind.INT64)
+    schema.add_field("version", kind.VARCHAR, max_length=64)
+    schema.add_field("parts", kind.INT64)
+    schema.add_field("data", kind.VARCHAR, max_length=65_535)
+    schema.add_field("vector", kind.FLOAT_VECTOR, dim=2)  # Milvus wants one in every collection
+    return schema

@@ -1,0 +1,10 @@
+"""A map of any number of photos, built in shards on one machine or on many, and published in a store.
+
+In: a list of photos. Out: a version of a map in a store (`maps.store`). Each shard's result is a file in a work
+folder: a rerun resumes an interrupted build. `sharded.py` has the passes in their order.
+"""
+
+from tfa.maps.building.photo_list import PhotoList, list_photos
+from tfa.maps.building.sharded import BuildReport, Sharding, build_sharded
+
+__all__ = ["BuildReport", "PhotoList", "Sharding", "build_sharded", "list_photos"]

@@ -1,0 +1,319 @@
+"""Executors compute the shards of a build: in this process, in several, or on a Ray cluster.
+
+An executor has one method, `map(work, items)`: call `work` of every item somewhere and yield the results as they are
+done, in any order. `work` is a small object that can be pickled, stores its results in the work folder and finds those
+that are there, so an item may be repeated after a worker was lost. Dask would be a few lines: `Client.submit(work,
+item, retries=5, pure=False)` for each item, results from `as_completed`.
+
+On Ray, shards are tasks, not Ray Data's pools of actors: a pool waits for ever for an actor whose node died, a task is
+repeated on another node. Ray repeats a task whose worker or node was lost without end (`max_retries=-1`); the shard's
+file proves that it is done, so repeating one that was finished costs a look at the file.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import socket
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tfa.base.progress import Progress
+from tfa.base.threads import count_cores
+from tfa.errors import BadSpec, MissingExtra, OutOfResources, StoreUnavailable, TfaError
+from tfa.maps.building.work_folder import Item, ItemReport
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_AHEAD = 2  # items a worker has: one that it computes, one that waits for it
+_LOSSES = 3  # workers lost one after the other, without a result between, after which something is wrong
+
+
+class Executor(ABC):
+    """Used in a `with` block, at whose end what it started is stopped."""
+
+    name: str
+    workers: int
+
+    @abstractmethod
+    def map(self, work: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
+        """Results as they are done. The first error of `work` ends it."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to stop
+        """Stop what was started."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+
+class SerialExecutor(Executor):
+    """This process, one item after the other."""
+
+    name, workers = "serial", 1
+
+    def map(self, work: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
+        return map(work, items)
+
+
+class ProcessExecutor(Executor):
+    """Processes of this machine. If one is killed, what was under way is repeated by others."""
+
+    name = "processes"
+
+    def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise BadSpec(f"workers={workers} is out of range: must be at least 1")
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map(self, work: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
+        waiting, losses = deque(items), 0
+        under_way: dict[Future[_R], _T] = {}
+        try:
+            while waiting or under_way:
+                try:
+                    while waiting and len(under_way) < _AHEAD * self.workers:
+                        future = self._started().submit(work, waiting[0])  # if that raises, the item still waits
+                        under_way[future] = waiting.popleft()
+                    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                        result = future.result()  # if that raises, the item is still under way
+                        del under_way[future]
+                        losses = 0
+                        yield result
+                except BrokenProcessPool:
+                    losses += 1
+                    if losses == _LOSSES:
+                        raise OutOfResources(
+                            f"{_LOSSES} worker processes ended one after the other without a result, as happens when "
+                            "memory runs out; give fewer --workers or a smaller --shard-size, and build again: what is "
+                            "done is not repeated"
+                        ) from None
+                    self._stop()
+                    done = [future for future in under_way if _has_result(future)]
+                    results = [future.result() for future in done]
+                    waiting.extendleft(item for future, item in under_way.items() if future not in done)
+                    under_way.clear()
+                    yield from results
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Spawned: a fork would take over the threads of torch and of matrix products in whatever state they are.
+            self._pool = ProcessPoolExecutor(
+                self.workers, multiprocessing.get_context("spawn"), _start_worker, (self.workers,)
+            )
+        return self._pool
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def close(self) -> None:
+        self._stop()
+
+
+def _has_result(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _start_worker(workers: int) -> None:
+    """Each worker takes its share of the cores; a result does not depend on it."""
+    from threadpoolctl import threadpool_limits
+
+    share = max(count_cores() // workers, 1)
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))  # of torch, which is loaded with the encoder
+    threadpool_limits(share)
+
+
+def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -> Executor:
+    """What `--ray` and `--workers` name; without either this process."""
+    if ray is not None:
+        return RayExecutor(ray, workers, gpus=0 if device == "cpu" else 1)
+    return SerialExecutor() if workers in (None, 1) else ProcessExecutor(workers or 1)
+
+
+# --- Ray -----------------------------------------------------------------------------------------------------------
+
+
+_ADDRESSES = "auto, local, ray://HOST:10001 or HOST:PORT"
+_OBJECT_STORE = 200_000_000  # bytes of a local one: results are a few numbers, all else is in files
+_CONNECT_SECONDS = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost")
+
+
+class RayExecutor(Executor):
+    """`address`: auto finds the cluster this machine is in, local starts a small one here for this build."""
+
+    name = "ray"
+
+    def __init__(self, address: str, workers: int | None = None, *, gpus: int = 0) -> None:
+        if address not in ("auto", "local") and ":" not in address:
+            raise BadSpec(f"--ray {address} is no address of a cluster; give {_ADDRESSES}")
+        _check_answers(address)  # Ray itself would try for minutes
+        self._ray = _import_ray(address)
+        self._connect(address, workers)
+        self._gpus = gpus
+        cores = int(self._ray.cluster_resources().get("CPU", 1))
+        self.workers = max(min(workers or cores, cores), 1)
+
+    def _connect(self, address: str, workers: int | None) -> None:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address == "local":
+            # On loopback alone: Ray listens on all interfaces otherwise.
+            options |= {"num_cpus": workers or count_cores(), "include_dashboard": False}
+            options |= {"object_store_memory": _OBJECT_STORE, "_node_ip_address": _LOOPBACK[0]}
+        elif address.rpartition(":")[0] in _LOOPBACK:
+            options["_node_ip_address"] = _LOOPBACK[0]
+        try:
+            with warnings.catch_warnings():
+                # Ray starts programs, which LanceDB takes for forks of this one.
+                warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
+                self._ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, self._ray.exceptions.RayError) as error:
+            raise _make_silent_error(address, error) from None
+
+    def map(self, work: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
+        ray = self._ray
+        task = ray.remote(num_cpus=1, num_gpus=self._gpus, max_retries=-1)(_compute)
+        shared = ray.put(work)
+        waiting, under_way = deque(items), list[Any]()
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < _AHEAD * self.workers:
+                    under_way.append(task.remote(shared, waiting.popleft()))
+                [done], under_way = ray.wait(under_way)
+                yield _get_result(ray, done)
+        finally:
+            for one in under_way:
+                ray.cancel(one)
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host:
+        return  # auto, local
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise _make_silent_error(address, error) from None
+
+
+def _make_silent_error(address: str, error: Exception) -> StoreUnavailable:
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    return StoreUnavailable(
+        f"Ray does not answer at {address} ({said}); start a cluster with: ray start --head, or give {_ADDRESSES}"
+    )
+
+
+def _compute(work: Callable[[_T], _R], item: _T) -> _R:
+    """What a worker runs."""
+    return work(item)
+
+
+def _get_result(ray: Any, done: Any) -> Any:
+    try:
+        return ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TfaError):
+            raise error.cause from None  # as if it had happened here
+        raise
+    except ray.exceptions.RayError as error:
+        raise StoreUnavailable(
+            f"Ray gave up on a shard ({str(error).splitlines()[0]}); build again: what is done is not repeated"
+        ) from None
+
+
+def _import_ray(address: str) -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns that it will change
+    if address == "local":
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of this build's own cluster, kept nowhere
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        # Ray's word for "this machine alone": otherwise it takes the machine's address for 127.0.0.1.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        ray = import_module("ray")
+
+        if address.startswith("ray://"):
+            import_module("grpc")
+    except ImportError as error:
+        raise MissingExtra(
+            f"--ray needs a package that is not installed ({error}); install it with: pip install 'tfa-vpr[ray]'"
+        ) from None
+    return ray
+
+
+# --- passes, timed and counted -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """How one pass went."""
+
+    name: str
+    shards: int
+    before: int  # shards that an earlier run had done
+    images: int
+    seconds: float
+
+
+@dataclass
+class PassRunner:
+    """Where passes run, and how they went so far."""
+
+    executor: Executor
+    progress: Progress
+    passes: list[PassReport] = field(default_factory=list)
+
+    def run(
+        self,
+        name: str,
+        work: Callable[[Item], ItemReport],
+        items: Sequence[Item],
+        images: Sequence[int],
+        executor: Executor | None = None,
+    ) -> dict[int, ItemReport]:
+        """Every item once, in any order; what was heard of each, by its number. `images` are in each, for progress."""
+        started, heard = time.monotonic(), dict[int, ItemReport]()
+        with self.progress.task(name, sum(images), "images") as task:
+            for done in (executor or self.executor).map(work, items):
+                heard[done.number] = done
+                task.advance(done.images + len(done.skipped))
+        before, count = sum(one.before for one in heard.values()), sum(one.images for one in heard.values())
+        self.passes.append(PassReport(name, len(items), before, count, time.monotonic() - started))
+        return {item.number: heard[item.number] for item in items}
+
+    def timed(self, name: str, call: Callable[[], _T]) -> _T:
+        """A step of the driver's own."""
+        started = time.monotonic()
+        result = call()
+        self.passes.append(PassReport(name, 0, 0, 0, time.monotonic() - started))
+        return result
+
+    def notes(self) -> list[str]:
+        """What was done before, and how long everything took."""
+        photos = [one for one in self.passes if one.name in ("sample", "descriptors")]
+        shards, before = sum(one.shards for one in photos), sum(one.before for one in photos)
+        took = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in self.passes)
+        workers = f"{self.executor.workers} worker{'s' * (self.executor.workers != 1)} ({self.executor.name})"
+        known = [f"{before} of {shards} shards were done by an earlier run"] if before else []
+        return [*known, f"built by {workers}: {took}"]

@@ -1,0 +1,350 @@
+"""The photos that a map is built of, in a fixed order: of folders, of a manifest, or of a bucket.
+
+fsspec is a dependency of torch; s3:// is read by Arrow's file system (extra `bucket`), other kinds of buckets by the
+package that fsspec names for them. Keys, and the address of another service than Amazon's, come from the environment of
+every worker (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+
+A manifest is a list of photos in CSV or Parquet, with the columns uri and maybe lat and lon (or x and y) and session.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tfa.base.files import hash_json
+from tfa.base.reading import read_text
+from tfa.errors import BadImage, BadManifest, BadPositions, MissingExtra, NoImages
+from tfa.photos.images import find_images, image_extensions, split_nameable
+from tfa.photos.positions import Position, match_positions
+
+# --- buckets -------------------------------------------------------------------------------------------------------
+
+
+_MARKS = ("ETag", "etag", "md5", "crc32c", "LastModified", "mtime", "created")
+
+
+def _is_remote(uri: str) -> bool:
+    return "://" in uri
+
+
+def _list_bucket(url: str) -> Iterator[tuple[str, str]]:
+    """URL and stamp of every photo below `url`, sorted by URL; hidden names are left out as in a folder."""
+    system, root = _system(url)
+    try:
+        system.ls(root)  # `find` takes what cannot be listed for an empty folder
+        found = system.find(root, detail=True)
+    except Exception as error:  # each kind of bucket has errors of its own
+        raise NoImages(f"{url} cannot be listed: {_say(error)}; check the address and the credentials") from None
+    names = [name for name in sorted(found) if _is_photo(name.removeprefix(root))]
+    if not names:
+        raise NoImages(f"{url} holds no image; looked for .jpg, .png, .webp and what else Pillow reads")
+    for name in names:
+        facts = found[name]
+        mark = next((str(facts[key]) for key in _MARKS if facts.get(key)), "")
+        yield system.unstrip_protocol(name), f"{facts.get('size')}-{mark}"
+
+
+def copy_photo(uri: str, target: Path) -> None:
+    """Copy a photo to a file of this machine."""
+    system, name = _system(uri)
+    try:
+        system.get_file(name, str(target))
+    except FileNotFoundError:
+        raise BadImage(f"{uri} does not exist", uri) from None
+    except OSError as error:
+        if error.filename == str(target):
+            raise  # ours: a full disk
+        raise BadImage(f"{uri} cannot be read: {_say(error)}", uri) from None
+    except Exception as error:
+        raise BadImage(f"{uri} cannot be read: {_say(error)}", uri) from None
+
+
+def _is_photo(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.suffix.lower() in image_extensions() and not any(part.startswith(".") for part in path.parts)
+
+
+def _system(url: str) -> tuple[Any, str]:
+    scheme = url.partition("://")[0]
+    try:
+        if scheme == "s3":
+            name = url.partition("://")[2]  # as it is: names of objects may have % ? and # in them
+            return _s3(name.partition("/")[0]), name.rstrip("/")
+        from fsspec.core import url_to_fs
+
+        return url_to_fs(url)
+    except ImportError as error:
+        raise MissingExtra(
+            f"reading {scheme}:// needs a package that is not installed ({error}); for s3:// install it with: "
+            "pip install 'tfa-vpr[bucket]'"
+        ) from None
+    except ValueError as error:
+        raise NoImages(f"{url} is no address of photos: {error}; give a folder, a manifest or s3://BUCKET/…") from None
+
+
+@lru_cache(maxsize=8)
+def _s3(bucket: str) -> Any:
+    """One client for each bucket, whose region it finds out."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import FileSystem
+
+    return ArrowFSWrapper(FileSystem.from_uri(f"s3://{bucket}")[0])
+
+
+def _say(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+# --- manifests -----------------------------------------------------------------------------------------------------
+
+
+_COLUMNS = ("uri", "lat", "lon", "x", "y", "session")
+_HEADER = "uri, and if they are known lat,lon or x,y, and session"
+_MOST_BYTES = 4_000_000_000
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class _ManifestRow:
+    uri: str
+    position: Position | None
+    session: str | None
+
+
+def _is_manifest(source: object) -> bool:
+    path = Path(str(source))
+    return path.suffix.lower() in (".csv", ".parquet") and path.is_file()
+
+
+def _read_manifest(path: Path) -> Iterator[tuple[str, _ManifestRow]]:
+    """Rows, each with the words for where it stands. A relative uri is relative to the manifest."""
+    rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
+    seen: dict[str, str] = {}
+    for where, cells in rows:
+        try:
+            row = _row(cells, path.absolute().parent)
+        except BadPositions as error:
+            raise BadManifest(f"{where}: {error}; correct it, or leave both cells empty", path) from None
+        except ValueError as error:
+            raise BadManifest(f"{where}: {error}", path) from None
+        if row.uri in seen:
+            raise BadManifest(f"{where}: {row.uri} is listed already in {seen[row.uri]}; keep one of them", path)
+        seen[row.uri] = where.removeprefix(f"{path}, ")
+        yield where, row
+    if not seen:
+        raise BadManifest(f"{path} lists no photo; give one row for each, with the columns {_HEADER}", path)
+
+
+def _row(cells: Mapping[str, Any], folder: Path) -> _ManifestRow:
+    uri = str(cells.get("uri") or "").strip()
+    if not uri:
+        raise ValueError("the uri is empty; write the path or the URL of a photo")
+    given = {name: cells[name] for name in _COLUMNS[1:5] if not _blank(cells.get(name))}
+    position = None if not given else Position(**{name: _number(name, value) for name, value in given.items()})
+    session = None if _blank(cells.get("session")) else str(cells["session"]).strip()
+    return _ManifestRow(uri if _is_remote(uri) else str(folder / uri), position, session)
+
+
+def _blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # nan is not itself
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadPositions(f"{name} is {str(value)[:80]!r}, must be a number")
+    return number
+
+
+def _check_columns(names: list[str], where: str, path: Path) -> None:
+    if "uri" not in names:
+        shown = ",".join(names)[:200]
+        raise BadManifest(f"{where}: the columns are {shown or 'nothing'!r}, must be {_HEADER}", path)
+    for one, other in (("lat", "lon"), ("lon", "lat"), ("x", "y"), ("y", "x")):
+        if one in names and other not in names:
+            raise BadManifest(f"{where}: there is a column {one} and none {other}; give both, or none", path)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        reader = csv.reader(io.StringIO(read_text(path, _MOST_BYTES), newline=""), skipinitialspace=True)
+        names: list[str] | None = None
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            if not any(cell.strip() for cell in row):
+                continue
+            if names is None:
+                names = [cell.strip().lower() for cell in row]
+                _check_columns(names, where, path)
+            elif len(row) > len(names):
+                raise BadManifest(
+                    f"{where}: {len(row)} cells, the header has {len(names)}; quote what has a comma in it", path
+                )
+            else:
+                yield where, dict(zip(names, row, strict=False))
+    except csv.Error as error:
+        raise BadManifest(f"{path}, line {reader.line_num}: {error}; save it as CSV in UTF-8", path) from None
+    except OSError as error:
+        raise BadManifest(f"cannot read the manifest {path}: {error.strerror or error}", path) from None
+    except ValueError as error:
+        raise BadManifest(f"cannot read the manifest {path}: {error}; save it as CSV in UTF-8", path) from None
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise MissingExtra(
+            f"reading {path} needs pyarrow; install it with: pip install 'tfa-vpr[parquet]', or give a CSV file"
+        ) from None
+    try:
+        with ParquetFile(path) as file:
+            names = [name.lower() for name in file.schema_arrow.names]
+            _check_columns(names, str(path), path)
+            wanted = [name for name in file.schema_arrow.names if name.lower() in _COLUMNS]
+            number = 0
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=wanted):
+                for cells in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", {name.lower(): value for name, value in cells.items()}
+    except (ArrowException, OSError) as error:
+        raise BadManifest(f"cannot read the manifest {path}: {error}; write it as Parquet again", path) from None
+
+
+# --- the list ------------------------------------------------------------------------------------------------------
+
+
+SHARD_SIZE = 1000  # photos
+SkippedPhotos = list[tuple[str, str]]  # photos that were left out, and why
+
+
+@dataclass(frozen=True)
+class ListedPhoto:
+    """A photo that was not opened yet."""
+
+    uri: str  # an absolute path, or a URL
+    position: Position | None = None  # where the list says; None: whatever the photo itself says
+    session: str | None = None
+    stamp: str = ""  # changes with the content: size and time, or a bucket's own mark
+
+    @property
+    def remote(self) -> bool:
+        return _is_remote(self.uri)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Photos that one worker takes at a time."""
+
+    number: int
+    photos: tuple[ListedPhoto, ...]
+    sample: tuple[int, ...] = ()  # which of them are in the sample that the map is fitted on
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+
+@dataclass(frozen=True)
+class PhotoList:
+    """All photos of a build."""
+
+    photos: tuple[ListedPhoto, ...]
+    skipped: tuple[tuple[str, str], ...] = ()  # what cannot even be listed, and why
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    @property
+    def digest(self) -> str:
+        """Another one if a photo, its position or its content is."""
+        place = lambda one: None if one.position is None else one.position.to_dict()  # noqa: E731
+        return hash_json([[one.uri, one.stamp, one.session, place(one)] for one in self.photos])
+
+    def shards(self, size: int = SHARD_SIZE, sample: Sequence[int] = ()) -> list[Shard]:
+        """Runs of `size` photos; `sample` are indices into the list, ascending."""
+        wanted = [tuple[int, ...]()] * -(-len(self) // size)
+        for index in sample:
+            wanted[index // size] += (int(index) % size,)
+        return [Shard(n, self.photos[n * size : (n + 1) * size], chosen) for n, chosen in enumerate(wanted)]
+
+
+def list_photos(source: Any, *, positions: str | Path | None = None, skip_bad: bool = False) -> PhotoList:
+    """The photos of a folder, a manifest (.csv, .parquet), a bucket (s3://…), or of several of them.
+
+    Folders give them in the order of `find_images`, manifests in that of their rows. `positions` is a CSV as
+    `tfa build --positions` takes it.
+    """
+    sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    if not sources:
+        raise NoImages("no photos were given; give folders, a manifest (.csv or .parquet) or a bucket (s3://…)")
+    photos: list[ListedPhoto] = []
+    skipped: list[tuple[str, str]] = []
+    for one in sources:
+        for photo, missing in _list(one):
+            if missing is None:
+                photos.append(photo)
+            elif skip_bad:
+                skipped.append((photo.uri, missing))
+            else:
+                raise BadImage(f"{missing}; fix or remove it, or use --skip-bad (skip_bad=True) to leave it out")
+    once = list({photo.uri: photo for photo in photos}.values())
+    notes = [f"listed twice and taken once: {len(photos) - len(once)} photos"] if len(once) < len(photos) else []
+    photos = once
+    local = [index for index, photo in enumerate(photos) if not photo.remote]
+    _, unnamed = split_nameable([Path(photos[index].uri) for index in local], skip_bad=skip_bad) if local else ([], [])
+    refused = {str(path) for path, _ in unnamed}
+    photos = [photo for photo in photos if photo.uri not in refused]
+    skipped += [(str(path), reason) for path, reason in unnamed]
+    if positions is not None:
+        photos, more = _place(photos, sources, Path(positions))
+        notes += more
+    return PhotoList(tuple(photos), tuple(skipped), tuple(notes))
+
+
+def _list(source: Any) -> Iterator[tuple[ListedPhoto, str | None]]:
+    """Photos of one source, each with why it cannot be taken."""
+    if isinstance(source, str) and _is_remote(source):
+        for uri, stamp in _list_bucket(source):
+            yield ListedPhoto(uri, stamp=stamp), None
+    elif _is_manifest(source):
+        for where, row in _read_manifest(Path(source)):
+            found = "" if _is_remote(row.uri) else _stamp(row.uri)
+            missing = f"{where}: there is no photo {row.uri}" if found is None else None
+            yield ListedPhoto(row.uri, row.position, row.session, found or ""), missing
+    else:
+        for path in find_images(source):
+            uri = str(path.absolute())
+            yield ListedPhoto(uri, stamp=_stamp(uri) or ""), None
+
+
+def _stamp(path: str) -> str | None:
+    """Size and time of a file; None if there is none."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return f"{facts.st_size}-{facts.st_mtime_ns}"
+
+
+def _place(photos: Sequence[ListedPhoto], sources: Sequence[Any], csv: Path) -> tuple[list[ListedPhoto], list[str]]:
+    """Photos with the positions of a CSV file, which come before those of a manifest."""
+    folder = Path(sources[0]) if len(sources) == 1 and not _is_remote(str(sources[0])) else None
+    root = folder.absolute() if folder is not None and folder.is_dir() else None
+    found, notes = match_positions([Path(photo.uri) for photo in photos], root, csv)
+    return [
+        ListedPhoto(photo.uri, found.get(index, photo.position), photo.session, photo.stamp)
+        for index, photo in enumerate(photos)
+    ], notes

@@ -1,0 +1,403 @@
+"""A sharded build, pass by pass: what the driver does.
+
+    sample       tokens of blocks of neighboring photos → head, directions, compaction, decisions (`fit_map`)
+    descriptors  every photo → second-order descriptor and compact patches
+    covariance   Σ v, Σ v vᵀ over fixed groups of shards, added up in their order → the space of all images
+    rows         coordinates of every image, as a map stores them
+    vectors      Σ Ψ Ψᵀ over the same groups → the reduction, and the moments of the reduced vectors
+    entries      every image into the store; then the version is published
+
+If the sample is all photos, the space it was fitted in is final and the passes between are skipped. Sums are over fixed
+groups in a fixed order, so the map depends neither on the number of workers nor on the order in which they finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import backend_for
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.base.files import cache_folder, hash_json
+from tfa.base.progress import Progress, as_progress
+from tfa.base.spill import Spill
+from tfa.base.tokens import Tokens
+from tfa.encoders import DEFAULT_ENCODER, Encoder
+from tfa.errors import BadMap, BadSpec, NoImages
+from tfa.maps.building.executors import Executor, PassReport, PassRunner, SerialExecutor
+from tfa.maps.building.passes import (
+    AddUpDescriptors,
+    AddUpVectors,
+    Describe,
+    EncodeSample,
+    Encoding,
+    Project,
+    WriteEntries,
+    add_triangle,
+    axes_tensors,
+    join_tokens,
+    mirror_triangle,
+    read_axes,
+    row_tensors,
+)
+from tfa.maps.building.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
+from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, name_result
+from tfa.maps.fit_map import fit_map
+from tfa.maps.folder import reader, writer
+from tfa.maps.folder.photo_paths import find_common_folder
+from tfa.maps.records import ImageRecord
+from tfa.maps.state import DATABASE, MapState
+from tfa.maps.state_changes import describe_encoder, make_state
+from tfa.maps.store.header import StoreHeader
+from tfa.maps.store.patches import begin_patches, check_elsewhere, seal_patches
+from tfa.maps.store.publish import Publisher, VersionFacts, second_order_state
+from tfa.maps.store.rows import SpaceRows, fit_reduction_to_moments
+from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
+from tfa.maps.stored_head import StoredHead
+from tfa.maps.stored_space import SIGMAS, StoredSpaces
+from tfa.method.branch import DatabaseSplit
+from tfa.method.controllers.decisions import SpectralStrengths
+from tfa.method.principal_axes import PrincipalAxes, fit_principal_axes
+from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measure_spaces
+from tfa.method.second_order_space import MAX_RANK, sample_space
+from tfa.photos.positions import Position
+from tfa.search.reduced import Moments
+from tfa.search.store import find_opener, hide_password, split_map_url
+from tfa.verification.judged_head import limit_pseudo_queries, make_unjudged_evidence
+
+# --- settings and report -------------------------------------------------------------------------------------------
+
+
+_DIMS = 1024
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build did."""
+
+    url: str
+    header: StoreHeader
+    skipped: list[tuple[str, str]]
+    notes: list[str]
+    passes: list[PassReport]
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {"url": self.url, "images": self.header.count, "revision": self.header.revision}
+        return {**facts, "notes": self.notes, "passes": [vars(one) for one in self.passes]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How a build is divided, and what its store searches. `work` is a folder that all workers see."""
+
+    executor: Executor = field(default_factory=SerialExecutor)
+    shard_size: int = SHARD_SIZE
+    sample: int = SKELETON_IMAGES  # photos that decisions are taken on, at most
+    work: str | Path | None = None  # beside the token cache if None
+    dims: int = _DIMS
+    index: str | None = None  # of the store; None searches exactly
+    patches_at: str | None = None  # URL of another store for the patches; None keeps them in the map's own
+
+    def __post_init__(self) -> None:
+        if type(self.shard_size) is not int or self.shard_size < 1:
+            raise BadSpec(f"shard_size={self.shard_size!r} is out of range: must be a whole number from 1, better 1000")
+        if type(self.sample) is not int or self.sample < SAMPLE_BLOCK:
+            raise BadSpec(
+                f"sample={self.sample!r} is out of range: must be a whole number from {SAMPLE_BLOCK}: a sample is made "
+                f"of blocks of {SAMPLE_BLOCK} neighbouring photos; leave it out for {SKELETON_IMAGES}"
+            )
+
+
+# --- the driver ----------------------------------------------------------------------------------------------------
+
+
+_SAMPLE_MAP, _SKELETON = "sample.tfa", "skeleton.tfa"  # maps in the work folder
+
+
+def build_sharded(
+    photos: Any,
+    url: str,
+    *,
+    encoder: str | Callable[[], Encoder] = DEFAULT_ENCODER,
+    spec: HeadSpec | None = None,
+    map_spec: MapSpec | None = None,
+    options: EncoderOptions | None = None,
+    sharding: Sharding | None = None,
+    progress: bool | Progress | None = None,
+) -> BuildReport:
+    """Photos → a map in the store of `url`. `photos` is what `list_photos` takes, or what it gave.
+
+    `encoder` is a name, or a function that workers can import and that gives one. If the build is killed, another one
+    with the same photos and settings resumes it.
+    """
+    map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
+    _check_storable(map_spec)
+    base, name = split_map_url(url)
+    if sharding.patches_at is not None:
+        check_elsewhere(sharding.patches_at)
+    if not isinstance(photos, PhotoList):
+        photos = list_photos(photos, skip_bad=options.skip_bad)
+    if len(photos) < 2:
+        raise NoImages(f"a map needs at least 2 photos, {len(photos)} were listed")
+    opener = find_opener(base)
+    store = opener(base)
+    publisher = Publisher(store, name, hide_password(url))
+    with publisher.claim():  # before the work: another builder is refused at once
+        cache = None if options.cache is None else options.cache.folder
+        encoding = Encoding(encoder, replace(options, cache=None), cache)
+        runner = PassRunner(sharding.executor, as_progress(progress))
+        build = _Build(photos, publisher, encoding, spec or HeadSpec(), map_spec, sharding, runner)
+        writes = SerialExecutor() if store.one_process else sharding.executor
+        return build.run(partial(WriteEntries, build.folder, _SKELETON, opener, base, name), writes)
+
+
+@dataclass
+class _Build:
+    photos: PhotoList
+    publisher: Publisher
+    encoding: Encoding
+    spec: HeadSpec
+    map_spec: MapSpec
+    sharding: Sharding
+    runner: PassRunner
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.encoder = self.encoding.load()
+        self.shards = self.photos.shards(
+            self.sharding.shard_size, choose_sample(len(self.photos), self.sharding.sample).tolist()
+        )
+        self.folder = self._folder()
+        self.whole = len(self.photos) <= self.sharding.sample  # is the sample all there is?
+        self.notes += [*self.photos.notes, *self.encoder.notes]
+
+    def _folder(self) -> WorkFolder:
+        settings = [self.spec.to_dict(), self.map_spec.to_dict(), self.sharding.shard_size, self.sharding.sample]
+        digest = hash_json([self.photos.digest, self.encoder.fingerprint, *settings, self.encoding.options.skip_bad])
+        parent = cache_folder() / "builds" if self.sharding.work is None else Path(self.sharding.work)
+        return WorkFolder(parent.absolute() / digest[:32], digest)
+
+    # --- the order of things -------------------------------------------------------------------------------------
+
+    def run(self, writing: Callable[..., WriteEntries], writes: Executor) -> BuildReport:
+        """All passes; `writing` is the last one without what is known only then."""
+        chosen = [shard for shard in self.shards if shard.sample]
+        sizes = [len(shard.sample) for shard in chosen]
+        results = self.runner.run("sample", EncodeSample(self.folder, self.encoding), chosen, sizes)
+        state = self.runner.timed("fit", self._fitted_sample)
+        if self.whole:
+            self._final_rows(state)
+        else:
+            results = self._descriptors(state)
+            self._space_of_all(state, results)
+            self.runner.run("rows", Project(self.folder), self.shards, _sizes(results, self.shards))
+        total = self._vectors(_sizes(results, self.shards))
+        reduction = fit_reduction_to_moments(total, self.sharding.dims)
+        ids = _first_ids(results, self.shards)
+        collection = self.publisher.begin(reduction.dims)
+        version = self.publisher.version
+        patches = begin_patches(
+            self.publisher.store, self.publisher.name, version, state.compact, self.sharding.patches_at
+        )
+        work = writing(version=version, reduction=reduction, ids=ids, patches=patches)
+        self.runner.run("entries", work, self.shards, _sizes(results, self.shards), writes)
+        collection.seal(self.sharding.index)
+        if patches is not None:
+            seal_patches(self.publisher.store, patches)
+        self.notes += self.runner.notes()
+        facts = VersionFacts(
+            next_id=ids[-1], placed=sum(done.placed for done in results.values()), encoder=state.encoder,
+            heads=[DATABASE], active=DATABASE, index=self.sharding.index, patches=patches, notes=self.notes,
+        )  # fmt: skip
+        header = self.publisher.finish(self.folder.path / _SKELETON, reduction, reduction.moments(total), facts)
+        self.folder.remove()
+        skipped = [*self.photos.skipped, *(one for done in results.values() for one in done.skipped)]
+        return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
+
+    # --- on the sample -------------------------------------------------------------------------------------------
+
+    def _fitted_sample(self) -> MapState:
+        """The map of the sample: as an earlier run left it, or fitted now."""
+        path = self.folder.path / _SAMPLE_MAP
+        known = self.folder.read("fit")
+        if known is not None:
+            try:
+                state = reader.read_map(path, checksum=True)
+                self.notes += known.facts["notes"]
+                return state
+            except (BadMap, OSError):
+                pass  # damaged: fitted again
+        results = [self.folder.needed(name_result("sample", shard.number)) for shard in self.shards if shard.sample]
+        payload = [one for result in results for one in result.facts["payload"]]
+        if len(payload) < 2:
+            raise NoImages(f"a map needs at least 2 photos, of the sample {len(payload)} can be read")
+        tokens = join_tokens(results, self.encoder.grid)
+        facts = describe_encoder(self.encoder, self.encoding.options.weights)
+        records = _make_records(payload, range(len(payload)))
+        state, notes = _fit_sample(
+            tokens, records, facts, self.map_spec, self.spec, self.encoding.options.device, self.runner.progress
+        )
+        state = writer.write_new(path, state, overwrite=path.exists())
+        self.folder.write("fit", {}, {"notes": notes})
+        self.notes += notes
+        return state
+
+    def _final_rows(self, state: MapState) -> None:
+        """All photos were fitted on: their rows are those of the fitted map."""
+        assert state.spaces is not None
+        start = 0
+        for shard in self.shards:
+            payload = self.folder.needed(name_result("sample", shard.number)).facts["payload"]
+            rows = SpaceRows.of(state.spaces, start, start + len(payload)) if payload else None
+            tensors = {} if rows is None else row_tensors(rows)
+            if state.compact is not None:
+                own = state.compact.patch_tensors(start, start + len(payload)) if payload else {}
+                self.folder.write(name_result("patches", shard.number), own)
+            self.folder.write(name_result("rows", shard.number), tensors, {"payload": payload})
+            start += len(payload)
+        self._keep_skeleton(state)
+
+    def _keep_skeleton(self, state: MapState) -> None:
+        path = self.folder.path / _SKELETON
+        if not path.exists():  # it is renamed into place
+            write_skeleton(path, state)
+
+    # --- on all images -------------------------------------------------------------------------------------------
+
+    def _descriptors(self, state: MapState) -> dict[int, ItemReport]:
+        assert state.spaces is not None
+        compaction = None if state.compact is None else state.compact.compaction
+        directions = np.array(state.spaces.spaces[0].side.patch_directions)
+        work = Describe(self.folder, self.encoding, directions, compaction)
+        return self.runner.run("descriptors", work, self.shards, [len(shard) for shard in self.shards])
+
+    def _space_of_all(self, state: MapState, results: dict[int, ItemReport]) -> None:
+        groups = Group.all_of(len(self.shards))
+        if self.folder.read("axes") is None:
+            assert state.spaces is not None
+            width = state.spaces.spaces[0].side.width
+            images = [sum(results[one].images for one in group.shards) for group in groups]
+            self.runner.run("covariance", AddUpDescriptors(self.folder, width), groups, images)
+            self.runner.timed("axes", lambda: self._fit_axes(width, len(groups)))
+        for group in groups:
+            self.folder.erase(name_result("moments", group.number))  # the axes say all; these are the largest files
+        self.runner.timed("skeleton", lambda: self._sample_in_space(state, results))
+
+    def _fit_axes(self, width: int, groups: int) -> None:
+        total = Moments.empty(width)
+        for number in range(groups):
+            total = add_triangle(total, self.folder.needed(name_result("moments", number)))
+        axes = fit_principal_axes(mirror_triangle(total), min(self.spec.max_rank, MAX_RANK))
+        self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
+
+    def _sample_in_space(self, state: MapState, results: dict[int, ItemReport]) -> None:
+        first = _first_ids(results, self.shards)
+        descriptors, payload, ids = [], [], list[int]()
+        for shard in self.shards:
+            if not shard.sample:
+                continue
+            kept, chosen = self.folder.needed(name_result("descriptors", shard.number)), set(shard.sample)
+            rows = [row for row, place in enumerate(kept.facts["places"]) if place in chosen]
+            if rows:
+                descriptors.append(np.array(kept["descriptors"][rows]))
+            payload += [kept.facts["payload"][row] for row in rows]
+            ids += [first[shard.number] + row for row in rows]
+        records = _make_records(payload, ids)
+        device = self.encoding.options.device
+        final = _move_to_full_space(
+            state, read_axes(self.folder), np.concatenate(descriptors), records, first[-1], device
+        )
+        self._keep_skeleton(final)
+
+    def _vectors(self, sizes: Sequence[int]) -> Moments:
+        """Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of all images."""
+        groups = Group.all_of(len(self.shards))
+        images = [sum(sizes[shard] for shard in group.shards) for group in groups]
+        self.runner.run("vectors", AddUpVectors(self.folder, _SKELETON), groups, images)
+        parts = (self.folder.needed(name_result("vectors", group.number)) for group in groups)
+        return Moments.total(Moments(part.facts["count"], part["first"], part["second"]) for part in parts)
+
+
+def _sizes(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]:
+    return [results[shard.number].images for shard in shards]
+
+
+def _first_ids(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]:
+    """The id of the first image of each shard, and the one after all images."""
+    ids: list[int] = np.cumsum([0, *_sizes(results, shards)]).tolist()
+    return ids
+
+
+# --- the map of the sample -----------------------------------------------------------------------------------------
+
+
+_STRENGTHS = ("rho", "participation", "displacement")
+
+
+def _check_storable(map_spec: MapSpec) -> None:
+    """Refuse what a map in a store cannot be."""
+    if map_spec.head == "paper":
+        raise BadSpec("--head paper is for a map in a folder (--out); one in a store has second-order heads: judged "
+                      "or second-order")  # fmt: skip
+    if map_spec.ensemble:
+        raise BadSpec("--ensemble is for a map in a folder (--out); one in a store keeps one row an image")
+    if map_spec.storage != "int7":
+        raise BadSpec(f"--storage {map_spec.storage} is for a map in a folder (--out); rows in a store are int7")
+
+
+def _make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[ImageRecord]:
+    """Image records of a skeleton."""
+    place = lambda one: None if one["position"] is None else Position.from_dict(one["position"])  # noqa: E731
+    return [
+        ImageRecord(int(own), one["path"], one["digest"], True, place(one))
+        for own, one in zip(ids, payload, strict=True)
+    ]
+
+
+def _fit_sample(
+    tokens: Tokens,
+    records: list[ImageRecord],
+    encoder: dict[str, Any],
+    map_spec: MapSpec,
+    spec: HeadSpec,
+    device: str,
+    progress: Progress,
+) -> tuple[MapState, list[str]]:
+    """The map of the sample, always with a second-order head, and notes for the user."""
+    fitted = fit_map(tokens, map_spec, spec, device, progress)
+    state, more = second_order_state(make_state(fitted, map_spec, records, encoder))
+    return state, [*fitted.notes, *more]
+
+
+def _move_to_full_space(
+    state: MapState, axes: PrincipalAxes, descriptors: np.ndarray, records: list[ImageRecord], next_id: int, device: str
+) -> MapState:
+    """The sample's map with the PCA of all images; `descriptors` `m D` are those of the sample.
+
+    Decisions stay. What they are scaled by (strengths, spreads) is measured again, of the construction that the map
+    keeps.
+    """
+    assert state.spaces is not None
+    spec, [old] = HeadSpec.from_dict(state.spec), state.spaces.spaces
+    split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
+    space = sample_space(axes, descriptors, old.side.patch_directions, split, backend_for(device), Spill())
+    fitted = _with_others(measure_spaces(spec, (space,), "float32"), state.spaces)
+    decisions = fitted.decisions(state.database.decisions["carrier"])
+    head = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions))
+    spaces = StoredSpaces.of(fitted, 0, state.head.storage)
+    stored = StoredHead.of(head, 0, state.head.storage, spaces)
+    named = replace(state.database, stored=stored, decisions=decisions.to_dict())
+    root = find_common_folder([record.path for record in records])
+    return replace(state, heads=(named,), spaces=spaces, images=records, next_id=next_id, photo_root=root, compact=None)
+
+
+def _with_others(fitted: FittedSpaces, sample: StoredSpaces) -> FittedSpaces:
+    """What was measure_spaces in one construction, with what the sample said of the two that a map does not keep."""
+    facts = [[getattr(fitted.strengths, name)[0], *getattr(sample.strengths, name)[1:]] for name in _STRENGTHS]
+    sigmas: dict[str, Any] = {name: (getattr(fitted, name)[0], *sample.sigmas[name][1:]) for name in SIGMAS}
+    return replace(fitted, strengths=SpectralStrengths.of(*facts), **sigmas)

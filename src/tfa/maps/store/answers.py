@@ -1,0 +1,262 @@
+"""Answers of a map in a store: the collection finds candidates, their rows score them again, then as for a folder.
+
+    y(q) → collection.nearest      100 images at least
+    full rows → Ψ, b → scores      as a map in a folder scores them, to the last bit; ties to the smaller id
+    moments                        mean and spread of all scores of the row: its z-scores
+    patches, confidence            as for a map in a folder
+
+`CandidateScores` is `maps.own_scores` for a map in a store: its mean comes from moments, its best from a search with
+the image's own vector. An answer costs a search and a read, and as much again for its confidence; patches come in one
+read a round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.base.config import Candidates
+from tfa.base.tokens import Tokens
+from tfa.errors import BadMap
+from tfa.maps.confidence import ALTERNATIVES, compute_confidence
+from tfa.maps.database_scores import NEAREST
+from tfa.maps.fused_place import REACH, locate_photo
+from tfa.maps.hits import make_hit
+from tfa.maps.records import Hits, ImageRecord
+from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
+from tfa.maps.store.versions import MapView, Version
+from tfa.method.evidence.rows import z_scores
+from tfa.method.scorer import Scorer
+from tfa.search.exact import DAMAGED, QueryVectors, check_k, direct_sum
+from tfa.search.gallery import as_multiplied, top_k
+from tfa.search.store import NO_ID, Where
+from tfa.verification.patch_store import PhotoPairs
+from tfa.verification.reranking import count_candidates, reorder
+
+# --- candidates ----------------------------------------------------------------------------------------------------
+
+
+_REMEMBERED = 100_000  # images whose mean and best scores are kept
+
+
+@dataclass(frozen=True)
+class CandidateImages:
+    """Images by growing id, and the head over their rows."""
+
+    ids: np.ndarray
+    records: Sequence[ImageRecord]
+    scorer: Scorer
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def _fetch_candidates(version: Version, ids: np.ndarray) -> CandidateImages:
+    """Those of the ids that are there, read in one request."""
+    entries = version.collection.fetch(np.unique(ids))
+    order = np.argsort(entries.ids, kind="stable")
+    head = version.head.stored.scorer
+    rows = SpaceRows.of_bytes([entries.full[i] for i in order], read_ranks(head))
+    records = [parse_record(int(entries.ids[i]), entries.payload[i]) for i in order]
+    return CandidateImages(entries.ids[order], records, rows.scorer(head))
+
+
+class ScoreCache:
+    """Mean and best score of images that were looked at, in one collection as it is: an edit changes both."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._scores: OrderedDict[int, tuple[float, float]] = OrderedDict()
+
+    def get(self, ids: Sequence[int]) -> dict[int, tuple[float, float]]:
+        with self._lock:
+            return {one: self._scores[one] for one in ids if one in self._scores}
+
+    def keep(self, scores: Mapping[int, tuple[float, float]]) -> None:
+        with self._lock:
+            self._scores.update(scores)
+            while len(self._scores) > _REMEMBERED:
+                self._scores.popitem(last=False)
+
+
+class CandidateScores:
+    """What found images score with each other, by their numbers in `found`."""
+
+    def __init__(self, version: Version, candidates: CandidateImages, cache: ScoreCache) -> None:
+        self.version, self.candidates, self.cache = version, candidates, cache
+
+    def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """S(a, c) `a c`, float64."""
+        return _score_pairs(self.candidates.scorer, images, self.candidates.scorer, others)
+
+    def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `OwnScores.mean_and_best`."""
+        ids = self.candidates.ids[images].tolist()
+        known = self.cache.get(ids)
+        unknown = np.array([i for i, own in zip(images.tolist(), ids, strict=True) if own not in known], np.int64)
+        if len(unknown):
+            fresh = self._look(np.unique(unknown))
+            self.cache.keep(fresh)
+            known |= fresh
+        mean, best = np.array([known[own] for own in ids]).T
+        return mean, best
+
+    def _look(self, images: np.ndarray) -> dict[int, tuple[float, float]]:
+        version, scorer, records = self.version, self.candidates.scorer, self.candidates.records
+        vectors = scorer.image_vectors(images)
+        queries = _reduce_queries(version, vectors)
+        nearest, _ = version.collection.nearest(queries.astype(np.float32), NEAREST)
+        beside = _fetch_candidates(version, nearest[nearest != NO_ID])
+        scores = beside.scorer.rows.scores(vectors) - beside.scorer.bias
+        own = np.array([_score_pairs(scorer, one, scorer, one)[0, 0] for one in images[:, None]])
+        # A query without the bias' axis has scores without biases.
+        mean, _ = version.moments.mean_and_spread(queries - version.reduction.bias_axis)
+        count, digests, found = version.moments.count, [record.digest for record in beside.records], {}
+        for row, image in enumerate(images.tolist()):
+            near = np.isin(beside.ids, nearest[row])
+            other = near & np.array([digest != records[image].digest for digest in digests], bool)
+            best = scores[row, other].max() if other.any() else own[row]  # all that was found are copies
+            mean_of_others = (mean[row] * count - own[row]) / max(count - 1, 1)
+            found[int(self.candidates.ids[image])] = (float(mean_of_others), float(best))
+        return found
+
+
+def _reduce_queries(version: Version, vectors: QueryVectors) -> np.ndarray:
+    """y(q) `q dims`, float64, of queries as their products with rows of integers see them: z-scores are then those
+    of a map in a folder."""
+    pairs = zip(vectors.terms, version.head.stored.scorer.terms, strict=True)
+    terms = [as_multiplied(features, term.gallery.chunks[0]) for features, term in pairs]
+    return version.reduction.of_queries_in_double(direct_sum(vectors.weights, terms))
+
+
+def _score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:
+    """Scores `a c`, float64, of images under one head, without centring and bias (`own_scores`)."""
+    vectors, galleries = scorer.image_vectors(rows), other.rows
+    total = np.zeros((len(rows), len(others)))
+    for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
+        total += weight * (features.astype(np.float64) @ gallery.take(others).astype(np.float64).T)
+    return total
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+_PHOTOS_AT_ONCE = 16  # photos searched at a time: the rows of all their candidates are in memory together
+_RESCORED = 100  # images that are scored again at least
+
+
+@dataclass(frozen=True)
+class SearchParams:
+    """How photos are params, beside themselves."""
+
+    k: int
+    rerank: Candidates  # how many are reranked
+    where: Where | None = None
+
+    @property
+    def width(self) -> int:
+        """Images that are ranked: to be verified, or to be compared with for confidence."""
+        return max(self.k, count_candidates(self.rerank), ALTERNATIVES)
+
+
+def find_hits(
+    view: MapView,
+    version: Version,
+    tokens: Tokens,
+    params: SearchParams,
+    cache: ScoreCache,
+    likeness: DomainShiftMonitor | None = None,
+) -> list[Hits]:
+    """The k best images for each photo; none where nobody passes the filter."""
+    check_k(params.k)
+    hits: list[Hits] = []
+    for start in range(0, len(tokens), _PHOTOS_AT_ONCE):
+        block = tokens.select(slice(start, min(start + _PHOTOS_AT_ONCE, len(tokens))))
+        hits += _block(view, version, block, params, cache, likeness)
+    return hits
+
+
+def _block(
+    view: MapView,
+    version: Version,
+    tokens: Tokens,
+    params: SearchParams,
+    cache: ScoreCache,
+    likeness: DomainShiftMonitor | None,
+) -> list[Hits]:
+    scorer = version.head.stored.scorer
+    try:
+        vectors = scorer.query_vectors(tokens)
+    except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
+        raise BadMap(DAMAGED) from None
+    queries, gone = _reduce_queries(version, vectors), view.header.removing
+    ids, _ = version.collection.nearest(
+        queries.astype(np.float32), max(params.width, _RESCORED) + len(gone), params.where
+    )
+    ids = np.where(np.isin(ids, list(gone)), NO_ID, ids) if gone else ids
+    candidates = _fetch_candidates(version, ids[ids != NO_ID])
+    may = np.zeros((len(tokens), len(candidates)), bool)  # an answer does not depend on the photos beside it
+    for row in range(len(tokens)):
+        may[row, np.searchsorted(candidates.ids, np.intersect1d(ids[row], candidates.ids))] = True
+    scores = np.where(may, candidates.scorer.rows.scores(vectors), -np.inf)
+    if np.isnan(scores).any():
+        raise BadMap(DAMAGED)
+    mean, spread = version.moments.mean_and_spread(queries)
+    counts = may.sum(axis=1)
+    hits = [Hits() for _ in range(len(tokens))]
+    for count in np.unique(counts[counts > 0]):  # as a rule all are as many
+        rows = np.flatnonzero(counts == count)
+        columns, best = top_k(scores[rows], min(int(count), params.width))
+        z = z_scores(best.astype(np.float64), mean[rows, None] + version.reduction.mean_bias, spread[rows, None])
+        photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
+        ranked = _Ranked(tokens.select(rows), photos, candidates, columns, best, z)
+        answered = _verified(view, ranked, params, CandidateScores(version, candidates, cache), likeness)
+        for row, own in zip(rows.tolist(), answered, strict=True):
+            hits[row] = own
+    return hits
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Photos `q`, and the images found for them `q c`, best first."""
+
+    tokens: Tokens
+    photos: QueryVectors
+    candidates: CandidateImages
+    columns: np.ndarray  # in `candidates`
+    scores: np.ndarray
+    standardised: np.ndarray
+
+
+def _verified(
+    view: MapView, ranked: _Ranked, params: SearchParams, scores: CandidateScores, likeness: DomainShiftMonitor | None
+) -> list[Hits]:
+    """The hits, verified, with their confidence."""
+    candidates, tokens = ranked.candidates, ranked.tokens
+    patches = view.patches if params.rerank else None
+    grid = None if patches is None else patches.resolve_grid(tokens)
+    pairs = None if patches is None or grid is None else PhotoPairs(patches, tokens, grid, candidates.ids)
+    verified = reorder(ranked.columns, ranked.standardised, params.width, params.rerank, pairs)
+    if likeness is not None:
+        likeness.observe(candidates.scorer, [ranked.photos], verified, np.arange(len(candidates)), candidates.ids)
+    confidence, sure = compute_confidence(verified, scores, params.k)
+    if not np.isfinite(confidence).all():
+        raise BadMap(DAMAGED)
+    hits = []
+    for row in range(len(tokens)):
+        score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
+        first = verified.indices[row, : params.k].tolist()
+        rows_of_hits = zip(
+            first, confidence[row].tolist(), verified.inliers[row].tolist(), sure[row].tolist(), strict=False
+        )
+        own_hits = (
+            make_hit(candidates.records[i], score[i], trust, matches, is_sure)
+            for i, trust, matches, is_sure in rows_of_hits
+        )
+        hits.append(Hits(own_hits, locate_photo(verified, row, candidates.records, REACH)))
+    return hits

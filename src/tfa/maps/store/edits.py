@@ -1,0 +1,228 @@
+"""Editing a map in a store, by several processes at once: every step is a swap of the header.
+
+    add      claim ids (and say so in the header) → patches, images → count and moments
+    remove   count and moments without them, hidden (and say so) → delete
+
+An editor that is killed leaves its `Pending` in the header. A minute later the next editor settles it: what was
+added is counted, what was to be removed is deleted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfa.base.tokens import Tokens
+from tfa.errors import StoreConflict
+from tfa.maps.records import ImageRecord
+from tfa.maps.store.header import (
+    ABANDONED,
+    SWAP_ATTEMPTS,
+    Pending,
+    StoreHeader,
+    header_key,
+    make_busy_error,
+    name_process,
+    pack_moments,
+    read_builder,
+    version_folder,
+)
+from tfa.maps.store.patches import write_added
+from tfa.maps.store.publish import WRITTEN_AT_ONCE, write_entries
+from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks
+from tfa.maps.store.versions import MapView, Version, Versions
+from tfa.search.reduced import Moments
+from tfa.search.store import Entries
+
+_PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
+
+
+def _swap_header(
+    versions: Versions, change: Callable[[MapView], StoreHeader | None], *, building: bool = False
+) -> MapView:
+    """Replace the header by what `change` makes of the map as it is, again as often as somebody else was faster.
+
+    None changes nothing. While somebody builds or calibrates the map it is not edited, but by themselves (`building`).
+    """
+    editor = ""
+    for attempt in range(SWAP_ATTEMPTS):
+        view = versions.now(fresh=True)
+        builder = None if building else read_builder(versions.store, versions.name)
+        if builder is not None:
+            raise make_busy_error(versions.url, builder)
+        header = change(view)
+        if header is None:
+            return view
+        if versions.store.swap(
+            header_key(versions.name), view.content, header.changed(editor=name_process()).to_bytes()
+        ):
+            if view.header.moments not in (header.moments, (header.previous or {}).get("moments")):
+                versions.store.erase(view.header.moments)
+            return versions.now(fresh=True)
+        if header.moments != view.header.moments:
+            versions.store.erase(header.moments)
+        editor = view.header.editor
+        time.sleep(_PAUSE * (attempt + 1) * (0.5 + secrets.randbelow(100) / 100))
+    raise StoreConflict(
+        f"{versions.url} was edited by others {SWAP_ATTEMPTS} times (last by {editor or 'an unknown process'}); "
+        "do it again in a moment"
+    )
+
+
+@dataclass(frozen=True)
+class NewImages:
+    """Photos to add, encoded by the map's encoder, of digests that the map does not hold."""
+
+    tokens: Tokens
+    records: Sequence[ImageRecord]  # with any ids
+    session: str | None = None
+
+    def rows(self, view: MapView) -> SpaceRows:
+        """By the frozen spaces of the map."""
+        assert view.state.spaces is not None, "a map in a store has a space"
+        known, grown = len(view.state.spaces), view.state.spaces.grown(self.tokens)
+        return SpaceRows.of(grown, known, len(grown))
+
+    def entries(self, view: MapView, version: Version, first: int, rows: SpaceRows) -> Entries:
+        ids = np.arange(first, first + len(self.records))
+        payload = [make_payload(record, self.session) for record in self.records]
+        return rows.entries(version.head.stored.scorer, version.reduction, ids, payload)
+
+
+def add_images(versions: Versions, new: NewImages) -> list[int]:
+    """Their ids; they can be found by everybody on return."""
+    settle_edits(versions)
+    token, count = secrets.token_hex(8), len(new.records)
+
+    def claim_ids(view: MapView) -> StoreHeader:
+        first = view.header.next_id
+        pending = Pending("add", (first, first + count), time.time(), name_process())
+        return _with(view.header, token, pending, next_id=first + count)
+
+    view = _swap_header(versions, claim_ids)
+    first, rows = view.header.pending[token].ids[0], new.rows(view)
+    ids = list(range(first, first + count))
+    if view.patches is not None and view.header.patches is not None:
+        write_added(versions.store, view.header.patches, view.patches, ids, new.tokens)
+    written = view.header.version
+    moments = write_entries(view.active.collection, new.entries(view, view.active, first, rows))
+    placed = sum(record.position is not None for record in new.records)
+
+    def complete(view: MapView) -> StoreHeader | None:
+        nonlocal written, moments
+        if token not in view.header.pending:  # somebody thought that this process was killed, and counted them
+            return None
+        if view.header.version != written:
+            moments, written = _again(view), view.header.version
+        return _count_images(versions, view, moments, token, placed=placed, fitted=0)
+
+    def _again(view: MapView) -> Moments:
+        return write_entries(view.active.collection, new.entries(view, view.active, first, rows))
+
+    _swap_header(versions, complete, building=True)
+    return ids
+
+
+def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
+    """Take images out; those that were there. Nobody finds them on return."""
+    settle_edits(versions)
+    gone: list[int] = []
+    for start in range(0, len(ids), WRITTEN_AT_ONCE):
+        gone += _remove(versions, ids[start : start + WRITTEN_AT_ONCE])
+    return gone
+
+
+def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
+    token, gone = secrets.token_hex(8), list[int]()
+
+    def hide(view: MapView) -> StoreHeader | None:
+        entries = view.active.collection.fetch(ids)
+        kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in view.header.removing]
+        gone[:] = [int(entries.ids[i]) for i in kept]
+        if not gone:
+            return None
+        payload = [entries.payload[i] for i in kept]
+        moments = _sum_moments(view.active, [entries.full[i] for i in kept])
+        pending = Pending("remove", tuple(gone), time.time(), name_process())
+        header = _count_images(
+            versions,
+            view,
+            Moments(-moments.count, -moments.first, -moments.second),
+            None,
+            placed=-sum(one.get("position") is not None for one in payload),
+            fitted=-sum(bool(one["fitted"]) for one in payload),
+        )
+        return _with(header, token, pending, removed=header.removed + len(gone))
+
+    view = _swap_header(versions, hide)
+    if gone:
+        view.active.collection.delete(gone)
+        _swap_header(versions, lambda view: _without(view.header, token), building=True)
+    return gone
+
+
+def _sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
+    """Compute moments from the images' rows: vectors that a store returns may be rounded."""
+    head = version.head.stored.scorer
+    return Moments.of(version.reduction.of_images(*SpaceRows.of_bytes(full, read_ranks(head)).compiled(head)))
+
+
+def _count_images(
+    versions: Versions, view: MapView, added: Moments, token: str | None, *, placed: int, fitted: int
+) -> StoreHeader:
+    """The header with images counted; their moments are in a new document."""
+    header, total = view.header, view.active.moments + added
+    key = f"{version_folder(header.name, header.version)}moments-r{header.revision + 1}-{secrets.token_hex(4)}"
+    versions.store.put(key, pack_moments(total))
+    header = header if token is None else _without(header, token) or header
+    return replace(
+        header, moments=key, count=total.count, placed=header.placed + placed, fitted=header.fitted + fitted,
+        edits=header.edits + 1,
+    )  # fmt: skip
+
+
+def _with(header: StoreHeader, token: str, pending: Pending, **changes: Any) -> StoreHeader:
+    return replace(header, pending={**header.pending, token: pending}, **changes)
+
+
+def _without(header: StoreHeader, token: str) -> StoreHeader | None:
+    """Without an edit that is done; None if it is not there any more."""
+    if token not in header.pending:
+        return None
+    return replace(header, pending={key: edit for key, edit in header.pending.items() if key != token})
+
+
+def settle_edits(versions: Versions, *, building: bool = False, patience: float = 0.0) -> MapView:
+    """Finish what killed editors left. A builder waits up to `patience` seconds for those that still work."""
+    deadline = time.monotonic() + patience
+    while True:
+        view = versions.now(fresh=True)
+        now = time.time()
+        old = [token for token, edit in view.header.pending.items() if now - edit.since >= ABANDONED]
+        for token in old:
+            _settle_one(versions, token, building=building)
+        if not view.header.pending or time.monotonic() >= deadline:
+            return versions.now(fresh=True)
+        time.sleep(_PAUSE if old else 10 * _PAUSE)
+
+
+def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
+    def settled(view: MapView) -> StoreHeader | None:
+        edit = view.header.pending.get(token)
+        if edit is None:
+            return None
+        if edit.kind == "remove":
+            view.active.collection.delete(list(edit.ids))
+            return _without(view.header, token)
+        entries = view.active.collection.fetch(range(*edit.ids))
+        if not len(entries):
+            return _without(view.header, token)
+        placed = sum(one.get("position") is not None for one in entries.payload)
+        return _count_images(versions, view, _sum_moments(view.active, entries.full), token, placed=placed, fitted=0)
+
+    _swap_header(versions, settled, building=building)

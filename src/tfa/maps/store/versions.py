@@ -1,0 +1,206 @@
+"""The map as a reader sees it now: the header is read at most every 0.5 s, all else when the header names another.
+
+A version that was replaced is still there for as long as a reader may have the header before.
+
+The skeleton of a version is an ordinary small map of a sample of the images, file by file in documents. It has the
+query side and the decisions of every head, and what a calibration is judged on. It is read through the ordinary reader,
+with its checks. It holds no compact tokens: they are stored as patches.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.shell import format_command
+from tfa.errors import BadCalibration, BadMap
+from tfa.maps.folder import reader, writer
+from tfa.maps.folder.header import HEADER_FILE
+from tfa.maps.state import MapState, NamedHead
+from tfa.maps.state_changes import tie_duplicates
+from tfa.maps.store.header import StoreHeader, read_document, read_moments, read_reduction, read_store_header
+from tfa.maps.store.patches import read_patches
+from tfa.search.reduced import Moments, Reduction
+from tfa.search.store import Collection, Store
+from tfa.verification.patch_source import SourcedTokens
+
+# --- the skeleton --------------------------------------------------------------------------------------------------
+
+
+SKELETON_IMAGES = 4096  # images of a skeleton at most
+SAMPLE_BLOCK = 16  # neighbouring photos of a sample: a place needs its neighbours to be judged
+
+
+def choose_sample(count: int, limit: int = SKELETON_IMAGES) -> np.ndarray:
+    """Which of so many images are the sample: all, or blocks of neighbours evenly spaced over the list."""
+    if count <= limit:
+        return np.arange(count)
+    blocks = limit // SAMPLE_BLOCK
+    starts = np.linspace(0, count - SAMPLE_BLOCK, blocks).astype(np.int64)
+    return (starts[:, None] + np.arange(SAMPLE_BLOCK)).ravel()
+
+
+def write_skeleton(folder: Path, state: MapState) -> None:
+    """A map as `Publisher.finish` takes it: without its compact tokens."""
+    writer.write_new(folder, replace(state, compact=None, revision=1), overwrite=False)
+
+
+def put_skeleton(store: Store, prefix: str, folder: Path) -> None:
+    """Every file of a map's folder as a document, the header last."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    if HEADER_FILE not in names:
+        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
+    for name in sorted(names, key=lambda name: name == HEADER_FILE):
+        store.put(f"{prefix}{name}", (folder / name).read_bytes())
+
+
+def read_skeleton(store: Store, prefix: str) -> MapState:
+    """The skeleton in a state; its arrays lie in a temporary file that goes with them."""
+    keys = store.keys(prefix)
+    if f"{prefix}{HEADER_FILE}" not in keys:
+        raise BadMap(f"{prefix}{HEADER_FILE} is missing in the store: the map is not whole; build it again")
+    with tempfile.TemporaryDirectory(prefix="tfa-skeleton-", ignore_cleanup_errors=True) as place:
+        folder = Path(place) / "skeleton.tfa"
+        folder.mkdir()
+        for key in keys:
+            name = key.removeprefix(prefix)
+            if Path(name).name == name:
+                (folder / name).write_bytes(read_document(store, key))
+        return reader.read_map(folder)  # mapped files outlive their names
+
+
+# --- versions and views --------------------------------------------------------------------------------------------
+
+
+_LOOK_AGAIN = 0.5  # seconds: what others edited is seen within a second
+
+
+@dataclass(frozen=True)
+class Version:
+    """A collection, and the head that its vectors are of."""
+
+    head: NamedHead
+    collection: Collection
+    reduction: Reduction
+    moments: Moments
+
+
+@dataclass(frozen=True)
+class MapView:
+    """Everything of one header."""
+
+    header: StoreHeader
+    content: bytes  # of the header's document
+    state: MapState  # the skeleton, with the head that answers
+    patches: SourcedTokens | None
+    versions: dict[str, Version]  # by the name of the head: the active one, and the one before if it holds the same
+
+    @property
+    def active(self) -> Version:
+        return self.versions[self.header.active]
+
+    def chosen(self, calibration: str | None) -> Version:
+        """The version of that head; None is the active one."""
+        name = self.state.chosen(calibration).name
+        if name not in self.versions:
+            raise BadCalibration(
+                f"a store holds the vectors of one head at a time, now those of {self.header.active!r}; let "
+                f"{name!r} answer from now on with: {format_command('tfa', 'calibrate', 'URL', '--activate', name)}"
+            )
+        return self.versions[name]
+
+    @cached_property
+    def sample_ids(self) -> list[int]:
+        return [record.id for record in self.state.images]
+
+
+class Versions:
+    """Reads views of the map of that name; what did not change since the last is not read again."""
+
+    def __init__(self, store: Store, name: str, url: str, cached_bytes: int | None = None) -> None:
+        self.store, self.name, self.url = store, name, url
+        self._cached_bytes = cached_bytes
+        self._lock = threading.Lock()
+        self._view: MapView | None = None
+        self._looked = 0.0
+        self._cache: dict[str, Any] = {}  # by document or collection: what was read of it
+
+    def now(self, *, fresh: bool = False) -> MapView:
+        """The map as it is; `fresh` looks at the header, however short ago that was done."""
+        with self._lock:
+            if self._view is not None and not fresh and time.monotonic() - self._looked < _LOOK_AGAIN:
+                return self._view
+            view = self._read()
+            self._view, self._looked = view, time.monotonic()
+            return view
+
+    @property
+    def last(self) -> MapView:
+        """What was seen last."""
+        return self._view or self.now()
+
+    def _read(self) -> MapView:
+        for attempt in range(2):
+            header, content = read_store_header(self.store, self.name, self.url)
+            if self._view is not None and content == self._view.content:
+                return self._view
+            try:
+                return self._of(header, content)
+            except BadMap:
+                if attempt:  # else it was replaced while it was read
+                    raise
+        raise AssertionError
+
+    def _of(self, header: StoreHeader, content: bytes) -> MapView:
+        kept: dict[str, Any] = {}
+
+        def once(key: str, read: Any) -> Any:
+            kept[key] = self._cache[key] if key in self._cache else read()
+            return kept[key]
+
+        skeleton = once(header.skeleton_folder, lambda: self._skeleton(header))
+        state = replace(skeleton, active=header.active, next_id=header.next_id, revision=header.revision)
+        place = header.patches
+        patches = None
+        if place is not None:
+            patches = once(place["prefix"], lambda: read_patches(self.store, place, self._cached_bytes))
+        versions = {}
+        before = header.before
+        for one in (before, header):  # the newer counts where both are of one head
+            if one is None or (one is before and not holds_same_images(one, header)):
+                continue
+            versions[one.active] = Version(
+                state.chosen(one.active),
+                once(one.collection, lambda one=one: self._collection(one)),
+                once(one.reduction, lambda one=one: read_reduction(self.store, one.reduction)),
+                once(one.moments, lambda one=one: read_moments(self.store, one.moments)),
+            )
+        self._cache = kept
+        return MapView(header, content, state, patches, versions)
+
+    def _collection(self, header: StoreHeader) -> Collection:
+        found = self.store.open(header.collection)
+        if found.dimensions != header.dims:
+            raise BadMap(
+                f"{self.url}: its collection {found.name!r} has {found.dimensions} dimensions where the map has "
+                f"{header.dims}: somebody else made it again; build the map again"
+            )
+        return found
+
+    def _skeleton(self, header: StoreHeader) -> MapState:
+        state = tie_duplicates(read_skeleton(self.store, header.skeleton_folder))
+        for head in state.heads:
+            head.stored.scorer.prepare()
+        return state
+
+
+def holds_same_images(before: StoreHeader, header: StoreHeader) -> bool:
+    """Has the version before the very images of this one, under a head that the map still has?"""
+    return before.edits == header.edits and before.active in header.heads and before.dims == header.dims

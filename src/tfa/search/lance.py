@@ -1,0 +1,340 @@
+"""LanceDB as a store: tables in a folder (`lance:///FOLDER`) or in a bucket (`lance+s3://BUCKET/PREFIX`), no server.
+
+Keys of a bucket come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); another service than
+Amazon's is named by `?endpoint=http://HOST:PORT`, or by AWS_ENDPOINT_URL.
+
+Indexes of a collection:
+
+scan      every vector is read, exact
+ivf_rq    one bit a dimension first, the best of these scored again
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from tfa.errors import BadSpec, StoreConflict
+from tfa.search.gallery import top_k
+from tfa.search.lance_tables import FAILURES, DocumentTables, PieceTables, is_absent, table_names, translate_errors
+from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
+from tfa.search.store_text import ascii_text
+
+for variable in (
+    "LANCEDB_LOG",
+    "LANCE_LOG",
+    "RUST_LOG",
+):  # before LanceDB is imported: it logs a line a query otherwise
+    os.environ.setdefault(variable, "error")  # else it logs a line a query
+
+_READ_STALENESS = timedelta(0)  # how old what is read may be
+
+
+class LanceStore(Store):
+    """Collections are tables; documents are tables in the folder `documents` beside them, pieces in `pieces`."""
+
+    scheme = "lance"
+
+    def __init__(self, place: str, options: dict[str, str]) -> None:
+        self.place = place
+        self._connect(options)
+
+    @translate_errors
+    def _connect(self, options: dict[str, str]) -> None:
+        import lancedb
+
+        self._tables = lancedb.connect(self.place, read_consistency_interval=_READ_STALENESS, storage_options=options)
+        below = self.place.rstrip("/")
+        self._documents = DocumentTables(lancedb.connect(f"{below}/documents", storage_options=options))
+        pieces = lancedb.connect(f"{below}/pieces", read_consistency_interval=_READ_STALENESS, storage_options=options)
+        self._pieces = PieceTables(pieces)
+
+    @classmethod
+    def connect(cls, url: str) -> LanceStore:
+        parts = urlsplit(url)
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        unknown = sorted(set(query) - {"endpoint", "region"})
+        if unknown:
+            raise BadSpec(f"a lance URL takes endpoint= and region=, not {unknown[0]}=")
+        if parts.scheme == "lance+s3":
+            if not parts.netloc:
+                raise BadSpec(f"{url} names no bucket; give lance+s3://BUCKET/PREFIX/NAME")
+            options = {f"aws_{key}": value for key, value in query.items()}  # so spelled they override the environment
+            endpoint = query.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
+            if endpoint.startswith("http://"):
+                options["allow_http"] = "true"
+            return cls(f"s3://{parts.netloc}{parts.path}", options)
+        if parts.netloc or not parts.path:
+            raise BadSpec(f"{url} names no folder; three slashes begin a path: lance:///FOLDER/NAME")
+        return cls(unquote(parts.path), {})
+
+    @translate_errors
+    def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
+        if dtype not in _TYPES:
+            raise BadSpec(f"LanceDB stores vectors in {' or '.join(_TYPES)} here, not {dtype!r}")
+        try:
+            self._tables.create_table(name, schema=_make_schema(dimensions, dtype), mode="create")
+        except FAILURES as error:
+            if "exist" not in str(error) and "conflict" not in str(error):
+                raise
+            raise StoreConflict(
+                f"there is a collection {name!r} in {self.place} already; choose another name, or drop it"
+            ) from None
+        return self.open(name)
+
+    @translate_errors
+    def open(self, name: str) -> Collection:
+        try:
+            table = self._tables.open_table(name)
+        except FAILURES as error:
+            if not is_absent(error):
+                raise
+            raise StoreConflict(f"there is no collection {name!r} in {self.place}; build the map again") from None
+        if b"tfa" not in (table.schema.metadata or {}):
+            raise StoreConflict(f"the table {name!r} in {self.place} is not of our making; choose another name")
+        return LanceCollection(table, name, self.place)
+
+    @translate_errors
+    def drop(self, name: str) -> None:
+        self._tables.drop_table(name, ignore_missing=True)  # type: ignore[call-arg]
+
+    @translate_errors
+    def names(self, prefix: str = "") -> list[str]:
+        return sorted(name for name in table_names(self._tables) if name.startswith(prefix))
+
+    @translate_errors
+    def read(self, key: str) -> bytes | None:
+        return self._documents.read(key)
+
+    @translate_errors
+    def put(self, key: str, data: bytes) -> None:
+        self._documents.put(key, data)
+
+    @translate_errors
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        return self._documents.swap(key, old, new)
+
+    @translate_errors
+    def keys(self, prefix: str = "") -> list[str]:
+        return sorted([*self._documents.keys(prefix), *self._pieces.folders(prefix)])
+
+    @translate_errors
+    def erase(self, key: str) -> None:
+        if key.endswith("/"):
+            self._pieces.erase(key)
+        else:
+            self._documents.erase(key)
+
+    @translate_errors
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        self._pieces.put(folder, pieces)
+
+    @translate_errors
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        return self._pieces.read(folder, numbers)
+
+    @translate_errors
+    def seal_pieces(self, folder: str) -> None:
+        self._pieces.seal(folder)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+# --- collections ---------------------------------------------------------------------------------------------------
+
+
+_TYPES = {"float32": pa.float32(), "float16": pa.float16()}
+_INDEXES = ("scan", "ivf_rq")
+_ROWS_OF_A_PARTITION = 4096
+_LEAST_ROWS = 1024  # an index of fewer has nothing to learn from
+_PROBES, _REFINED = 64, 10  # partitions looked into; how many times k are scored again
+_SPARE = 16  # beyond k, so that ties are seen and sorted here
+_ROWS = ["id", "vector", "payload", "full"]
+
+
+def _make_schema(dimensions: int, dtype: str) -> pa.Schema:
+    columns = {
+        "id": pa.int64(),
+        "vector": pa.list_(_TYPES[dtype], dimensions),
+        "payload": pa.string(),
+        "session": pa.string(),
+        "east": pa.float64(),
+        "north": pa.float64(),
+        "digest": pa.string(),
+        "full": pa.large_binary(),
+    }
+    return pa.schema(list(columns.items()), metadata={"tfa": f"{dimensions} {dtype}"})
+
+
+class LanceCollection(Collection):
+    """Rows of a table; every answer is of its newest version."""
+
+    def __init__(self, table: Any, name: str, place: str) -> None:
+        self._table, self._schema, self.name, self.place = table, table.schema, name, place
+        dimensions, self.dtype = table.schema.metadata[b"tfa"].decode().split()
+        self.dimensions = int(dimensions)
+
+    @translate_errors
+    def write(self, entries: Entries) -> None:
+        vectors = self.fit(entries.vectors).astype(self.dtype)
+        if not np.isfinite(vectors).all():
+            raise BadSpec(f"vectors for {self.name!r} hold numbers that {self.dtype} cannot")
+        last = {int(own): place for place, own in enumerate(entries.ids)}
+        if not last:
+            return
+        payload = [dict(entries.payload[place]) for place in last.values()]
+        places = [read_coordinates(one) or (None, None) for one in payload]
+        columns = {
+            "id": list(last),
+            "vector": pa.FixedSizeListArray.from_arrays(
+                pa.array(vectors[list(last.values())].ravel()), self.dimensions
+            ),
+            "payload": [json.dumps(one) for one in payload],
+            "session": [ascii_text(one.get("session")) for one in payload],
+            "east": [east for east, _ in places],
+            "north": [north for _, north in places],
+            "digest": [ascii_text(one.get("digest")) for one in payload],
+            "full": [bytes(entries.full[place]) for place in last.values()],
+        }
+        merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge.execute(pa.table(columns, schema=self._schema))
+
+    @translate_errors
+    def delete(self, ids: Sequence[int] | np.ndarray) -> None:
+        if len(ids):
+            self._table.delete(_among("id", [int(one) for one in ids]))
+
+    @translate_errors
+    def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
+        queries, count, condition = self.fit(queries), self.count(), _condition(where)
+        width = min(k, count)
+        found, scores = np.full((len(queries), width), NO_ID), np.full((len(queries), width), -np.inf, np.float32)
+        indexed = bool(width) and self._index() != "scan"
+        for place, query in enumerate(queries if width else ()):
+            ids, best = self._best(query, width, count, condition, indexed)
+            found[place, : len(ids)], scores[place, : len(ids)] = ids, best
+        return found, scores
+
+    def _best(
+        self, query: np.ndarray, k: int, count: int, condition: str | None, indexed: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """LanceDB sorts no ties. As long as the last result may tie with the k-th, more are requested."""
+        wanted = k + _SPARE
+        while True:
+            search = (
+                self._table.search(query.astype(self.dtype)).distance_type("dot").select(["id", "vector", "_distance"])
+            )
+            if condition is not None:
+                search = search.where(condition, prefilter=True)
+            search = search.nprobes(_PROBES).refine_factor(_REFINED) if indexed else search.bypass_vector_index()
+            rows = search.limit(min(wanted, count)).to_arrow()
+            ids = rows["id"].to_numpy()
+            order = np.argsort(ids)
+            exact = _vectors(rows["vector"], self.dimensions).astype(np.float64) @ query.astype(np.float64)
+            exact = exact.astype(np.float32)
+            columns, best = top_k(exact[order][None], k)
+            if indexed or wanted >= count or len(ids) < wanted or exact.min() < best[0, -1]:
+                return ids[order][columns[0]], best[0]
+            wanted *= 4
+
+    @translate_errors
+    def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
+        wanted = [int(one) for one in ids]
+        if not wanted:
+            return self._entries(self._schema.empty_table())
+        rows = self._rows(_among("id", wanted))
+        places = {own: place for place, own in enumerate(rows["id"].to_pylist())}
+        return self._entries(rows.take(pa.array([places[own] for own in wanted if own in places], pa.int64())))
+
+    @translate_errors
+    def find(self, digests: Sequence[str]) -> dict[str, int]:
+        texts = {ascii_text(one): one for one in digests}
+        found = dict[str, int]()
+        if texts:
+            rows = self._table.search().where(_among("digest", list(texts))).select(["id", "digest"]).to_arrow()
+            for own, digest in sorted(zip(rows["id"].to_pylist(), rows["digest"].to_pylist(), strict=True)):
+                found.setdefault(texts[digest], own)
+        return found
+
+    def pages(self, size: int = 1000) -> Iterator[Entries]:
+        ids = self._ids()
+        for start in range(0, len(ids), size):
+            page = self.fetch(ids[start : start + size])
+            if len(page):
+                yield page
+
+    @translate_errors
+    def _ids(self) -> np.ndarray:
+        return np.sort(self._table.search().select(["id"]).to_arrow()["id"].to_numpy())
+
+    @translate_errors
+    def count(self) -> int:
+        return int(self._table.count_rows())
+
+    @translate_errors
+    def seal(self, index: str | None = None) -> None:
+        """Also gathers the rows of many writes in few files, and sorts ids and digests for finding them."""
+        from lancedb.index import BTree, IvfRq
+
+        index = index or "scan"
+        if index not in _INDEXES:
+            raise BadSpec(f"LanceDB has no index {index!r} here; there are {', '.join(_INDEXES)}")
+        self._table.optimize()
+        for own in self._table.list_indices():
+            if own.columns == ["vector"]:
+                self._table.drop_index(own.name)
+        for column in ("id", "digest"):
+            self._table.create_index(column, config=BTree(), replace=True)
+        rows = self.count()
+        if index == "ivf_rq" and rows >= _LEAST_ROWS:
+            parts = max(1, rows // _ROWS_OF_A_PARTITION)
+            self._table.create_index("vector", config=IvfRq(distance_type="dot", num_partitions=parts), replace=True)
+
+    @translate_errors
+    def _index(self) -> str:
+        return "ivf_rq" if any(own.columns == ["vector"] for own in self._table.list_indices()) else "scan"
+
+    def describe(self) -> dict[str, Any]:
+        size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype, "index": self._index()}
+        return {"store": "lance", "collection": self.name, **size}
+
+    def _rows(self, condition: str) -> pa.Table:
+        return self._table.search().where(condition).select(_ROWS).to_arrow()
+
+    def _entries(self, rows: pa.Table) -> Entries:
+        payload = [json.loads(one) for one in rows["payload"].to_pylist()]
+        ids, vectors = rows["id"].to_numpy(), _vectors(rows["vector"], self.dimensions)
+        return Entries(ids, vectors, payload, rows["full"].to_pylist())
+
+
+def _vectors(column: pa.ChunkedArray, dimensions: int) -> np.ndarray:
+    flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return np.concatenate([np.empty(0, np.float32), *flat]).astype(np.float32).reshape(-1, dimensions)
+
+
+def _among(column: str, values: Sequence[Any]) -> str:
+    return f"{column} in ({', '.join(map(_literal, values))})"
+
+
+def _literal(value: Any) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def _condition(where: Where | None) -> str | None:
+    parts = []
+    if where is not None and where.sessions:
+        parts.append(_among("session", [ascii_text(one) for one in where.sessions]))
+    if where is not None and where.region is not None:
+        box = where.region
+        parts.append(
+            f"east >= {box.west!r} and east <= {box.east!r} and north >= {box.south!r} and north <= {box.north!r}"
+        )
+    return " and ".join(parts) or None

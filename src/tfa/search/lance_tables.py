@@ -1,0 +1,268 @@
+"""Documents and pieces as tables of LanceDB, and what LanceDB raises in our own words.
+
+Each version of a document is a small table that is written once and has a number. Who replaces version n creates table
+n + 1. Of several that do, Lance gives one the first commit of the table, in a folder and in a bucket alike, and that
+one counts; others fail, or their commit comes second. The highest number is the document. A document that was erased is
+a version without data, so that numbers never begin again. Old versions are taken away, perhaps before their writer
+looked whether it had won; so each version names the writers of those before it.
+
+Pieces: a table a folder, a row a piece. All that are read come in one request, however many there are.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tfa.errors import DiskFull, StoreConflict, StoreUnavailable, TfaError
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+FAILURES = (ValueError, OSError, RuntimeError)  # what LanceDB raises
+_ABSENT = ("not found", "no such", "does not exist")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def is_absent(error: Exception) -> bool:
+    """Is it that a table, or a version of it, is not there?"""
+    return any(word in str(error).lower() for word in _ABSENT)
+
+
+def translate_errors(method: _Method) -> _Method:
+    """A method of an object that has a `place`: its failures name that."""
+
+    @wraps(method)
+    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return method(self, *arguments, **options)
+        except FAILURES as error:
+            raise _translate(error, self.place) from error
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _translate(error: Exception, place: str) -> TfaError:
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    if "No space left" in said or "os error 28" in said:
+        return DiskFull(f"the disk of {place} is full; what was saved before is as it was. Free some room there")
+    if "NoSuchBucket" in str(error):
+        return StoreUnavailable(f"there is no bucket for {place}; check its name and endpoint=, or create it")
+    if "credentials" in str(error).lower():
+        return StoreUnavailable(
+            f"there are no keys for {place}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+        )
+    if is_absent(error):
+        return StoreConflict(f"LanceDB in {place}: what was opened is not there any more ({said}); build the map again")
+    return StoreUnavailable(
+        f"LanceDB cannot work in {place} ({said}); check the folder's or the bucket's name, who may write there, and "
+        "for a bucket endpoint= and the keys in the environment"
+    )
+
+
+# --- documents -----------------------------------------------------------------------------------------------------
+
+
+_OLD_VERSIONS = 8  # older versions, for readers on their way to them
+_NAMED_WRITERS = 256  # writers of older versions that a version names
+_DOCUMENT_SCHEMA = pa.schema(
+    [
+        pa.field("data", pa.large_binary()),  # null: erased
+        pa.field("writer", pa.string()),
+        pa.field("before", pa.list_(pa.string())),
+    ]
+)
+_ATTEMPTS = 100  # of a put against others, and of a read that versions overtake
+
+
+@dataclass(frozen=True)
+class _Version:
+    number: int
+    data: bytes | None
+    writers: tuple[str, ...] = ()  # its own last, those of the versions before it first
+
+
+_NONE = _Version(0, None)
+
+
+class DocumentTables:
+    """Those of one LanceDB connection."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self._erased: dict[str, bool] = {}  # of versions; what is written once never changes
+
+    def read(self, key: str) -> bytes | None:
+        return self._latest(key).data
+
+    def put(self, key: str, data: bytes | None) -> None:
+        for _ in range(_ATTEMPTS):
+            if self._created(key, self._latest(key), data):
+                return
+        raise RuntimeError(f"too many others write the document {key!r}")
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        latest = self._latest(key)
+        return latest.data == old and self._created(key, latest, new)
+
+    def erase(self, key: str) -> None:
+        if self._latest(key).data is not None:
+            self.put(key, None)
+
+    def keys(self, prefix: str) -> list[str]:
+        there = {_decode_key(table): table for table in sorted(self._tables(_encode_key(prefix)))}  # the newest of each
+        return sorted(key for key, table in there.items() if not self._is_erased(key, table))
+
+    def _is_erased(self, key: str, highest: str) -> bool:
+        if highest not in self._erased:
+            self._erased[highest] = self._latest(key).data is None
+        return self._erased[highest]
+
+    def _tables(self, beginning: str) -> list[str]:
+        return [name for name in table_names(self._database) if name.startswith(beginning)]
+
+    def _latest(self, key: str) -> _Version:
+        for _ in range(_ATTEMPTS):
+            there = sorted(self._tables(_encode_key(key) + "."), reverse=True)
+            for name in there:
+                version = self._version(name)
+                if version is not None:
+                    return version
+            if not there or there == self._tables(_encode_key(key) + "."):
+                return _NONE
+        raise RuntimeError(f"too many others write the document {key!r}")
+
+    def _version(self, name: str) -> _Version | None:
+        """None if it is still being created, was never finished, or is old and was taken away."""
+        try:
+            table = self._database.open_table(name)
+            table.checkout(1)
+            row = table.to_arrow().to_pylist()[0]
+        except FAILURES as error:
+            if is_absent(error):
+                return None
+            raise
+        return _Version(int(name.rpartition(".")[2]), row["data"], (*row["before"], row["writer"]))
+
+    def _created(self, key: str, latest: _Version, data: bytes | None) -> bool:
+        """Whether the version after `latest` is ours."""
+        number, writer = latest.number + 1, uuid4().hex
+        name = f"{_encode_key(key)}.{number:012}"
+        try:
+            row = {"data": [data], "writer": [writer], "before": [latest.writers[-_NAMED_WRITERS:]]}
+            self._database.create_table(name, pa.table(row, schema=_DOCUMENT_SCHEMA), mode="create")
+        except FAILURES:
+            if self._version(name) is None and self._latest(key).number <= number:
+                raise
+        newest = self._latest(key)
+        if writer not in newest.writers:
+            mine = self._version(name) if newest.number > number else None
+            if mine is not None and mine.writers[-1] == writer:
+                self._database.drop_table(name, ignore_missing=True)  # our number had been taken away before we came
+            return False
+        for old in sorted(self._tables(_encode_key(key) + "."))[: -_OLD_VERSIONS - 1]:
+            self._database.drop_table(old, ignore_missing=True)
+        return True
+
+
+def table_names(database: Any) -> list[str]:
+    """Return the names of all tables, read page by page."""
+    names, page = list[str](), database.list_tables()
+    names += page.tables
+    while page.page_token:
+        page = database.list_tables(page_token=page.page_token)
+        names += page.tables
+    return names
+
+
+def _encode_key(key: str) -> str:
+    """A key as the beginning of a table's name: letters, digits and _ as they are, other bytes in hexadecimal."""
+    return "".join(
+        chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else f"-{byte:02x}"
+        for byte in key.encode()
+    )
+
+
+def _decode_key(table: str) -> str:
+    stem = table.rpartition(".")[0].encode()
+    return re.sub(rb"-([0-9a-f]{2})", lambda match: bytes([int(match[1], 16)]), stem).decode()
+
+
+# --- pieces --------------------------------------------------------------------------------------------------------
+
+
+_PIECE_SCHEMA = pa.schema([pa.field("number", pa.int64()), pa.field("data", pa.large_binary())])
+_PIECES_AT_ONCE = 1000  # pieces of a write: some 60 MB
+
+
+class PieceTables:
+    """Those of one LanceDB connection."""
+
+    def __init__(self, database: Any) -> None:
+        self._database, self._lock = database, threading.Lock()
+        self._open: dict[str, Any] = {}  # a folder's table is never made again
+
+    def put(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        numbers = sorted(pieces)
+        for start in range(0, len(numbers), _PIECES_AT_ONCE):
+            part = numbers[start : start + _PIECES_AT_ONCE]
+            rows = pa.table({"number": part, "data": [pieces[one] for one in part]}, schema=_PIECE_SCHEMA)
+            merge = self._made(folder).merge_insert("number")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
+
+    def read(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        table = self._there(folder) if numbers else None
+        if table is None:
+            return {}
+        condition = f"number in ({', '.join(str(int(one)) for one in numbers)})"
+        rows = table.search().where(condition).select(["number", "data"]).to_arrow()
+        return dict(zip(rows["number"].to_pylist(), rows["data"].to_pylist(), strict=True))
+
+    def seal(self, folder: str) -> None:
+        """Gathers the rows of many writes in few files, and sorts their numbers."""
+        from lancedb.index import BTree
+
+        table = self._there(folder)
+        if table is not None:
+            table.optimize()
+            table.create_index("number", config=BTree(), replace=True)
+
+    def folders(self, prefix: str) -> list[str]:
+        return [folder for folder in map(_folder_of, table_names(self._database)) if folder.startswith(prefix)]
+
+    def erase(self, folder: str) -> None:
+        self._database.drop_table(_encode_key(folder), ignore_missing=True)
+        self._open.pop(folder, None)
+
+    def _there(self, folder: str) -> Any:
+        with self._lock:
+            if folder not in self._open:
+                try:
+                    self._open[folder] = self._database.open_table(_encode_key(folder))
+                except FAILURES as error:
+                    if not is_absent(error):
+                        raise
+                    return None
+            return self._open[folder]
+
+    def _made(self, folder: str) -> Any:
+        table = self._there(folder)
+        if table is None:
+            try:
+                self._database.create_table(_encode_key(folder), schema=_PIECE_SCHEMA, mode="create")
+            except FAILURES:
+                if self._there(folder) is None:  # else somebody else was faster
+                    raise
+            table = self._there(folder)
+        return table
+
+
+def _folder_of(table: str) -> str:
+    return _decode_key(f"{table}.")

@@ -1,0 +1,366 @@
+"""PostgreSQL with pgvector as a store: tables in the schema `tfa`, a table a collection, one for all documents and one
+for all pieces. With `?shards=HOST:PORT,…` new collections are partitioned tables over foreign tables.
+
+Indexes of a collection:
+
+scan       every vector is read, exact
+ivfflat    all its lists are probed: exact, and several times faster
+hnsw       a graph, approximate
+bit        signs and lengths first, and of the best of these the vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pgvector import HalfVector, Vector
+from psycopg import errors, sql
+
+from tfa.errors import BadSpec, StoreConflict
+from tfa.search.postgres_server import Address, PostgresConnection, PostgresServer, Shards, holders, write_rows
+from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
+from tfa.search.store_text import ascii_text
+
+_MOST_DIMENSIONS = 16_000  # pgvector's own limit
+_PART = 8_000_000  # bytes of a document in one row
+_FOLDERS = """(with recursive folders as (
+    (select folder from tfa.pieces order by folder limit 1) union all
+    select (select folder from tfa.pieces where folder > folders.folder order by folder limit 1)
+    from folders where folders.folder is not null)
+    select folder from folders where starts_with(folder, %s))"""  # from one to the next: pieces are many, folders few
+_COLUMNS = """(id bigint not null, vector {type}({dimensions}) not null, payload json not null, session text,
+    east float8, north float8, digest text, "full" bytea not null)"""
+
+
+class PostgresStore(Store):
+    """`postgres://USER:PASSWORD@HOST:PORT/DATABASE`"""
+
+    scheme = "postgres"
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+
+    @classmethod
+    def connect(cls, url: str) -> PostgresStore:
+        return cls(PostgresServer(Address.of(url)))
+
+    def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
+        if dtype not in _TYPES:
+            raise BadSpec(f"PostgreSQL stores vectors in {' or '.join(_TYPES)}, not {dtype!r}")
+        if not 1 <= dimensions <= _MOST_DIMENSIONS:
+            raise BadSpec(f"pgvector stores 1 to {_MOST_DIMENSIONS} dimensions, not {dimensions}; build with --dims")
+        shards, columns = self._server.address.shards, _COLUMNS.format(type=_TYPES[dtype], dimensions=dimensions)
+        taken = StoreConflict(
+            f"there is a collection {name!r} at {self._server.address} already; choose another name, or drop it"
+        )
+        if self._listed(name):
+            raise taken
+        try:
+            for server, table in holders(self._server, name, shards):
+                server.run(lambda c, table=table: _make_table(c, table, columns))  # type: ignore[misc]
+            if shards:
+                self._server.run(lambda c: Shards(self._server.address).make_parent(c, name, columns))
+            insert = "insert into tfa.collections (name, dimensions, dtype, shards) values (%s, %s, %s, %s)"
+            self._server.run(lambda c: c.execute(insert, (name, dimensions, dtype, list(shards))))
+        except StoreConflict as error:
+            raise (
+                taken if isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation) else error
+            ) from None
+        return self.open(name)
+
+    def open(self, name: str) -> Collection:
+        for own, dimensions, dtype, index, shards in self._listed(name):
+            return PostgresCollection(self._server, own, dimensions, dtype, index, shards)
+        raise StoreConflict(f"there is no collection {name!r} at {self._server.address}; build the map again")
+
+    def _listed(self, name: str) -> list[tuple[str, int, str, str, list[str]]]:
+        listed = "select name, dimensions, dtype, index, shards from tfa.collections where name = %s"
+        return self._server.run(lambda c: c.execute(listed, (name,)).fetchall())
+
+    def drop(self, name: str) -> None:
+        for own, *_, shards in self._listed(name):
+            if shards:  # before the tables it reads from
+                self._server.run(_dropping(own))
+            for server, table in holders(self._server, own, shards):
+                server.run(_dropping(table))
+            self._server.run(lambda c: c.execute("delete from tfa.collections where name = %s", (name,)))
+
+    def names(self, prefix: str = "") -> list[str]:
+        listed = "select name from tfa.collections where starts_with(name, %s) order by name"
+        return [name for (name,) in self._server.run(lambda c: c.execute(listed, (prefix,)).fetchall())]
+
+    def read(self, key: str) -> bytes | None:
+        return self._server.run(lambda c: _document(c, key))
+
+    def put(self, key: str, data: bytes) -> None:
+        def replace(connection: PostgresConnection) -> None:
+            _lock(connection, key)
+            _write(connection, key, data)
+
+        self._server.run(replace)
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        def compare_and_replace(connection: PostgresConnection) -> bool:
+            _lock(connection, key)
+            if _document(connection, key) != old:
+                return False
+            _write(connection, key, new)
+            return True
+
+        return self._server.run(compare_and_replace, once=True)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        listed = f"select key from tfa.documents where part = 0 and starts_with(key, %s) union all {_FOLDERS}"
+        return sorted(key for (key,) in self._server.run(lambda c: c.execute(listed, (prefix, prefix)).fetchall()))
+
+    def erase(self, key: str) -> None:
+        of = "pieces where folder" if key.endswith("/") else "documents where key"
+        self._server.run(lambda c: c.execute(f"delete from tfa.{of} = %s", (key,)))
+
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        # In one order, so that two that write the same ones cannot block each other.
+        rows = [(folder, number, pieces[number]) for number in sorted(pieces)]
+        insert = "insert into tfa.pieces values (%s, %s, %b) on conflict (folder, number) do nothing"
+        self._server.run(lambda c: c.cursor().executemany(insert, rows))
+
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        select = "select number, data from tfa.pieces where folder = %s and number = any(%s)"
+        values = (folder, [int(one) for one in numbers])
+        rows = self._server.run(lambda c: c.cursor(binary=True).execute(select, values).fetchall())
+        return {number: bytes(data) for number, data in rows}
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _make_table(connection: PostgresConnection, table: str, columns: str) -> None:
+    own = sql.Identifier("tfa", table)
+    connection.execute(sql.SQL("create table {} ").format(own) + sql.SQL(columns))
+    connection.execute(sql.SQL("alter table {} add primary key (id)").format(own))
+    connection.execute(sql.SQL("create index on {} (digest)").format(own))
+
+
+def _dropping(table: str) -> Callable[[PostgresConnection], Any]:
+    command = sql.SQL("drop table if exists {}").format(sql.Identifier("tfa", table))
+    return lambda connection: connection.execute(command)
+
+
+def _lock(connection: PostgresConnection, key: str) -> None:
+    """Until the transaction ends: who swaps or puts this document does so alone."""
+    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (key,))
+
+
+def _document(connection: PostgresConnection, key: str) -> bytes | None:
+    parts = "select data from tfa.documents where key = %s order by part"
+    rows = connection.cursor(binary=True).execute(parts, (key,)).fetchall()
+    return b"".join(bytes(row[0]) for row in rows) if rows else None
+
+
+def _write(connection: PostgresConnection, key: str, data: bytes) -> None:
+    connection.execute("delete from tfa.documents where key = %s", (key,))
+    for part, start in enumerate(range(0, max(1, len(data)), _PART)):
+        values = (key, part, data[start : start + _PART])
+        connection.execute("insert into tfa.documents values (%s, %s, %b)", values)
+
+
+# --- collections ---------------------------------------------------------------------------------------------------
+
+
+_TYPES = {"float32": "vector", "float16": "halfvec"}
+_INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}  # pgvector's own limits
+_INDEXES = ("scan", "ivfflat", "hnsw", "bit")
+_EXACT = ("scan", "ivfflat")
+_ROWS_OF_A_LIST = 1000
+_SPARE = 16  # halfvec rounds the query too: so many more are scored again with the query as it is
+_LEAST_OF_BITS = 200  # candidates by their signs, or twice k if that is more
+
+
+class PostgresCollection(Collection):
+    """A table."""
+
+    def __init__(
+        self, server: PostgresServer, name: str, dimensions: int, dtype: str, index: str, shards: Sequence[str]
+    ) -> None:
+        self.name, self.dimensions, self.dtype = name, dimensions, dtype
+        self.index, self.shards = index, tuple(shards)
+        self._server, self._type, self._table = server, _TYPES[dtype], sql.Identifier("tfa", name)
+
+    def write(self, entries: Entries) -> None:
+        vectors = self.fit(entries.vectors)
+        rows = dict(zip(map(int, entries.ids), zip(vectors, entries.payload, entries.full, strict=True), strict=True))
+        stored = vectors.astype(self.dtype)
+        if not np.isfinite(stored).all():
+            raise BadSpec(f"vectors for {self.name!r} hold numbers that {self.dtype} cannot")
+
+        def replace(connection: PostgresConnection) -> None:
+            connection.execute(self._sql("delete from {table} where id = any(%s)"), (sorted(rows),))
+            with connection.cursor().copy(self._sql("copy {table} from stdin (format binary)")) as copy:
+                copy.set_types(["int8", self._type, "json", "text", "float8", "float8", "text", "bytea"])
+                for own in sorted(rows):
+                    vector, payload, full = rows[own]
+                    east, north = read_coordinates(payload) or (None, None)
+                    session, digest = ascii_text(payload.get("session")), ascii_text(payload.get("digest"))
+                    copy.write_row(
+                        (own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full))
+                    )
+
+        if rows:
+            write_rows(self._server, self.name, replace)
+
+    def delete(self, ids: Sequence[int] | np.ndarray) -> None:
+        gone = [int(one) for one in ids]
+        write_rows(
+            self._server,
+            self.name,
+            lambda c: c.execute(self._sql("delete from {table} where id = any(%s)"), (gone,)),
+        )
+
+    def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
+        queries = self.fit(queries)
+        condition, values = _condition(where)
+        command = self._search().format(table=self._table, condition=condition)
+
+        def search(connection: PostgresConnection) -> tuple[list[list[tuple[int, float]]], int]:
+            with connection.pipeline():
+                cursors = [
+                    connection.execute(
+                        command, {"query": self._plain(q), "rough": self._vector(q), **values, **_counts(k)}
+                    )
+                    for q in queries
+                ]
+                few = self._sql("select count(*) from (select 1 from {table} limit %s) as few")
+                there = connection.execute(few, (k,))
+            return [cursor.fetchall() for cursor in cursors], there.fetchone()[0]  # type: ignore[index]
+
+        rows, width = self._server.run(search)
+        found, scores = np.full((len(queries), width), NO_ID), np.full((len(queries), width), -np.inf, np.float32)
+        for place, row in enumerate(rows):
+            if row:
+                found[place, : len(row)], scores[place, : len(row)] = zip(*row, strict=True)
+        return found, scores
+
+    def _search(self) -> sql.SQL:
+        """Candidates in the order of the index; of these the k best by the scores of the vectors as they are stored."""
+        if self.index == "bit":
+            angle = f"pi() * (code <~> binary_quantize(%(rough)s::{self._type})::bit({self.dimensions}))"
+            order, limit = f"length * cos({angle} / {self.dimensions}) desc", "%(bits)s"
+        else:
+            order, limit = f"vector <#> %(rough)s::{self._type}", "%(spare)s"
+        score, rest = "vector::vector <#> %(query)s::vector as score", f"order by {order}, id limit {limit}"
+        if self.shards:  # a number comes from a shard much faster than a vector
+            candidates = f"select id, {score} from {{table}} where {{condition}} {rest}"
+        else:  # vectors that are stored out of line are read for these few alone
+            few = f"select id, vector from {{table}} where {{condition}} {rest}"
+            candidates = f"select id, {score} from ({few}) as few"
+        best = f"select id, (score * -1)::float4 from ({candidates}) as candidates order by score, id limit %(k)s"
+        return sql.SQL(best)  # <#> is minus the inner product
+
+    def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
+        wanted = [int(one) for one in ids]
+        rows = self._rows(sql.SQL("id = any(%s)"), (wanted,))
+        known = {row[0]: row for row in rows}
+        return self._entries([known[own] for own in wanted if own in known])
+
+    def find(self, digests: Sequence[str]) -> dict[str, int]:
+        texts = {ascii_text(one): one for one in digests}
+        command = self._sql("select digest, min(id) from {table} where digest = any(%s) group by digest")
+        found = self._server.run(lambda c: c.execute(command, (list(texts),)).fetchall())
+        return {texts[digest]: own for digest, own in found}
+
+    def pages(self, size: int = 1000) -> Iterator[Entries]:
+        last = -(2**63)
+        while rows := self._rows(sql.SQL("id > %s order by id limit %s"), (last, size)):
+            yield self._entries(rows)
+            last = rows[-1][0]
+
+    def count(self) -> int:
+        row = self._server.run(lambda c: c.execute(self._sql("select count(*) from {table}")).fetchone())
+        return int(row[0])  # type: ignore[index]
+
+    def seal(self, index: str | None = None) -> None:
+        """`None` is ivfflat where pgvector can index that many dimensions: it misses nothing here."""
+        fits = self.dimensions <= _INDEXED_DIMENSIONS[self._type]
+        index = index or ("ivfflat" if fits else "scan")
+        if index not in _INDEXES:
+            raise BadSpec(f"PostgreSQL has no index {index!r}; there are {', '.join(_INDEXES)}")
+        if not fits and index in ("ivfflat", "hnsw"):
+            raise BadSpec(
+                f"pgvector indexes at most {_INDEXED_DIMENSIONS[self._type]} dimensions of {self.dtype}, {self.name!r} "
+                f"has {self.dimensions}; build with fewer --dims, or use the index bit"
+            )
+        if index not in _EXACT and self.shards:  # a shard does not know the limit, and would search on and on
+            raise BadSpec(f"the index {index} is not for shards; use {' or '.join(_EXACT)}")
+        for server, table in holders(self._server, self.name, self.shards):
+            server.run(lambda c, table=table: self._reindex(c, table, index))  # type: ignore[misc]
+        update = "update tfa.collections set index = %s where name = %s"
+        self._server.run(lambda c: c.execute(update, (index, self.name)))
+        self.index = index
+
+    def _reindex(self, connection: PostgresConnection, table: str, index: str) -> None:
+        own = sql.Identifier("tfa", table)
+        old = "select indexrelid::regclass::text from pg_index join pg_class c on c.oid = indexrelid join pg_am a on "
+        old += "a.oid = c.relam where indrelid = %s::regclass and amname in ('ivfflat', 'hnsw')"
+        for (name,) in connection.execute(old, (f'tfa."{table}"',)).fetchall():
+            connection.execute(sql.SQL("drop index ") + sql.SQL(name))
+        connection.execute(
+            sql.SQL("alter table {} drop column if exists code, drop column if exists length").format(own)
+        )
+        kind = sql.SQL(f"{self._type}_ip_ops")
+        if index == "ivfflat":
+            rows = connection.execute(sql.SQL("select count(*) from {}").format(own)).fetchone()
+            lists = sql.Literal(max(1, rows[0] // _ROWS_OF_A_LIST))  # type: ignore[index]
+            connection.execute("set local client_min_messages = error")  # that it is built of few rows
+            command = "create index on {} using ivfflat (vector {}) with (lists = {})"
+            connection.execute(sql.SQL(command).format(own, kind, lists))
+        elif index == "hnsw":
+            connection.execute(sql.SQL("create index on {} using hnsw (vector {})").format(own, kind))
+        elif index == "bit":
+            bits = f"binary_quantize(vector)::bit({self.dimensions})"
+            length = "vector_norm(vector)" if self._type == "vector" else "l2_norm(vector)"
+            command = f"alter table {{}} add column code bit({self.dimensions}) generated always as ({bits}) stored, "
+            command += f"add column length float4 generated always as ({length}) stored"
+            connection.execute(sql.SQL(command).format(own))
+
+    def describe(self) -> dict[str, Any]:
+        about = {"store": "postgres", "server": str(self._server.address), "collection": self.name}
+        size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype}
+        return {**about, **size, "index": self.index, "shards": list(self.shards)}
+
+    def _sql(self, command: str) -> sql.Composed:
+        return sql.SQL(command).format(table=self._table)
+
+    def _vector(self, vector: np.ndarray) -> Any:
+        return HalfVector(vector) if self._type == "halfvec" else self._plain(vector)
+
+    @staticmethod
+    def _plain(vector: np.ndarray) -> Any:
+        return Vector(vector)
+
+    def _rows(self, condition: sql.SQL, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        command = self._sql('select id, vector, payload, "full" from {table} where ') + condition
+        return self._server.run(lambda c: c.cursor(binary=True).execute(command, values).fetchall())
+
+    def _entries(self, rows: Sequence[tuple[Any, ...]]) -> Entries:
+        vectors = np.empty((len(rows), self.dimensions), np.float32)
+        for place, row in enumerate(rows):
+            vectors[place] = row[1].to_numpy()
+        ids = np.array([row[0] for row in rows], np.int64)
+        return Entries(ids, vectors, [row[2] for row in rows], [bytes(row[3]) for row in rows])
+
+
+def _counts(k: int) -> dict[str, int]:
+    return {"k": k, "spare": k + _SPARE, "bits": max(2 * k, _LEAST_OF_BITS)}
+
+
+def _condition(where: Where | None) -> tuple[sql.SQL, dict[str, Any]]:
+    parts, values = ["true"], dict[str, Any]()
+    if where is not None and where.sessions:
+        parts.append("session = any(%(sessions)s)")
+        values["sessions"] = [ascii_text(one) for one in where.sessions]
+    if where is not None and where.region is not None:
+        box = where.region
+        parts.append("east between %(west)s and %(east)s and north between %(south)s and %(north)s")
+        values |= {"west": box.west, "east": box.east, "south": box.south, "north": box.north}
+    return sql.SQL(" and ".join(parts)), values

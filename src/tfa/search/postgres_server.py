@@ -1,0 +1,383 @@
+"""A PostgreSQL server as the store sees it: a few connections that threads share, errors in our own words, and shards.
+
+Shards are other servers that hold a part of each collection, read through postgres_fdw. Every shard has a plain table
+of the collection's name; the server that is queried has a partitioned table of that name over them, by a hash of the
+id. The shards compute the order of a search; one that does not answer fails the search.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import psycopg
+from pgvector.psycopg import register_vector
+from psycopg import errors, sql
+
+from tfa.errors import BadSpec, DiskFull, StoreConflict, StoreUnavailable, TfaError
+
+PostgresConnection = psycopg.Connection[Any]
+_Answer = TypeVar("_Answer")
+_CONNECTIONS = 8  # at most, of one process
+_CONNECT_SECONDS = 5
+_ATTEMPTS = 5  # of a write that another writer of the same ids disturbed
+_LOCK_OF_SETUP = 7_305_001  # any number that nobody else locks
+_LOCK_OF_WRITES = 1  # the seed of names of locks; those of documents have 0
+_DISTURBED = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
+_AWAY = ("08", "57P")  # connection lost, server shutting down or starting: the beginnings of these errors' codes
+
+# A generic plan does not know how few rows are wanted; with all lists probed, ivfflat is exact and reads no TOAST.
+_SETTINGS = {
+    "plan_cache_mode": "force_custom_plan",
+    "enable_seqscan": "off",
+    "ivfflat.probes": "32768",
+    "hnsw.iterative_scan": "strict_order",
+    "hnsw.ef_search": "400",
+    "enable_partitionwise_aggregate": "on",
+    "work_mem": "64MB",
+}
+_OPTIONS = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+
+_SETUP = """
+create schema if not exists tfa;
+create table if not exists tfa.collections (
+    name text collate "C" primary key, dimensions int not null, dtype text not null,
+    index text not null default 'scan', shards text[] not null default '{}');
+create table if not exists tfa.documents (
+    key text collate "C", part int, data bytea not null, primary key (key, part));
+alter table tfa.documents alter column data set storage external;
+create table if not exists tfa.pieces (
+    folder text collate "C", number bigint, data bytea not null, primary key (folder, number));
+alter table tfa.pieces alter column data set storage external;
+"""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is and who asks."""
+
+    host: str
+    port: int
+    user: str
+    password: str | None
+    database: str
+    shards: tuple[str, ...] = ()  # HOST:PORT each
+    replicas: tuple[str, ...] = ()  # one for each shard, in their order
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Parse postgres://USER:PASSWORD@HOST:PORT/DATABASE?shards=…&replicas=…"""
+        parts = urlsplit(url)
+        query = {key: tuple(values[-1].split(",")) for key, values in parse_qs(parts.query).items()}
+        unknown = sorted(set(query) - {"shards", "replicas"})
+        if unknown:
+            raise BadSpec(f"a postgres:// URL takes shards= and replicas=, not {unknown[0]}=")
+        try:
+            host, port = parts.hostname or "localhost", parts.port or 5432
+            for one in (*query.get("shards", ()), *query.get("replicas", ())):
+                _split_address(one)
+        except ValueError:
+            raise BadSpec("the addresses in a postgres:// URL are HOST:PORT, several separated by commas") from None
+        shards, replicas = query.get("shards", ()), query.get("replicas", ())
+        if replicas and len(replicas) != len(shards):
+            raise BadSpec(
+                f"{len(shards)} shards and {len(replicas)} replicas: give one replica a shard, in their order"
+            )
+        if f"{host}:{port}" in shards:
+            raise BadSpec(f"{host}:{port} cannot be its own shard; name other servers in shards=")
+        user = unquote(parts.username or os.environ.get("PGUSER") or "postgres")
+        secret = unquote(parts.password) if parts.password else os.environ.get("PGPASSWORD")
+        return cls(host, port, user, secret, unquote(parts.path.strip("/")) or "postgres", shards, replicas)
+
+    def at(self, shard: str) -> Address:
+        """The same user and database on a shard."""
+        host, port = _split_address(shard)
+        return replace(self, host=host, port=port, shards=(), replicas=())
+
+
+def _split_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+class PostgresServer:
+    """Runs work on a connection of its own, in one transaction; connects again by itself when a server is back."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._idle: list[PostgresConnection] = []
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._free = threading.Semaphore(_CONNECTIONS)
+        weakref.finalize(self, _let_go, self._idle, self._owner)  # a map that nobody holds any more
+        try:
+            self.run(_set_up)
+        except TfaError:
+            self.close()
+            raise
+
+    def run(
+        self, work: Callable[[PostgresConnection], _Answer], once: bool = False, lock: str | None = None
+    ) -> _Answer:
+        """Return the work's answer. It is begun a second time if the connection turned out to be lost, unless it may
+        happen `once` only; and a few times if another writer disturbed it.
+
+        `lock` names what is written: the first attempt shares it with other writers, later attempts write alone.
+        """
+        with self._free:
+            for attempt in range(_ATTEMPTS):
+                connection = self._taken(checked=once)
+                try:
+                    with connection.transaction():
+                        if lock is not None:
+                            shared = "_shared" if attempt == 0 else ""
+                            take = f"select pg_advisory_xact_lock{shared}(hashtextextended(%s, {_LOCK_OF_WRITES}))"
+                            connection.execute(take, (lock,))
+                        answer = work(connection)
+                    self._give_back(connection)
+                    return answer
+                except psycopg.Error as error:
+                    lost = connection.broken or connection.closed
+                    if lost:
+                        connection.close()
+                        self.close()
+                    else:
+                        self._give_back(connection)
+                    # A shard that went away in the middle is named, or its replica is queried, at the second attempt.
+                    away = lost or isinstance(error, errors.ConnectionFailure)
+                    again = (away and not once and attempt == 0) or isinstance(error, _DISTURBED)
+                    if not again or attempt == _ATTEMPTS - 1:
+                        raise self.in_our_words(error, lost) from error
+                except BaseException:
+                    connection.close()
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _taken(self, checked: bool) -> PostgresConnection:
+        with self._lock:
+            if self._owner != os.getpid():  # a forked child must not speak through its parent's sockets
+                self._idle, self._owner = [], os.getpid()
+                weakref.finalize(self, _let_go, self._idle, self._owner)
+            connection = self._idle.pop() if self._idle else None
+        if connection is not None and checked:
+            try:
+                connection.execute("select 1")
+            except psycopg.Error:
+                connection.close()
+                self.close()
+                connection = None
+        return connection or self._connected()
+
+    def _give_back(self, connection: PostgresConnection) -> None:
+        with self._lock:
+            self._idle.append(connection)
+
+    def _connected(self) -> PostgresConnection:
+        where = self.address
+        try:
+            connection = psycopg.connect(
+                host=where.host,
+                port=where.port,
+                user=where.user,
+                password=where.password,
+                dbname=where.database,
+                connect_timeout=_CONNECT_SECONDS,
+                autocommit=True,
+                options=_OPTIONS,
+                application_name="tfa",
+            )
+        except psycopg.Error as error:
+            raise self.in_our_words(error, lost=True) from error
+        try:
+            _add_extension(connection, "vector", where)
+            register_vector(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise self.in_our_words(error, lost=True) from error
+        except TfaError:
+            connection.close()
+            raise
+        return connection
+
+    def in_our_words(self, error: psycopg.Error, lost: bool = False) -> TfaError:
+        """What a user can do about it. No message holds the password."""
+        where, said = self.address, (str(error).strip().splitlines() or ["no reason given"])[0]
+        code = error.sqlstate or ""
+        if "password" in said and ("authentication failed" in said or "no password supplied" in said):
+            return BadSpec(
+                f"PostgreSQL at {where} does not accept the user {where.user!r} with this password; give them in "
+                "the URL, postgres://USER:PASSWORD@HOST:PORT/DATABASE/NAME, or in PGUSER and PGPASSWORD"
+            )
+        if ("does not exist" in said and "FATAL:" in said) or "pg_hba.conf" in said:
+            return BadSpec(f"PostgreSQL at {where} refuses the connection: {said.rpartition('FATAL:')[2].strip()}")
+        shard = _shard_named_in(str(error))
+        if shard:
+            return StoreUnavailable(
+                f"shard {shard} of the PostgreSQL at {where} does not answer; nothing is answered without it. "
+                "Start it, or give every shard a replica with replicas="
+            )
+        if lost or code.startswith(_AWAY):
+            return StoreUnavailable(
+                f"PostgreSQL at {where} does not answer ({said}); start it, or check host and port in the URL"
+            )
+        if isinstance(error, errors.DiskFull):
+            return DiskFull(f"the disk of the PostgreSQL at {where} is full; what was saved before is as it was")
+        if isinstance(error, errors.InsufficientPrivilege):
+            return BadSpec(
+                f"the user {where.user!r} may not do this at {where} ({said}); "
+                f"as an owner of the database: grant create on database {where.database} to {where.user}"
+            )
+        if isinstance(error, errors.UndefinedTable):
+            return StoreConflict(f"PostgreSQL at {where}: {said}; the collection was dropped, or is not of our making")
+        return StoreConflict(f"PostgreSQL at {where} refuses: {said}")
+
+    def close(self) -> None:
+        with self._lock:
+            idle = self._idle[:]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+
+def _let_go(idle: list[PostgresConnection], owner: int) -> None:
+    """Close what a server kept, in the process that opened it."""
+    while idle and owner == os.getpid():
+        idle.pop().close()
+
+
+def _set_up(connection: PostgresConnection) -> None:
+    if connection.execute("select to_regclass('tfa.documents')").fetchone() == (None,):
+        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,))  # several may begin at once
+        connection.execute(_SETUP)
+
+
+def _add_extension(connection: PostgresConnection, name: str, where: Address) -> None:
+    if connection.execute("select 1 from pg_extension where extname = %s", (name,)).fetchone():
+        return
+    try:
+        with connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,))
+            connection.execute(
+                psycopg.sql.SQL("create extension if not exists {}").format(psycopg.sql.Identifier(name))
+            )
+    except (errors.FeatureNotSupported, errors.UndefinedFile, errors.InsufficientPrivilege) as error:
+        raise BadSpec(
+            f"the database {where.database!r} at {where} lacks the extension {name!r} ({str(error).splitlines()[0]}); "
+            f"install it there (vector is pgvector, 0.8 or newer), and as a superuser: create extension {name}"
+        ) from None
+
+
+def _shard_named_in(message: str) -> str | None:
+    """HOST:PORT of the foreign server that an error of postgres_fdw names."""
+    _, found, rest = message.partition('server "tfa ')
+    return rest.partition('"')[0] if found else None
+
+
+# --- shards --------------------------------------------------------------------------------------------------------
+
+
+_SHARD_CONNECT_SECONDS = 3  # until the replica is tried
+
+
+def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterator[tuple[PostgresServer, str]]:
+    """The servers that hold a collection's rows, and their table's name there."""
+    if not shards:
+        yield server, name
+    for shard in shards:
+        with closing(PostgresServer(server.address.at(shard))) as other:
+            yield other, name
+
+
+def write_rows(server: PostgresServer, collection: str, work: Callable[[PostgresConnection], Any]) -> None:
+    """Write to a collection. Who reads from a replica because its shard was away tries the shard again first.
+
+    Two that write the same ids may disturb each other, on shards without PostgreSQL seeing why. Then the one that
+    failed writes alone: all writers lock the collection's name on the server that is queried.
+    """
+    try:
+        server.run(work, lock=collection)
+    except StoreConflict as error:
+        if not isinstance(error.__cause__, errors.ReadOnlySqlTransaction):
+            raise
+        server.close()
+        try:
+            server.run(work, lock=collection)
+        except StoreConflict as second:
+            if not isinstance(second.__cause__, errors.ReadOnlySqlTransaction):
+                raise
+            raise StoreUnavailable(
+                f"a shard of the PostgreSQL at {server.address} does not answer and its replica cannot be written to; "
+                "start the shard, or promote the replica and name it in shards="
+            ) from None
+
+
+class Shards:
+    """How one server sees its shards."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def make_parent(self, connection: PostgresConnection, name: str, columns: str) -> None:
+        """The partitioned table and its foreign parts."""
+        where = self._address
+        _add_extension(connection, "postgres_fdw", where)
+        for place, shard in enumerate(where.shards):
+            hosts = [shard, *where.replicas[place : place + 1]]  # tried in this order
+            self._connect(connection, shard, [_split_address(one) for one in hosts])
+        own = sql.Identifier("tfa", name)
+        connection.execute(
+            sql.SQL("create table {} ").format(own) + sql.SQL(columns) + sql.SQL(" partition by hash (id)")
+        )
+        part = sql.SQL(
+            "create foreign table {} partition of {} for values with (modulus {}, remainder {}) server {} "
+            "options (schema_name 'tfa', table_name {})"
+        )
+        for place, shard in enumerate(where.shards):
+            piece = sql.Identifier("tfa", f"{name}__shard{place}")
+            numbers = sql.Literal(len(where.shards)), sql.Literal(place)
+            connection.execute(part.format(piece, own, *numbers, _name_server(shard), sql.Literal(name)))
+
+    def _connect(self, connection: PostgresConnection, shard: str, hosts: Sequence[tuple[str, int]]) -> None:
+        where, server = self._address, _name_server(shard)
+        options = {
+            "host": ",".join(host for host, _ in hosts),
+            "port": ",".join(str(port) for _, port in hosts),
+            "dbname": where.database,
+            "connect_timeout": str(_SHARD_CONNECT_SECONDS),
+            "options": _OPTIONS,
+            "extensions": "vector",  # so that the shard itself orders by the inner product
+            "fetch_size": "200",
+            "batch_size": "500",
+        }
+        login = {"user": where.user, **({"password": where.password} if where.password else {})}
+        known = connection.execute("select 1 from pg_foreign_server where srvname = %s", (f"tfa {shard}",)).fetchone()
+        if known is None:
+            connection.execute(
+                sql.SQL("create server {} foreign data wrapper postgres_fdw options ({})").format(
+                    server, _list_options(options)
+                )
+            )
+        else:
+            connection.execute(sql.SQL("alter server {} options ({})").format(server, _list_options(options, "set ")))
+        connection.execute(sql.SQL("drop user mapping if exists for current_user server {}").format(server))
+        connection.execute(
+            sql.SQL("create user mapping for current_user server {} options ({})").format(server, _list_options(login))
+        )
+
+
+def _name_server(shard: str) -> sql.Identifier:
+    return sql.Identifier(f"tfa {shard}")  # an error of postgres_fdw names it
+
+
+def _list_options(options: dict[str, str], verb: str = "") -> sql.Composed:
+    pairs = [sql.SQL(verb + "{} {}").format(sql.Identifier(key), sql.Literal(text)) for key, text in options.items()]
+    return sql.SQL(", ").join(pairs)

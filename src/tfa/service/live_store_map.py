@@ -1,0 +1,161 @@
+"""A map in a store, served: every replica of the service reads and edits the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfa.base.config import EncoderOptions, RerankSpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadMap, TfaError
+from tfa.maps import CalibrationReport, EditReport
+from tfa.maps.base_map import BaseMap
+from tfa.maps.query import ReadOnlyMap
+from tfa.maps.records import ImageRecord
+from tfa.maps.store import StoreMap
+from tfa.maps.verification import QueryParams
+from tfa.photos.find_positions import read_photo_position
+from tfa.service.edits import NewPhoto, encoded_photos
+from tfa.service.metrics import Metrics
+from tfa.service.photo_files import file_of
+from tfa.service.problems import Refused
+from tfa.service.served import Served
+from tfa.service.settings import ServiceSettings
+from tfa.service.shared_encoder import SharedEncoder
+
+_T = TypeVar("_T")
+_FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST
+
+
+class LiveStoreMap(Served):
+    """The store's map, looked at again by itself: what another replica edits is seen within a second."""
+
+    def __init__(
+        self, store_map: StoreMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
+    ) -> None:
+        self.map = StoreMap(store_map.store, store_map.name, store_map.url, encoder, store_map.patch_cache)
+        self.map.cache, self.map.notes = store_map.cache, list(store_map.notes)
+        self._model = self.map.view.header.encoder["fingerprint"]  # opened before it is promised
+        super().__init__(store_map.name, encoder, settings, metrics)
+
+    @property
+    def current_map(self) -> BaseMap:
+        if self.map.view.header.encoder["fingerprint"] != self._model:
+            raise BadMap(f"{self.name} was built again with another encoder; start the service again")
+        return self.map
+
+    @property
+    def count(self) -> int:
+        return self.map.last_seen.count
+
+    @property
+    def revision(self) -> int:
+        return self.map.last_seen.revision
+
+    @property
+    def path_name(self) -> str:
+        return self.name
+
+    @property
+    def trouble(self) -> str | None:
+        try:
+            self.current_map  # noqa: B018  # looks at the header
+        except TfaError as error:
+            return error.public
+        return None
+
+    def prepare(self) -> None:
+        self.map.prepare()
+
+    def check(self, question: QueryParams) -> None:
+        if question.candidates is not None:
+            RerankSpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the store
+
+    def no_cameras(self) -> Refused:
+        sentence = "needs the scores of all images, and a store gives the best; query without a camera"
+        return Refused(409, f"{self.name} is in a store and remembers no cameras: adapting to a camera {sentence}")
+
+    def info(self) -> dict[str, Any]:
+        return self.map.info()
+
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        name_filter, shown, matching = name_filter.casefold(), list[ImageRecord](), 0
+        for record in self.map.records():
+            if name_filter and name_filter not in Path(record.path).name.casefold():
+                continue
+            if offset <= matching < offset + limit:
+                shown.append(record)
+            matching += 1
+            if not name_filter and matching >= offset + limit:
+                return len(self.map), shown
+        return matching, shown
+
+    def record(self, image_id: int) -> ImageRecord | None:
+        return self.map.record(image_id)
+
+    def placed(self) -> list[ImageRecord]:
+        return [record for record in self.map.records() if record.position is not None]
+
+    def photo(self, record: ImageRecord) -> bytes:
+        content = self.map.store.read(self._key(record.digest))
+        return content if content is not None else file_of(record, None)
+
+    def _key(self, digest: str) -> str:
+        return f"{self.name}/{_FOLDER}/{digest}"
+
+    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
+        return self.map.view.content, self.map.sample()
+
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+        raise Refused(501, f"matches are not explained for {self.name}: it is in a store, which keeps no tokens")
+
+    # --- edits --------------------------------------------------------------------------------------------------
+
+    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
+        before = self.map.view.content
+        result = change(self.map)
+        if self.map.view.content != before:
+            self._metrics.edits.labels(self.name, kind).inc()
+        return result, self.map.view.header.revision
+
+    def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
+        return self.edit("add", partial(self._add, photos, session=session))
+
+    def _add(self, photos: Sequence[NewPhoto], store_map: StoreMap, session: str | None) -> EditReport:
+        fresh: dict[str, NewPhoto] = {}
+        skipped: list[tuple[str, str]] = []
+        digests = [hashlib.sha256(photo.content).hexdigest() for photo in photos]
+        known = store_map.held(digests)
+        for digest, photo in zip(digests, photos, strict=True):
+            if digest in known:
+                skipped.append((photo.name, f"the map already holds this photo as image {known[digest]}"))
+            elif digest in fresh:
+                skipped.append((photo.name, f"it is the same photo as {fresh[digest].name}"))
+            else:
+                fresh[digest] = photo
+        if not fresh:
+            return EditReport([], [], skipped, [])
+        tokens = encoded_photos([photo.image for photo in fresh.values()], store_map.encoder)
+        records = []
+        for digest, photo in fresh.items():
+            store_map.store.put(self._key(digest), photo.content)
+            place = photo.position or read_photo_position(photo.content, photo.name)
+            records.append(ImageRecord(0, f"{_FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
+        report = store_map.add_records(tokens, records, session)
+        return EditReport(report.added, [], skipped, report.notes)
+
+    def calibrate(
+        self, files: Sequence[Path], name: str, score: bool | None, progress: Progress
+    ) -> tuple[CalibrationReport, dict[str, Any], int]:
+        apart = StoreMap(self.map.store, self.name, self.map.url, self.encoder)
+        apart.cache, apart.options = self.map.cache, EncoderOptions(batch_size=1, skip_bad=True)
+        before = dict(apart.state.database.decisions)
+        report = apart.calibrate(files, name, score=score, progress=progress)
+        self._metrics.edits.labels(self.name, "calibrate").inc()
+        self.map.prepare()  # which looks at the header
+        return report, before, self.map.view.header.revision

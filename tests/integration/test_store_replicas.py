@@ -1,0 +1,118 @@
+"""Several that ask and change one map in a real store at once: replicas of the service, and versions that change
+under those who ask."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import serving
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, photo
+from tests.maps.store.stores import new_name, place_of
+from tests.service.conftest import wait_until
+from tfa.client.client import Client
+from tfa.maps import PlaceMap
+from tfa.maps.store import StoreMap
+from tfa.service.settings import ServiceSettings
+
+pytestmark = pytest.mark.stores
+PLACES, SWITCHES, SECOND = 14, 10, 1.0
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+
+
+def town_of(folder, places):
+    for place in range(places):
+        photo(folder / f"@{place}@{place}@.png", place)
+    return PlaceMap.build(folder, head="second-order", encoder=FakeEncoder(), spec=SPEC)
+
+
+def test_an_edit_through_one_replica_is_seen_in_the_other_within_a_second(request, tmp_path):
+    url = f"{place_of('postgres', request)}/{new_name()}"
+    StoreMap.build_from(town_of(tmp_path / "town", PLACES), url, dims=64).close()
+    asked, new = photo(tmp_path / "q.png", 40, light=0.9), photo(tmp_path / "new.png", 40)
+    with ExitStack() as stack:
+        maps = [StoreMap.open(url, FakeEncoder()) for _ in range(2)]
+        served = [stack.enter_context(serving([one], ServiceSettings(port=0)))[0] for one in maps]
+        one, other = (stack.enter_context(Client(address)) for address in served)
+        before = other.query(asked, k=1)[0].id
+        assert one.add([new]).added == [PLACES]
+        time.sleep(SECOND)
+        assert other.query(asked, k=1)[0].id == PLACES != before
+        assert other.remove([PLACES]).removed == [PLACES]
+        time.sleep(SECOND)
+        assert one.query(asked, k=1)[0].id == before
+        assert (len(one.images()), one.info()["images"]) == (PLACES, PLACES)
+    for opened in maps:
+        opened.close()
+
+
+class Asker(threading.Thread):
+    """Asks until told to stop; remembers when it began to ask, and of which town the answer was."""
+
+    def __init__(self, url: str, dusk: Path, stop: threading.Event) -> None:
+        super().__init__()
+        self.map, self.dusk, self.stop = StoreMap.open(url, FakeEncoder()), dusk, stop
+        self.answers: list[tuple[float, set[str], int]] = []
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                began = time.monotonic()
+                hits = self.map.query(self.dusk, k=PLACES)
+                self.answers.append((began, {Path(hit.image).parent.name for hit in hits}, len(hits)))
+        except Exception as error:
+            self.error = error
+        finally:
+            self.map.close()
+
+    def first_after(self, moment: float) -> tuple[set[str], int]:
+        """What an answer that began after that moment was of."""
+
+        def later():
+            return [one[1:] for one in self.answers if one[0] > moment]
+
+        wait_until(lambda: bool(later()) or self.error is not None, seconds=60)
+        assert self.error is None, self.error
+        return later()[0]
+
+
+@pytest.mark.parametrize("kind", ["postgres"])  # LanceDB: tests/bench/test_scale.py, thirty switches: tfa bench scale
+def test_versions_switch_under_those_who_ask_and_no_answer_is_mixed_or_old(kind, request, tmp_path):
+    url = f"{place_of(kind, request)}/{new_name()}"
+    towns = {"first": town_of(tmp_path / "first", PLACES), "second": town_of(tmp_path / "second", PLACES - 3)}
+    sizes = {name: len(town.images) for name, town in towns.items()}
+    changed = StoreMap.build_from(towns["first"], url, dims=64)
+    dusk, stop, now = photo(tmp_path / "dusk.png", 5, light=0.8), threading.Event(), "first"
+    askers = [Asker(url, dusk, stop) for _ in range(2)]
+    for asker in askers:
+        asker.start()
+    try:
+        for number in range(SWITCHES):
+            now = "second" if now == "first" else "first"
+            if number % 5:
+                changed.rollback()
+            else:
+                StoreMap.build_from(towns[now], url, dims=64).close()
+            if number % 5 == 4:
+                done = time.monotonic()
+                for asker in askers:
+                    assert asker.first_after(done + SECOND) == ({now}, sizes[now])
+    finally:
+        stop.set()
+        for asker in askers:
+            asker.join()
+        changed.close()
+    assert [asker.error for asker in askers] == [None, None]
+    seen = [(folders, count) for asker in askers for _, folders, count in asker.answers]
+    assert {frozenset(folders) for folders, _ in seen} == {frozenset({"first"}), frozenset({"second"})}
+    assert all(count == sizes[next(iter(folders))] for folders, count in seen)

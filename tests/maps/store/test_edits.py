@@ -1,0 +1,185 @@
+"""Edits of a map in a store: by several at once, interrupted, and done again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import photo
+from tests.maps.store.conftest import PLACES, told
+from tests.maps.store.stores import memory_store
+from tfa.errors import StoreConflict, UnknownImage
+from tfa.maps.store import edits, versions
+from tfa.maps.store.header import Pending, claim_map, header_key, parse_header, read_moments
+from tfa.search.reduced import Moments
+from tfa.search.store import Where
+
+
+def sound(town):
+    """Do count and moments in the header equal what the collection holds?"""
+    view = town._versions.now(fresh=True)
+    vectors = np.concatenate([page.vectors for page in view.active.collection.pages()])
+    expected = Moments.of(vectors)
+    assert view.header.count == expected.count == view.active.moments.count
+    np.testing.assert_allclose(view.active.moments.second, expected.second, atol=1e-6)
+    assert not view.header.pending
+    return expected.count
+
+
+def test_an_edit_is_seen_by_others_when_they_look_again(town, another, tmp_path, monkeypatch):
+    other = another()
+    before = other.query(photo(tmp_path / "q.png", 40, light=0.9), k=1)
+    added = town.add([photo(tmp_path / "@1@2@.png", 40)]).added
+    monkeypatch.setattr(versions, "_LOOK_AGAIN", 0.0)  # half a second later
+    after = other.query(tmp_path / "q.png", k=1)
+    assert before[0].id != added[0] == after[0].id
+    assert len(other) == PLACES + 1
+    town.remove(added)
+    assert told(other.query(tmp_path / "q.png", k=1)) == told(before)
+    assert other.record(added[0]) is None
+    assert sound(town) == PLACES
+
+
+def test_a_photo_that_is_there_is_left_as_it_is_and_adding_twice_is_adding_once(town, tmp_path):
+    new = [photo(tmp_path / "new" / f"{place}.png", place) for place in (40, 41)]
+    first, again = town.add(new), town.add(new)
+    assert (first.added, again.added) == ([PLACES, PLACES + 1], [])
+    assert again.notes[0] == "already in the map and left as they are: 2"
+    assert sound(town) == PLACES + 2
+
+
+def test_editors_at_once_lose_nothing(town, another, tmp_path):
+    sets = [[photo(tmp_path / f"{e}" / f"{n}.png", 100 + 10 * e + n) for n in range(3)] for e in range(4)]
+    reports, errors = [], []
+
+    def edit(photos):
+        try:
+            reports.append(another().add(photos))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=edit, args=(photos,)) for photos in sets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert sorted(one for report in reports for one in report.added) == list(range(PLACES, PLACES + 12))
+    assert sound(town) == PLACES + 12
+
+
+@pytest.mark.parametrize("step", ["write", "swap"])
+def test_an_addition_that_was_killed_is_settled_by_the_next_edit(town, tmp_path, monkeypatch, step):
+    new = [photo(tmp_path / "new" / f"{place}.png", place) for place in (40, 41)]
+
+    def killed(*_given, **_named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(edits, "write_entries" if step == "write" else "_count_images", killed)
+        with pytest.raises(KeyboardInterrupt):
+            town.add(new)
+    pending = town._versions.now(fresh=True).header.pending
+    assert [edit.ids for edit in pending.values()] == [(PLACES, PLACES + 2)]
+    monkeypatch.setattr(edits, "ABANDONED", 0.0)  # a minute later
+    town.remove([0])
+    there = 2 if step == "swap" else 0
+    assert sound(town) == PLACES - 1 + there
+    town.add(new)
+    assert sound(town) == PLACES + 1
+
+
+def test_a_removal_that_was_killed_is_done_by_the_next_edit_and_seen_at_once(town, dusk, monkeypatch):
+    best = town.query(dusk, k=1)[0].id
+    collection = town.view.active.collection
+
+    def killed(_ids):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            town.remove([best])
+    assert collection.count() == PLACES
+    assert best not in [hit.id for hit in town.query(dusk, k=PLACES)]
+    assert town.record(best) is None
+    assert town.remove([best + 1]).removed == [best + 1]
+    with pytest.raises(UnknownImage):
+        town.remove([best])
+    monkeypatch.setattr(edits, "ABANDONED", 0.0)
+    edits.settle_edits(town._versions)
+    assert sound(town) == PLACES - 2
+
+
+def test_a_map_that_is_calibrated_is_not_edited_meanwhile(town, url, tmp_path):
+    with (
+        claim_map(memory_store(url), "town", "calibrated", url),
+        pytest.raises(StoreConflict, match=r"is being calibrated by process \d+ of .* since 0 min; try again"),
+    ):
+        town.add([photo(tmp_path / "new.png", 40)])
+    assert town.add([tmp_path / "new.png"]).added == [PLACES]
+
+
+def test_whoever_is_always_late_is_told_by_whom(town, monkeypatch):
+    store = town.store
+    real = store.swap
+
+    def busy(key, old, new):
+        if key == header_key("town") and old is not None:
+            header = parse_header(old, "town")
+            real(key, old, header.changed(editor="process 7 of elsewhere").to_bytes())
+            return False
+        return real(key, old, new)
+
+    monkeypatch.setattr(store, "swap", busy)
+    monkeypatch.setattr(edits, "_PAUSE", 0.0)
+    with pytest.raises(StoreConflict, match=r"edited by others 20 times \(last by process 7 of elsewhere"):
+        town.remove([1])
+
+
+def test_ids_are_given_once(town, tmp_path):
+    first = town.add([photo(tmp_path / "a.png", 40)]).added
+    town.remove(first)
+    assert town.add([photo(tmp_path / "b.png", 41)]).added == [first[0] + 1]
+
+
+def test_images_are_removed_by_path_and_by_id(town, tmp_path):
+    names = {record.id: record.path for record in town.records()}
+    gone = town.remove([tmp_path / "town" / "@3@3@.png", "@5@5@.png", 7]).removed
+    wanted = [one for one, path in names.items() if path.endswith(("/@3@3@.png", "/@5@5@.png")) or one == 7]
+    assert gone == sorted(wanted)
+    assert {record.id for record in town.records()} == set(names) - set(gone)
+
+
+def test_a_young_edit_of_another_is_not_settled(town):
+    view = town._versions.now(fresh=True)
+    pending = Pending("add", (PLACES, PLACES + 1), time.time(), "process 1 of elsewhere")
+    header = replace(view.header, pending={"x": pending}, next_id=PLACES + 1)
+    assert town.store.swap(header_key("town"), view.content, header.changed().to_bytes())
+    town.remove([2])
+    assert set(town._versions.now(fresh=True).header.pending) == {"x"}
+
+
+def test_moments_of_edits_do_not_pile_up(town, tmp_path):
+    for place in (40, 41, 42):
+        town.add([photo(tmp_path / f"{place}.png", place)])
+    header = town._versions.now(fresh=True).header
+    kept = [key for key in town.store.keys("town/") if "moments" in key]
+    assert kept == [header.moments]
+    assert read_moments(town.store, header.moments).count == PLACES + 3
+
+
+def test_sessions_filter_what_was_added_with_them(town, tmp_path, dusk):
+    night = town.add([photo(tmp_path / f"n{place}.png", place, light=0.9) for place in (5, 6)], session="night").added
+    town.use_encoder(town.options)
+    town._encoder = FakeEncoder()
+    assert {hit.id for hit in town.query(dusk, k=9, where=Where(("night",)))} == set(night)
+    assert town.query(dusk, k=9, where=Where(("nobody",))) == []
+    whole = {hit.id: hit for hit in town.query(dusk, k=99, rerank=False)}
+    for hit in town.query(dusk, k=9, where=Where(("night",)), rerank=False):
+        assert hit.score == whole[hit.id].score

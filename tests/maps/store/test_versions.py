@@ -1,0 +1,211 @@
+"""Versions of a map in a store: published all at once, taken back, tidied, claimed; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, photo
+from tests.maps.store.conftest import PLACES, told
+from tests.maps.store.stores import Flaky, memory_store
+from tfa.base.config import MapSpec
+from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
+from tfa.maps import PlaceMap
+from tfa.maps.query import ReadOnlyMap
+from tfa.maps.store import StoreMap, publish
+from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
+from tfa.maps.store.publish import Publisher
+
+
+def built(small, tmp_path):
+    """Another map of the same town."""
+    return PlaceMap.build(sorted((tmp_path / "town").iterdir())[:9], head="second-order", encoder=FakeEncoder(),
+                          spec=SPEC)  # fmt: skip
+
+
+def test_a_map_is_opened_by_its_url(town, url, dusk):
+    opened = PlaceMap.load(url, encoder=FakeEncoder())
+    assert isinstance(opened, StoreMap)
+    assert told(opened.query(dusk)) == told(town.query(dusk))
+    assert repr(opened) == (
+        f"<StoreMap {url}: 14 photos; encoder fake@28; second-order head (second-order, partial); no calibration; "
+        "answers not verified>"
+    )
+    info = opened.info()
+    assert (info["images"], info["positions"], info["sample"], info["dims"]) == (PLACES, PLACES, PLACES, 64)
+    assert (info["name"], info["previous"], info["store"]["store"]) == ("town", None, "memory")
+
+
+def test_a_map_that_is_built_again_appears_at_once_and_can_be_taken_back(small, town, url, dusk, tmp_path):
+    first, first_hits = town.view.header, told(town.query(dusk))
+    StoreMap.build_from(built(small, tmp_path), url, dims=64)
+    town.prepare()
+    assert len(town) == 9
+    assert told(town.query(dusk)) != first_hits
+    notes = town.rollback()
+    assert told(town.query(dusk)) == first_hits
+    assert town.view.header.version == first.version
+    assert notes[1].startswith("it holds 14 images, the other 9")
+    town.rollback()
+    assert len(town) == 9
+    assert town.view.header.next_id == PLACES  # an id is not given to another image
+
+
+def test_only_the_version_before_is_kept(small, town, url, tmp_path):
+    for _ in range(3):
+        StoreMap.build_from(built(small, tmp_path), url, dims=64)
+    header = town._versions.now(fresh=True).header
+    store = memory_store(url)
+    assert set(store.names("town__v")) == {header.collection, header.before.collection}
+    folders = {key.split("/")[1] for key in store.keys("town/v")}
+    assert folders == {f"v{header.version}", f"v{header.before.version}"}
+
+
+def test_a_map_without_a_version_before_is_not_taken_back(town):
+    with pytest.raises(BadMap, match="has no version before this one"):
+        town.rollback()
+
+
+def test_heads_that_no_collection_is_of_are_refused_until_they_answer(town, camera, dusk, tmp_path):
+    plain = told(town.query(dusk))
+    town.calibrate(camera, "night")
+    assert told(town.query(dusk, calibration="none")) == plain  # the version before is of it
+    town.add([photo(tmp_path / "far.png", 90)])
+    with pytest.raises(BadCalibration, match="one head at a time, now those of 'night'; let 'none' answer"):
+        town.query(dusk, calibration="none")
+    with pytest.raises(BadCalibration, match="there is no calibration 'noon'"):
+        town.query(dusk, calibration="noon")
+    assert town.activate(None) is None
+    assert told(town.query(dusk, k=1)) == plain[:1]
+
+
+def test_a_calibration_replaces_nothing_if_it_fails(town, camera, dusk, monkeypatch):
+    before = told(town.query(dusk))
+    monkeypatch.setattr(Publisher, "finish", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        town.calibrate(camera, "night")
+    assert told(town.query(dusk)) == before
+    assert town.store.names("town__v") == [town.view.header.collection]  # what was half built is dropped
+    assert town.calibrations == []
+
+
+def test_photos_of_the_map_do_not_calibrate_it(town, tmp_path):
+    town.add([photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(30, 36)])
+    with pytest.raises(BadCalibration, match="6 of 6 photos are in the map themselves"):
+        town.calibrate(tmp_path / "camera", "night")
+
+
+def test_two_builders_of_one_name_are_told_of_each_other(small, town, url):
+    with (
+        claim_map(memory_store(url), "town", "built", url),
+        pytest.raises(StoreConflict, match=r"town is being built by process \d+ of .* since 0 min; try again when"),
+    ):
+        StoreMap.build_from(small, url, dims=64)
+    StoreMap.build_from(small, url, dims=64)
+
+
+def test_an_abandoned_claim_is_taken_and_what_it_left_is_dropped(small, town, url):
+    store = memory_store(url)
+    long_ago = time.time() - 1.5 * ABANDONED
+    left = Builder("process 1 of elsewhere", "built", long_ago, long_ago, "x")
+    store.put(claim_key("town"), left.to_bytes())
+    store.create("town__v77", 64)
+    store.put("town/v77/skeleton/map.json", b"half")
+    StoreMap.build_from(small, url, dims=64)
+    assert "town__v77" not in store.names()
+    assert not store.keys("town/v77")
+
+
+def test_a_builder_that_was_taken_for_dead_publishes_nothing(small, town, url, dusk, monkeypatch):
+    store, before = memory_store(url), told(town.query(dusk))
+    publisher = Publisher(store, "town", url)
+    real = Publisher.finish
+
+    def late(self, *given, **named):
+        store.put(claim_key("town"), Builder("process 1 of elsewhere", "built", 0, time.time(), "y").to_bytes())
+        publisher._claim.renew()
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(Publisher, "finish", late)
+    with pytest.raises(StoreConflict, match="another builder has taken over"):
+        publish.publish_map(small, publisher, dims=64)
+    assert told(town.query(dusk)) == before
+
+
+def test_a_map_that_is_not_there_is_refused_with_those_that_are(town, url):
+    place = url.rpartition("/")[0]
+    with pytest.raises(BadMap, match=r"there is no map 'twn' .*there are town.*did you mean town\?"):
+        StoreMap.open(f"{place}/twn")
+
+
+def test_a_newer_format_is_refused(town, url):
+    store = memory_store(url)
+    newer = {**json.loads(store.read(header_key("town"))), "format_version": 99}
+    store.put(header_key("town"), json.dumps(newer).encode())
+    with pytest.raises(BadMap, match="this release reads tfa-engine-map 2; use a newer tfa-vpr"):
+        StoreMap.open(url)
+    store.put(header_key("town"), b"{not json")
+    with pytest.raises(BadMap, match="has no readable header"):
+        StoreMap.open(url)
+
+
+def test_a_document_that_is_missing_is_named(town, url):
+    store = memory_store(url)
+    store.erase(town.view.header.reduction)
+    with pytest.raises(BadMap, match="town/v1/reduction is missing in the store"):
+        StoreMap.open(url)
+
+
+def test_another_encoder_is_refused(town, url, dusk):
+    with pytest.raises(BadWeights, match="this map was built with fake@28"):
+        StoreMap.open(url, FakeEncoder(salt="other")).query(dusk)
+
+
+def test_a_map_of_the_papers_head_is_refused(tmp_path, small, url):
+    paper = PlaceMap.build(tmp_path / "town", head="paper", encoder=FakeEncoder(), spec=SPEC)
+    with pytest.raises(BadSpec, match="this one has the paper's; build it with --head judged"):
+        StoreMap.build_from(paper, url)
+
+
+def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path, small, url, dusk):
+    judged = PlaceMap.build(tmp_path / "town", head="judged", encoder=FakeEncoder(), spec=SPEC)
+    paper = PlaceMap.build(
+        tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(head="paper", storage="int7")
+    )
+    if judged.state.head.in_space:  # as if the judge had chosen residuals
+        other = replace(judged.state.database, stored=paper.state.head)
+        decisions = {**other.decisions, "representation": "hard"}
+        judged = ReadOnlyMap(replace(judged.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
+    town = StoreMap.build_from(judged, url, dims=64)
+    assert town.state.head.in_space
+    assert any("the judge chose hard residuals" in note for note in town.info()["notes"])
+    assert len(town.query(dusk, k=3)) == 3
+
+
+@pytest.mark.parametrize("call", ["follow", "refit"])
+def test_what_needs_every_row_is_refused(town, call):
+    with pytest.raises(BadSpec):
+        getattr(town, call)()
+
+
+def test_a_store_that_goes_away_is_named_and_comes_back(town, url, dusk):
+    store = Flaky(memory_store(url))
+    flaky = StoreMap(store, "town", url, FakeEncoder())
+    expected = told(flaky.query(dusk))
+    store.there = False
+    with pytest.raises(StoreUnavailable, match="flaky://here does not answer"):
+        flaky.query(dusk)
+    with pytest.raises(StoreUnavailable):
+        flaky.add([dusk])
+    store.there = True
+    assert told(flaky.query(dusk)) == expected
+
+
+def test_answers_do_not_depend_on_the_photos_beside_them(town, tmp_path):
+    photos = [photo(tmp_path / f"dusk{place}.png", place, light=0.8) for place in range(20)]
+    together = town.query_many(photos, k=4)
+    assert [told(answer.hits) for answer in together] == [told(town.query(one, k=4)) for one in photos]
