@@ -35,10 +35,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # The stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
 # Most modules are never imported: those that are get compiled then, all of them would take a minute now.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	-$(PIP) --upgrade 'pip>=25'
-	$(PIP) --no-compile -c constraints.txt -e '.[dev]'
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks
 	touch $@
 
 demo: $(VENV)/.installed

@@ -7,9 +7,9 @@ import json
 import pytest
 
 import tfa.encoders
-from tests.bench.test_sequence_study import few_seen  # noqa: F401
+from tests.benchmarks.test_sequence_study import few_seen  # noqa: F401
 from tests.cli.conftest import write_drive
-from tfa.bench.studies.sequences import TABLES, table_rows
+from tfa_bench.studies.sequences import TABLES, table_rows
 
 pytestmark = pytest.mark.slow
 

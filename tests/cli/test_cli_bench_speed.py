@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tfa.bench.speed import suite
-from tfa.bench.speed.result_line import Bar, Line, compared
+from tfa_bench.speed import suite
+from tfa_bench.speed.result_line import Bar, Line, compared
 
 
 @pytest.fixture

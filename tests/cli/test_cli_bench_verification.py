@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import tfa.bench.speed.verify
 import tfa.encoders
+import tfa_bench.speed.verify
 from tests.cli.conftest import write_drive
-from tfa.bench.matchers import contract
-from tfa.bench.matchers.contract import Matched
-from tfa.bench.studies import match_geometries as arrangements
-from tfa.bench.studies.verification_variants import VARIANTS
+from tfa_bench.matchers import contract
+from tfa_bench.matchers.contract import Matched
+from tfa_bench.studies import match_geometries as arrangements
+from tfa_bench.studies.verification_variants import VARIANTS
 
 PLACES = 7
 FUSIONS = [f"fusion-{weight}" for weight in (1, 2, 4, 8)]
@@ -127,12 +127,12 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         shape = {"candidates": 5, "patches": 529, "dimensions": 120, "bytes_per_image": 15870, "queries": 16}
         times = {"seconds": 2.5, "products_seconds": 2.0, "batch_seconds": 1.0, "batch_products_seconds": 1.0}
-        return tfa.bench.speed.verify.VerifyBenchmark(**shape, **times, threads=1, machine="m").to_dict()
+        return tfa_bench.speed.verify.VerifyBenchmark(**shape, **times, threads=1, machine="m").to_dict()
 
 
 def test_verify_passes_on_what_it_is_given(run, monkeypatch):
     given = {}
-    monkeypatch.setattr(tfa.bench.speed.verify, "run_verify_benchmark", lambda **words: given.update(words) or Result())
+    monkeypatch.setattr(tfa_bench.speed.verify, "run_verify_benchmark", lambda **words: given.update(words) or Result())
     assert run("bench", "verify", "--quiet").stdout == "ratio 1.25\n"
     assert given == {
         "candidates": 20, "patches": 529, "dimensions": 128, "small": False, "queries": 16, "threads": 2,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tfa.base.config import EncoderOptions
-from tfa.bench.load_test import run as serving
-from tfa.bench.load_test.run import Latency, ServingBenchmark
 from tfa.cli import serve as verb
 from tfa.service import app
 from tfa.service import server as running
+from tfa_bench.load_test import run as serving
+from tfa_bench.load_test.run import Latency, ServingBenchmark
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from tfa.bench.speed.calibrate import CalibrateBenchmark
-from tfa.bench.speed.fit import FitBenchmark
 from tfa.method.controllers.decisions import Decisions
+from tfa_bench.speed.calibrate import CalibrateBenchmark
+from tfa_bench.speed.fit import FitBenchmark
 
 THREE = (0.1, 0.2, 0.3)
 DECIDED = Decisions(
@@ -37,8 +37,8 @@ def called(monkeypatch):
     calls = {}
     for module, name in (
         ("tfa.demo.run", "run_demo"),
-        ("tfa.bench.speed.fit", "run_fit_benchmark"),
-        ("tfa.bench.speed.calibrate", "run_calibrate_benchmark"),
+        ("tfa_bench.speed.fit", "run_fit_benchmark"),
+        ("tfa_bench.speed.calibrate", "run_calibrate_benchmark"),
     ):
         fake = ModuleType(module)
         setattr(fake, name, lambda *args, name=name, **given: calls.update({name: (args, given)}) or Result(name))

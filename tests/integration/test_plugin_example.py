@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from tests.fakes import random_image
 from tfa.base.config import MapSpec
 from tfa.base.entry_points import load_plugin, plugin_names
-from tfa.bench.datasets.load import layout_names, layout_of
-from tfa.bench.heads.catalogue import head_card, names
-from tfa.bench.records import Record, find_records
 from tfa.cli.app import app
 from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.brought import brought_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
+from tfa_bench.datasets.load import layout_names, layout_of
+from tfa_bench.heads.catalogue import head_card, names
+from tfa_bench.records import Record, find_records
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ def test_a_broken_distribution_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("entry", "told"),
-    [("json:loads", "must be a HeadCard of that name"), ("tfa.bench.heads.peers.ria:CARDS", "must be a HeadCard")],
+    [("json:loads", "must be a HeadCard of that name"), ("tfa_bench.heads.peers.ria:CARDS", "must be a HeadCard")],
 )
 def test_a_head_that_is_no_head_is_refused(tmp_path, monkeypatch, entry, told):
     write_distribution(tmp_path, "wrong", {"tfa.heads": {"odd": entry}})

@@ -11,16 +11,16 @@ import pytest
 
 import tfa
 from tfa.base.config import MapSpec
-from tfa.bench.heads.contract import Photos
-from tfa.bench.heads.own_heads import RetrieverHead
-from tfa.bench.heads.spectral import CONTROLS, under_control
-from tfa.bench.rank import mean_recall
 from tfa.demo.run import SHOWN, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
 from tfa.exports import compiled_map, query_vectors, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
+from tfa_bench.heads.contract import Photos
+from tfa_bench.heads.own_heads import RetrieverHead
+from tfa_bench.heads.spectral import CONTROLS, under_control
+from tfa_bench.rank import mean_recall
 
 pytestmark = pytest.mark.encoder
 

@@ -7,7 +7,6 @@ import pytest
 
 from tests.maps.conftest import reopened
 from tfa.base.config import HeadSpec
-from tfa.bench.speed.synthetic_states import DECISIONS, EVIDENCE
 from tfa.maps.folder import writer
 from tfa.maps.records import ImageRecord
 from tfa.maps.space_terms import over_spaces
@@ -21,6 +20,7 @@ from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
+from tfa_bench.speed.synthetic_states import DECISIONS, EVIDENCE
 
 CHANNELS, DIRECTIONS = 384, 128
 WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2

@@ -9,13 +9,13 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
-from tfa.bench.speed.synthetic_maps import synthetic_head
-from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.photos.images import as_rgb
 from tfa.search.quantised_rows import QuantisedRows
+from tfa_bench.speed.synthetic_maps import synthetic_head
+from tfa_bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 
 pytestmark = pytest.mark.slow
 

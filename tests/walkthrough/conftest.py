@@ -55,7 +55,6 @@ def newcomer(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     shutil.copytree(drawn, work)
     monkeypatch.chdir(work)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    import tfa.bench.run
     import tfa.maps.asking
     import tfa.maps.place_map  # noqa: F401
 

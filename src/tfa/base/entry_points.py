@@ -1,5 +1,5 @@
-"""What other distributions bring: objects by name, under the entry points `tfa.encoders`, `tfa.engines`, `tfa.heads`
-and `tfa.layouts`.
+"""What other distributions bring: objects by name, under the entry points `tfa.encoders`, `tfa.engines`, `tfa.heads`,
+`tfa.layouts` and `tfa.commands`.
 
     [project.entry-points."tfa.heads"]
     brightness = "my_package.heads:BRIGHTNESS"
@@ -15,7 +15,7 @@ from typing import Any
 
 from tfa.errors import BadPlugin
 
-GROUPS = ("tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts")
+GROUPS = ("tfa.commands", "tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts")
 
 
 def plugin_names(group: str, taken: Collection[str] = ()) -> list[str]:
@@ -40,6 +40,12 @@ def load_plugin(group: str, name: str, taken: Collection[str] = ()) -> Any | Non
 def plugin_source(group: str, name: str) -> str:
     """The distribution that brings a name, and its version."""
     return source_of(_plugins(group, ())[name])
+
+
+def plugin_summary(group: str, name: str) -> str:
+    """What the distribution that brings a name says of itself, in one line."""
+    dist = _plugins(group, ())[name].dist
+    return "" if dist is None else str(dist.metadata["Summary"] or "")
 
 
 def source_of(entry: EntryPoint) -> str:

@@ -89,7 +89,7 @@ def get(
     quiet: options.Quiet = False,
 ) -> None:
     """Fetch the weights of an encoder once, so that later work needs no network."""
-    from tfa.bench.heads.peers import mobile_sam
+    from tfa_bench.heads.peers import mobile_sam
 
     if name == mobile_sam.NAME:
         say(f"weights of {name}: {mobile_sam.get_mobile_sam(wants_progress(quiet))}")

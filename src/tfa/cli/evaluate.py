@@ -13,9 +13,9 @@ from tfa.cli import options
 from tfa.cli.console import console, counted, delivered, note, open_table, say, show_notes
 
 if TYPE_CHECKING:
-    from tfa.bench.evaluation.judgement import Judgement, Run
-    from tfa.bench.evaluation.numbers import RunNumbers
-    from tfa.bench.evaluation.of_map import MapEvaluation
+    from tfa_bench.evaluation.judgement import Judgement, Run
+    from tfa_bench.evaluation.numbers import RunNumbers
+    from tfa_bench.evaluation.of_map import MapEvaluation
 
 FOLDED = ("query", "answer", "a true image")
 
@@ -93,10 +93,10 @@ def evaluate(
 
     A query that cannot be read, or whose place the truth does not tell, is left out and reported.
     """
-    from tfa.bench.evaluation import saved
-    from tfa.bench.evaluation.of_map import evaluate_map, heads_of
-    from tfa.bench.evaluation.truth import check_truth, read_truth
     from tfa.cli.query import expanded
+    from tfa_bench.evaluation import saved
+    from tfa_bench.evaluation.of_map import evaluate_map, heads_of
+    from tfa_bench.evaluation.truth import check_truth, read_truth
 
     check_truth(truth, radius)
     for file in (html, out):
@@ -133,8 +133,8 @@ def _report_left_out(evaluation: MapEvaluation) -> None:
 
 def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     """One row for each head, then the worst mistakes of the one that answers."""
-    from tfa.bench.evaluation.numbers import change_of, numbers_of
-    from tfa.bench.evaluation.summary import facts_of, metres_row, row_of
+    from tfa_bench.evaluation.numbers import change_of, numbers_of
+    from tfa_bench.evaluation.summary import facts_of, metres_row, row_of
 
     say(judgement.title, style="bold")
     for fact in facts_of(judgement):
@@ -179,7 +179,7 @@ def _show_rows(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: int) -> None:
-    from tfa.bench.evaluation.summary import short_names
+    from tfa_bench.evaluation.summary import short_names
 
     asked = [query.query for query in judgement.queries]
     lists = [list(judgement.images), asked]
@@ -213,9 +213,9 @@ def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:
 
 
 def write_page(path: Path, evaluation: MapEvaluation, judgement: Judgement, *, progress: bool) -> None:
-    from tfa.bench.evaluation.numbers import numbers_of
-    from tfa.bench.evaluation.summary import facts_of, table_of
-    from tfa.bench.explorer.page import write_explorer
+    from tfa_bench.evaluation.numbers import numbers_of
+    from tfa_bench.evaluation.summary import facts_of, table_of
+    from tfa_bench.explorer.page import write_explorer
 
     table = table_of([(run, numbers_of(judgement, run)) for run in judgement.runs])
     facts = [*facts_of(judgement), *evaluation.notes]

@@ -10,10 +10,6 @@ from typing import Any
 
 from tfa.base.config import MapSpec
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.heads.catalogue import head_card
-from tfa.bench.heads.contract import Calibratable, Fitted, Photos, Shared
-from tfa.bench.heads.own_heads import RetrieverHead
-from tfa.bench.rank import mean_recall
 from tfa.demo.match_pictures import draw_match_pictures
 from tfa.demo.report import write_report
 from tfa.demo.town import Town, render_town
@@ -26,6 +22,10 @@ from tfa.photos.find_positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow
+from tfa_bench.heads.catalogue import head_card
+from tfa_bench.heads.contract import Calibratable, Fitted, Photos, Shared
+from tfa_bench.heads.own_heads import RetrieverHead
+from tfa_bench.rank import mean_recall
 
 KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.judged_queries import made_judgement
-from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.benchmarks.judged_queries import made_judgement
+from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthetic_truth
 from tests.faults.files.targets import COMPRESSED_JSON, PLAIN_JSON, Target, files_below
 from tfa.base.files import write_json
-from tfa.bench.evaluation.numbers import numbers_of
-from tfa.bench.evaluation.of_map import MapEvaluation
-from tfa.bench.evaluation.saved import set_beside, to_dict
-from tfa.bench.evaluation.summary import table_of
-from tfa.bench.evaluation.truth import QueryTruth
-from tfa.bench.explorer.content import page_content
-from tfa.bench.explorer.page import embedded_json
-from tfa.bench.records import Record, Truth, find_records, record_path
 from tfa.encoders.released_words import load_vocabulary
 from tfa.photos.find_positions import find_positions
+from tfa_bench.evaluation.numbers import numbers_of
+from tfa_bench.evaluation.of_map import MapEvaluation
+from tfa_bench.evaluation.saved import set_beside, to_dict
+from tfa_bench.evaluation.summary import table_of
+from tfa_bench.evaluation.truth import QueryTruth
+from tfa_bench.explorer.content import page_content
+from tfa_bench.explorer.page import embedded_json
+from tfa_bench.records import Record, Truth, find_records, record_path
 
 
 def positions(name: str, folder: Path) -> Target:

@@ -18,23 +18,23 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bench.datasets.trees import with_npy_header
-from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.benchmarks.datasets.trees import with_npy_header
+from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthetic_truth
 from tests.encoders.tiny import TINY
 from tests.faults.conftest import Campaign
 from tfa.base.files import BadFile, map_tensors
-from tfa.bench import array_json
-from tfa.bench.array_json import BadRecord, pack, read_packed
-from tfa.bench.datasets.files import BadDataset
-from tfa.bench.datasets.layouts.gt_npy import read_positives as read_pairs
-from tfa.bench.datasets.layouts.safe_pickle import load_object_array
-from tfa.bench.datasets.layouts.text_tables import read_table
-from tfa.bench.datasets.matching import read_positives
-from tfa.bench.records import Record, Truth
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError
 from tfa.photos.positions import read_positions_csv
+from tfa_bench import array_json
+from tfa_bench.array_json import BadRecord, pack, read_packed
+from tfa_bench.datasets.files import BadDataset
+from tfa_bench.datasets.layouts.gt_npy import read_positives as read_pairs
+from tfa_bench.datasets.layouts.safe_pickle import load_object_array
+from tfa_bench.datasets.layouts.text_tables import read_table
+from tfa_bench.datasets.matching import read_positives
+from tfa_bench.records import Record, Truth
 
 MEMORY, SECONDS = 1 << 30, 60
 DEEP = 20_000

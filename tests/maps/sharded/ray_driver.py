@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tfa.bench.scale.ray_cluster import Cluster, paths
+from tfa_bench.scale.ray_cluster import Cluster, paths
 
 
 class RayDriver:

@@ -1,0 +1,192 @@
+"""Heads whose first candidates are ordered again by verification (ours, beyond the paper).
+
+…-v          if verification is admitted, without labels; else the scores are the head's own
+…-v-always   whether or not it would be admitted
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import backend_for
+from tfa.base.config import Candidates, VerifySpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.own_scores import OwnScores
+from tfa.method.evidence.rows import EPSILON
+from tfa.method.head import ENSEMBLE, Head
+from tfa.method.second_order_head import SecondOrderHead
+from tfa.verification import matching
+from tfa.verification.admission import (
+    CANDIDATES,
+    CONSTRUCTION,
+    VerificationEvidence,
+    evenly_spaced,
+    judge,
+    judge_on_database,
+    judge_on_target,
+    shortlist,
+)
+from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_candidates, rerank
+from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa_bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.second_order import second_order_card
+from tfa_bench.studies.patch_pairs import PatchPairs, known_grid
+
+_NAME = re.compile(r"(.+)-v(-always)?")
+
+
+def lifted(scores: np.ndarray, images: np.ndarray, ordering: np.ndarray) -> np.ndarray:
+    """The row `m` with some images above all others, in the order they are given in; `ordering` falls.
+
+    An image's score is the row's highest plus its lead over the last of them, in the row's deviations: how far the best
+    stands out of the row then says how far its evidence does.
+    """
+    row = np.array(scores, np.float64)
+    values = row.max() + (row.std() + EPSILON) * (ordering - ordering[-1])
+    for i in reversed(range(len(values) - 1)):  # two that are equal, or that rounding made so, keep their order
+        values[i] = max(values[i], np.nextafter(values[i + 1], np.inf))
+    row[images] = values
+    return row
+
+
+@dataclass(frozen=True)
+class VerifiedHead:
+    """A head, and what is known of its verification."""
+
+    base: RetrieverHead
+    pairs: PatchPairs
+    always: bool
+    admission: VerificationEvidence | None = None  # None: nothing was to be decided, or not yet
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return self.base.replicas
+
+    @property
+    def saw(self) -> str:
+        return self.base.saw
+
+    @property
+    def used(self) -> bool:
+        return self.always or (self.admission is not None and self.admission.admitted)
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        judged = {} if self.admission is None else self.admission.to_dict()
+        return {**self.base.decisions, "verification": {"used": self.used, "always": self.always, **judged}}
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        return self.scores_and_confidence(queries, replica)[0]
+
+    def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """What a map would answer, and how sure it would be; None where nothing is verified."""
+        scores = self.base.scores(queries, replica)
+        if not self.used or not len(queries):
+            return scores, None
+        own = OwnScores(self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica)))
+        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, own)
+
+    def calibrate(self, target: Photos) -> Fitted:
+        calibrated = self.base.calibrate(target)
+        assert isinstance(calibrated, RetrieverHead)
+        admission = None if self.always else judged_on_target(calibrated, target.tokens, self.pairs)
+        return VerifiedHead(calibrated, self.pairs, self.always, admission)
+
+
+def verified(
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, own: OwnScores
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
+
+    A row of equal scores stays as it is: it ranks nothing.
+    """
+    ranked = rerank(scores, max(most_candidates(candidates), FIRST), candidates, comparison)
+    equal = scores.max(axis=1) == scores.min(axis=1)
+    return reordered(scores, ranked), np.where(equal, 0.0, confidence_of(ranked, own, 1)[0][:, 0])
+
+
+def reordered(scores: np.ndarray, ranked: Verified) -> np.ndarray:
+    """Scores `q m` whose order is that of `ranked`; a row of equal scores stays as it is."""
+    result = np.array(scores, np.float64, order="C")
+    for index in np.flatnonzero(scores.max(axis=1) != scores.min(axis=1)):
+        compared = ranked.matches[index] != UNVERIFIED
+        result[index] = lifted(result[index], ranked.indices[index, compared], ranked.ordering[index, compared])
+    return result
+
+
+def judged_on_database(
+    base: RetrieverHead, database: Tokens, pairs: PatchPairs, progress: Progress | None = None
+) -> VerificationEvidence:
+    """Is verification admitted by the database's own images?"""
+    spec = pairs.spec
+    if isinstance(base.retriever, (Head, SecondOrderHead)):
+        return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
+    # A dual head keeps no pseudo scores.
+    duplicates = base.retriever.scorer(CONSTRUCTION).duplicates
+    scores_of = lambda photos: base.retriever.scores(photos, CONSTRUCTION)  # noqa: E731
+    return judged_by_hiding(scores_of, duplicates, database, pairs, progress)
+
+
+def judged_by_hiding(
+    scores_of: Callable[[Tokens], np.ndarray],
+    duplicates: np.ndarray | None,
+    database: Tokens,
+    pairs: PatchPairs,
+    progress: Progress | None = None,
+) -> VerificationEvidence:
+    """The same of any head: images are scored as queries, each with itself and its duplicates hidden."""
+    chosen = evenly_spaced(len(database), pairs.spec.max_pseudo)
+    first = np.arange(len(database)) if duplicates is None else duplicates
+    row, column = np.nonzero(first[chosen][:, None] == first[None, :])
+    ranked = shortlist(scores_of(database.select(chosen)), (row, column), 2 * CANDIDATES)
+    return judge(ranked, lambda row, images: pairs.among(int(chosen[row]), images), "pseudo queries", progress)
+
+
+def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
+    """Is verification admitted by the photos the head was calibrated on?"""
+    retriever: Any = base.retriever  # single or dual: both have scores
+    compared = pairs.of(target)
+    evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
+    return judge_on_target(retriever, target, evidence)
+
+
+def verified_card(name: str) -> HeadCard | None:
+    """The card of a name of the family above; None if it is not one."""
+    match = _NAME.fullmatch(name)
+    base = None if match is None else retriever_card(match[1]) or second_order_card(match[1])
+    if match is None or base is None:
+        return None
+    always = bool(match[2])
+    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **VerifySpec().to_dict()}
+    return dataclasses.replace(
+        base,
+        name=name,
+        title=f"{base.title} +V" + (", always" if always else ""),
+        fit=_fit(base, always),
+        settings={**base.settings, "verification": settings},
+        stages=tuple(dict.fromkeys((*base.stages, "verification"))),
+        note=OURS,
+    )
+
+
+def _fit(card: HeadCard, always: bool) -> Fit:
+    def fit(database: Photos, shared: Shared) -> Fitted:
+        known_grid(database.tokens)
+        pairs = patch_pairs(database, shared)
+        assert pairs is not None
+        base = card.fit(database, shared)
+        assert isinstance(base, RetrieverHead)
+        # A head that calibrates is judged by its calibration photos, when it has them.
+        if always or card.plan.calibrates:
+            return VerifiedHead(base, pairs, always)
+        return VerifiedHead(base, pairs, always, judged_on_database(base, database.tokens, pairs, shared.progress))
+
+    return fit
