@@ -1,5 +1,5 @@
 # Each of these does all the set-up on a fresh machine with Python 3.11+ and pip:
-#   make demo        renders a small town, maps it, recognises places in it
+#   make demo        maps sample photos of a town, recognizes places in it
 #   make check       everything a change must pass, as CI runs it
 #   make test        the tests alone
 #   make test-fast   without those that need a browser, a killed process, real weights or much time

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tfa.evaluate.judgement import Z_SCORE
 from tfa_bench.protocols import NO_CALIBRATION, budget
-from tfa_bench.records import Z_SCORE, Record, ScoreSample, Truth, record_path
+from tfa_bench.records import Record, ScoreSample, Truth, record_path
 
 NOTHING = 65535  # of rankings held as uint16
 OTHERS = 5  # images from here on fill rankings; positives come before them

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.benchmarks.synthetic_records import NOTHING, ranking, synthetic_record, synthetic_truth, written
+from tfa.evaluate.judgement import Z_SCORE
 from tfa_bench.array_json import BadRecord, pack, read_packed, unpack, write_packed
 from tfa_bench.ranking_codes import pack_rankings, unpack_rankings
-from tfa_bench.records import TRUTH_FILE, Z_SCORE, Record, ScoreSample, Truth, find_records, record_path, truth_of
+from tfa_bench.records import TRUTH_FILE, Record, ScoreSample, Truth, find_records, record_path, truth_of
 
 TRUTH = synthetic_truth([[0], [], [0, 3]], conditions={"day": [0, 1], "night": [2]})
 ROWS = [[[ranking([0])], [[NOTHING] * 4]], [[[NOTHING] * 4], [ranking([1])]], [[ranking([3])], [ranking([2, 0])]]]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.benchmarks.rigged import PLACES, Rigged, numbers_of, only_record, rigged
 from tfa.errors import BadSpec
+from tfa.evaluate.judgement import PROBABILITY, Z_SCORE
 from tfa_bench import provenance
 from tfa_bench.array_json import read_packed
 from tfa_bench.heads.catalogue import head_card
@@ -17,7 +18,7 @@ from tfa_bench.metrics.scored import score
 from tfa_bench.protocols import NO_CALIBRATION, budget
 from tfa_bench.provenance import revisions
 from tfa_bench.rank import in_few_bits
-from tfa_bench.records import PROBABILITY, Z_SCORE, Record, find_records
+from tfa_bench.records import Record, find_records
 from tfa_bench.run import run_heads
 
 

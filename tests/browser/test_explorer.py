@@ -19,10 +19,10 @@ from tests.benchmarks.synthetic_records import named, synthetic_record, syntheti
 from tests.browser.conftest import PHONE
 from tests.browser.steps import drawing
 from tests.browser.test_access import CONTRASTS, UNNAMED
+from tfa.evaluate.explorer import UPLOT, write_explorer
+from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.photos.positions import Position
 from tfa.report.html import Table, TableRow
-from tfa_bench.evaluation.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
-from tfa_bench.explorer.page import UPLOT, write_explorer
 
 QUERIES, IMAGES = 25, 30
 LEVELS = "rows => rows.map(row => JSON.parse(document.getElementById('content').textContent).runs[0].answers[row][0])"

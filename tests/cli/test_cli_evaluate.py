@@ -128,7 +128,7 @@ def test_records_become_a_page(run, tmp_path, monkeypatch):
 
 def test_many_photos_lie_in_a_folder_beside_the_page(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tfa_bench.explorer.photos.INSIDE", 10)
+    monkeypatch.setattr("tfa.evaluate.explorer.INSIDE", 10)
     _, truth = write_town(Path("results"))
     write_photos(Path("photos"), truth)
     Path("page_files").mkdir()

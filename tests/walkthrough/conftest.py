@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder
-from tfa.demo.town import render_town
+from town.traverses import render_town
 
 REFERENCES, QUERIES = 16, 10
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress
+from tfa.evaluate.judgement import PROBABILITY, Z_SCORE
+from tfa.evaluate.metrics import Positives, recall_at
 from tfa.method.evidence.rows import row_facts
 from tfa.search.ties import top_k
 from tfa_bench.heads.contract import Confident, Fitted, InOrder, Photos
-from tfa_bench.metrics.measures import Positives, recall_at
 from tfa_bench.protocols import Fold, Split
-from tfa_bench.records import PROBABILITY, Z_SCORE, ScoreSample
+from tfa_bench.records import ScoreSample
 
 QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
 KEPT_BITS = 16  # of a confidence in float32: sign, exponent and 7 of its mantissa, two digits

@@ -24,7 +24,6 @@ from tfa_bench.ranking_codes import pack_rankings, smallest, unpack_rankings
 
 FORMAT, VERSION = "tfa-record", 1
 SUFFIX = ".json.xz"
-Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
 LABELS = "labels"  # what a trained system saw, elsewhere
 TRUTH_FORMAT = "tfa-dataset"
 TRUTH_FILE = "dataset.json"

@@ -1,5 +1,5 @@
 """What other distributions bring: objects by name, under the entry points `tfa.encoders`, `tfa.engines`, `tfa.heads`,
-`tfa.layouts` and `tfa.commands`.
+`tfa.layouts`, `tfa.commands` and `tfa.weights`.
 
     [project.entry-points."tfa.heads"]
     brightness = "my_package.heads:BRIGHTNESS"
@@ -15,7 +15,7 @@ from typing import Any
 
 from tfa.errors import BadPlugin
 
-GROUPS = ("tfa.commands", "tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts")
+GROUPS = ("tfa.commands", "tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts", "tfa.weights")
 
 
 def plugin_names(group: str, taken: Collection[str] = ()) -> list[str]:

@@ -24,13 +24,13 @@ class PluginCommands(TyperGroup):
     """A group of commands whose module is imported when its commands are needed, not to list it in the help."""
 
     def __init__(self, name: str, *, summary: str, installed: bool) -> None:
-        self._installed = installed
+        self.installed = installed
         self._loaded: TyperGroup | None = None
         super().__init__(name=name, help=summary, hidden=not installed)
 
     @property
     def commands(self) -> Any:
-        return self.load().commands if self._installed else {}
+        return self.load().commands if self.installed else {}
 
     @commands.setter
     def commands(self, _: Any) -> None:
@@ -40,7 +40,7 @@ class PluginCommands(TyperGroup):
         """Import the commands."""
         if self._loaded is None:
             assert self.name is not None
-            if not self._installed:
+            if not self.installed:
                 raise MissingExtra(f"tfa {self.name} is not installed; install with: {_INSTALL[self.name]}")
             app = load_plugin(GROUP, self.name)
             if not isinstance(app, typer.Typer):

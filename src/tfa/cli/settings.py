@@ -91,7 +91,8 @@ class Settings:
             )
         made: dict[str, Any] = {}
         for verb, command in group.commands.items():
-            if isinstance(command, PluginCommands) and verb != context.invoked_subcommand:
+            named = verb in table or verb == context.invoked_subcommand
+            if isinstance(command, PluginCommands) and not (command.installed and named):
                 continue  # looking at its options would import it
             own = table.get(verb, {})
             if hasattr(command, "commands"):

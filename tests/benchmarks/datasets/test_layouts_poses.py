@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfa.evaluate.distances import earth_points
 from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts import camera, uav_visloc
-from tfa_bench.datasets.layouts.earth import earth_points, east_and_north
+from tfa_bench.datasets.layouts.uav_visloc import east_and_north
 
 UNTURNED = "1 0 0\n0 1 0\n0 0 1"
 QUARTER = "0 -1 0\n1 0 0\n0 0 1"  # 90 degrees about z

@@ -26,6 +26,8 @@ from tfa.base.files import BadFile, map_tensors
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError
+from tfa.evaluate.ground_truth import read_positives
+from tfa.evaluate.judgement import BadEvaluation
 from tfa.photos.positions import read_positions_csv
 from tfa_bench import array_json
 from tfa_bench.array_json import BadRecord, pack, read_packed
@@ -33,7 +35,6 @@ from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts.gt_npy import read_positives as read_pairs
 from tfa_bench.datasets.layouts.safe_pickle import load_object_array
 from tfa_bench.datasets.layouts.text_tables import read_table
-from tfa_bench.datasets.matching import read_positives
 from tfa_bench.records import Record, Truth
 
 MEMORY, SECONDS = 1 << 30, 60
@@ -122,9 +123,9 @@ def deep_rankings(values: dict[str, Any]) -> None:
 
 
 CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
-    "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadDataset, "nested too deep"),
+    "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadEvaluation, "nested too deep"),
     "nested truth": ("dataset.json", text("[" * DEEP), lambda p: Truth.read(p.parent), BadRecord, "nested too deep"),
-    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadDataset, "too large a number"),
+    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadEvaluation, "too large a number"),
     "record of nests": (
         "r.json.xz", lambda p: p.write_bytes(lzma.compress(b"[" * DEEP)), Record.read, BadRecord, "nested too deep",
     ),
@@ -269,5 +270,5 @@ def test_a_compressed_record_is_not_expanded_beyond_its_bound(tmp_path: Path, mo
 def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "p.json", "wb") as file:
         file.truncate(10**12)  # a hole, which takes no room
-    with within_bounds(), pytest.raises(BadDataset, match=r"p\.json.*larger than the 128,000,000 bytes"):
+    with within_bounds(), pytest.raises(BadEvaluation, match=r"p\.json.*larger than the 128,000,000 bytes"):
         read_positives(tmp_path / "p.json")

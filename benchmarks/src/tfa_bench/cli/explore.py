@@ -37,15 +37,14 @@ def explore(
     """
     options.check_writable(out)
 
-    from tfa_bench.evaluation.of_records import judge_records
-    from tfa_bench.evaluation.summary import facts_of
-    from tfa_bench.explorer.page import write_explorer
+    from tfa.evaluate.explorer import describe_judgement, write_explorer
+    from tfa_bench.judge_records import judge_records
     from tfa_bench.metrics.summary import table_of_scores
 
     judged = judge_records(records, heads=head or (), photos=photos, split=split)
     for text in judged.notes:
         note(text)
-    facts = [*facts_of(judged.judgement), *judged.notes]
+    facts = [*describe_judgement(judged.judgement), *judged.notes]
     names = [run.name for run in judged.judgement.runs]
     table = table_of_scores(judged.scored, names)
     progress = wants_progress(quiet)

@@ -14,8 +14,8 @@ from tfa.cli.console import console, counted, note, open_table, print_json, say
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
+    from tfa.evaluate.metrics import Paired
     from tfa_bench.metrics.estimates import Estimate, Scored
-    from tfa_bench.metrics.resampling import Paired
 
     Differences = dict[int, Paired]  # number of a row → its difference to the head compared with
 

@@ -39,22 +39,6 @@ def images_in(folder: Path, *, deep: bool = False) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def within(database: np.ndarray, queries: np.ndarray, radius: float) -> tuple[np.ndarray, ...]:
-    """For each query `q c` the indices of database points `m c` at most `radius` away, the border included."""
-    from scipy.spatial import cKDTree  # here, so that a folder without positions costs no import
-
-    if not len(database) or not len(queries):
-        return tuple(np.array([], np.int64) for _ in queries)
-    # A little more than the radius: the tree may round a distance at the border otherwise than the formula below.
-    nearby = cKDTree(database).query_ball_point(queries, radius * (1 + 1e-9), return_sorted=True)
-    close = []
-    for query, indices in zip(queries, nearby, strict=True):
-        own = np.array(indices, np.int64)
-        offsets = query - database[own]
-        close.append(own[np.sqrt((offsets * offsets).sum(axis=1)) <= radius])
-    return tuple(close)
-
-
 def same_labels(database: Sequence[str], queries: Sequence[str]) -> tuple[np.ndarray, ...]:
     """For each query the database images that carry its label."""
     where: dict[str, list[int]] = {}

@@ -14,13 +14,13 @@ import numpy as np
 from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
 from tfa.base.reading import read_text
 from tfa.errors import BadPlugin
+from tfa.evaluate.distances import DEFAULT_RADIUS
 from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
 from tfa_bench.datasets.files import BadDataset, DatasetFiles
 from tfa_bench.datasets.matching import by_name, listed_positives
 from tfa_bench.records import Truth
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
-OWN_RADIUS = 25.0  # metres: of a dataset of the user's own that comes with positions only; the field's usual radius
 
 # A literal catalogue; a layout is imported when it is used.
 LAYOUTS: dict[str, str] = {
@@ -117,7 +117,7 @@ def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[Data
     options: dict[str, object] = {}
     rule = f"as listed in {positives.name if positives else POSITIVES}"
     if positives is None and not (root / POSITIVES).is_file() and (root / POSITIONS).is_file():
-        options, rule = {"radius": OWN_RADIUS}, f"at most {OWN_RADIUS:g} m away by {POSITIONS}"
+        options, rule = {"radius": DEFAULT_RADIUS}, f"at most {DEFAULT_RADIUS:g} m away by {POSITIONS}"
     card = DatasetCard(
         name=name, title=name, layout="folder", options=options, positives=rule, group="Other",
         citation="none", licence="unknown", get="a folder of the user's own",

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tfa.evaluate.distances import earth_points
+from tfa.evaluate.ground_truth import read_positives
 from tfa.photos.find_positions import find_positions
-from tfa_bench.array_json import read_json
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts.earth import earth_points
 from tfa_bench.datasets.layouts.indexed import checked_indices
 
 
@@ -54,7 +54,7 @@ def listed_positives(
     """Positives of `total` queries from JSON {query: [database images]}; both named as `by_name` names them."""
     rows: list[np.ndarray] = [np.array([], np.int64) for _ in range(total)]
     seen: dict[int, str] = {}
-    listed = read_positives(file)
+    listed = read_positives(file, BadDataset)
     unknown = [name for name in listed if name not in queries]
     strange = [name for names in listed.values() for name in names if name not in database]
     if unknown or strange:
@@ -71,15 +71,6 @@ def listed_positives(
         seen[index] = name
         rows[index] = np.unique(np.array([_only(database, right, file) for right in names], np.int64))
     return tuple(rows)
-
-
-def read_positives(file: Path) -> dict[str, list[str]]:
-    values = read_json(file, BadDataset, "; it lists the database images of each query as JSON")
-    if not isinstance(values, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in values.values()
-    ):
-        raise BadDataset(f'{file} must hold one JSON object {{"query.jpg": ["database.jpg", …], …}}')
-    return values
 
 
 def by_name(paths: Sequence[Path], folder: Path) -> dict[str, list[int]]:

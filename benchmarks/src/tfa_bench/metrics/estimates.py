@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa_bench.metrics.resampling import Interval
+from tfa.evaluate.metrics import Interval
 
 UNANSWERABLE = {
     "miss": "queries without positives count as misses",

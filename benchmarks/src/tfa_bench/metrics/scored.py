@@ -15,16 +15,18 @@ import numpy as np
 
 from tfa.encoders.fingerprint import under_todays_name
 from tfa.errors import BadSpec
-from tfa_bench.array_json import BadRecord, read_packed
-from tfa_bench.metrics.estimates import UNANSWERABLE, Acceptance, Estimate, Scored
-from tfa_bench.metrics.measures import (
+from tfa.evaluate.metrics import (
+    Paired,
     average_precision,
     first_right,
+    interval,
     mean_and_deviation,
-    mean_of_known,
+    nan_mean,
+    paired_difference,
     precision_recall,
 )
-from tfa_bench.metrics.resampling import Paired, interval, paired_difference
+from tfa_bench.array_json import BadRecord, read_packed
+from tfa_bench.metrics.estimates import UNANSWERABLE, Acceptance, Estimate, Scored
 from tfa_bench.provenance import mixed_revisions
 from tfa_bench.records import Record, Truth, find_records, truth_of
 
@@ -63,13 +65,13 @@ def score(
     strata = tuple(truth.conditions.values())
     groups = strata or (np.arange(len(hits)),)
     # Of each measure: groups splits replicas.
-    means = {name: np.stack([mean_of_known(own[group]) for group in groups]) for name, own in values.items()}
-    by_split = {name: mean_of_known(mean_of_known(own), axis=1) for name, own in means.items()}
+    means = {name: np.stack([nan_mean(own[group]) for group in groups]) for name, own in values.items()}
+    by_split = {name: nan_mean(nan_mean(own), axis=1) for name, own in means.items()}
     by_condition = {
-        condition: {name: mean_of_known(own[number], axis=1) for name, own in means.items()}
+        condition: {name: nan_mean(own[number], axis=1) for name, own in means.items()}
         for number, condition in enumerate(truth.conditions)
     }
-    per_query = mean_of_known(hits, axis=(1, 2))
+    per_query = nan_mean(hits, axis=(1, 2))
     refused = _refusal(record, truth, places)
     return Scored(
         **_described(record),
@@ -178,7 +180,7 @@ def _acceptance(hits: np.ndarray, confidence: np.ndarray) -> Acceptance:
         curve = precision_recall(hits[known, split, replica] == 1, confidence[known, split, replica])
         numbers[split, replica] = curve.area, curve.recall_at_precision(0.99), curve.recall_at_precision(1.0)
         drawn = drawn or curve.drawn()
-    area, at_99, at_100 = (_estimate(column) for column in mean_of_known(numbers, axis=1).T)
+    area, at_99, at_100 = (_estimate(column) for column in nan_mean(numbers, axis=1).T)
     return Acceptance(area, at_99, at_100, drawn)
 
 

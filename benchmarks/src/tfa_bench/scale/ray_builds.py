@@ -106,7 +106,7 @@ def _named(case: str, settings: RaySettings) -> str:
 
 def drawn_town(folder: Path, images: int) -> Path:
     """Photos of the demo's town."""
-    from tfa.demo.town import render_town
+    from town.traverses import render_town
 
     render_town(folder / "town", references=images, queries=1, size=(320, 240))
     photos = folder / "photos"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from tfa.base.progress import Progress, as_progress
+from tfa.evaluate.metrics import recall_at
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Fitted, HeadCard, Shared
-from tfa_bench.metrics.measures import recall_at
 from tfa_bench.rank import answers_of_split
 from tfa_bench.record_inputs import Identified, current_record
 from tfa_bench.records import Record

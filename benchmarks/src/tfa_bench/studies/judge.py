@@ -17,6 +17,7 @@ from scipy.stats import rankdata
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.base.spill import Spill
 from tfa.errors import BadTokens
+from tfa.evaluate.metrics import recall_at
 from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.head import replica_scorer
 from tfa.method.scorer import Scorer
@@ -26,7 +27,6 @@ from tfa.verification.judged_head import Competition, Judged, decide, target_com
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.own_heads import patch_pairs
 from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
-from tfa_bench.metrics.measures import recall_at
 from tfa_bench.protocols import budget
 from tfa_bench.rank import QUERIES_AT_ONCE, ranked
 from tfa_bench.run import Bench

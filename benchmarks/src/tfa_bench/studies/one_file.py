@@ -16,6 +16,7 @@ import numpy as np
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.encoders.int8.encoder import onnxruntime
 from tfa.encoders.vit import VitEncoder
+from tfa.evaluate.metrics import recall_at
 from tfa.exports.hloc_features import query_vectors
 from tfa.exports.onnx_place import place_model
 from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
@@ -25,7 +26,6 @@ from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.search.ties import top_k
 from tfa_bench.datasets.load import Dataset
-from tfa_bench.metrics.measures import recall_at
 
 CHECKED = 8  # photos that scores are compared on
 

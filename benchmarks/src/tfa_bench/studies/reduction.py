@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.evaluate.metrics import recall_at
 from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.scorer import Compiled
@@ -24,7 +25,6 @@ from tfa.search.reduction import Moments, Reduction, fit_reduction, fit_reductio
 from tfa.search.ties import top_k
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.second_order import DTYPE, fitted_judged, fitted_spaces
-from tfa_bench.metrics.measures import recall_at
 from tfa_bench.run import Bench
 
 DIMS = (256, 512, 1024, 2048)

@@ -18,11 +18,11 @@ from tfa.base.progress import Progress, as_progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
+from tfa.evaluate.metrics import interval
 from tfa.maps import PlaceMap
 from tfa.maps.merge import MergedPart, merge_maps
 from tfa.photos.token_cache import TokenCache
 from tfa_bench.datasets.load import Dataset
-from tfa_bench.metrics.resampling import interval
 
 FEWEST = 8  # photos of a session
 AT_ONCE = 16  # photos answered at a time

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfa.encoders.catalogue import CATALOGUE
+from tfa.evaluate.metrics import Paired
 from tfa_bench.heads.catalogue import GROUPS
 from tfa_bench.metrics.estimates import Scored
-from tfa_bench.metrics.resampling import Paired
 from tfa_bench.metrics.scored import paired
 
 PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")

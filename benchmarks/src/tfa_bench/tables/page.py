@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tfa.encoders.catalogue import CATALOGUE
+from tfa.evaluate.metrics import Paired
 from tfa_bench.heads.catalogue import GROUPS
 from tfa_bench.metrics.estimates import Scored
-from tfa_bench.metrics.resampling import Paired
 from tfa_bench.metrics.scored import paired
 from tfa_bench.records import LABELS
 from tfa_bench.tables.admissions import admissions

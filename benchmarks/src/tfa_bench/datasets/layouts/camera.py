@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, within
+from tfa.evaluate.distances import within
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa_bench.datasets.layouts.poses import angles_between
 from tfa_bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
 

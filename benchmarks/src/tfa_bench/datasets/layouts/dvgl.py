@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tfa.evaluate.distances import within
 from tfa.photos.positions import position_from_name
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, within
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa_bench.datasets.layouts.text_tables import natural_order
 from tfa_bench.datasets.matching import same_frame
 

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, within
+from tfa.evaluate.distances import within
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa_bench.datasets.layouts.pose_files import read_centres
 from tfa_bench.datasets.matching import by_name, listed_positives, read_positives
 

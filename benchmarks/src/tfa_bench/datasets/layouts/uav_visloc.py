@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, within
-from tfa_bench.datasets.layouts.earth import earth_points, east_and_north
+from tfa.evaluate.distances import earth_points, within
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa_bench.datasets.layouts.text_tables import Table, bad_line, read_table, whole_number
 
 
@@ -103,3 +103,11 @@ def _covering(
         offsets = (points[close] - earth_points(position[None])) @ east_and_north(position).T
         kept.append(close[np.abs(offsets).max(axis=1) <= widths[close]])
     return tuple(kept)
+
+
+def east_and_north(degrees: np.ndarray) -> np.ndarray:
+    """Unit vectors `2 3` to the east and to the north at one latitude and longitude."""
+    lat, lon = np.radians(degrees)
+    east = [-np.sin(lon), np.cos(lon), 0.0]
+    north = [-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)]
+    return np.array([east, north])
