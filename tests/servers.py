@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from studies.scale import local_servers
+from studies.scale.local_servers import free_port
 from tfa.errors import MissingExtra
-from tfa_bench.scale import local_servers
-from tfa_bench.scale.local_servers import free_port
 
 __all__ = ["PostgresServer", "free_port"]
 

@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from studies.speed.synthetic import DECISIONS, EVIDENCE
 from tests.maps.conftest import reopened
 from tfa.base.config import HeadSpec
 from tfa.maps.folder import writer
@@ -20,7 +21,6 @@ from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
-from tfa_bench.speed.synthetic_states import DECISIONS, EVIDENCE
 
 CHANNELS, DIRECTIONS = 384, 128
 WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from studies.speed.synthetic import SyntheticEncoder, synthetic_head, synthetic_state
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import MapSpec
@@ -14,8 +15,6 @@ from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.photos.images import as_rgb
 from tfa.search.quantised_rows import QuantisedRows
-from tfa_bench.speed.synthetic_maps import synthetic_head
-from tfa_bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from studies.scale.engines import MadeUpPlaces
 from tests.fakes import FakeEncoder, random_image
 from tfa.cli.app import app
 from tfa.errors import BadSpec
 from tfa.maps.sharded.work_folder import WorkFolder
 from tfa.photos.cache_upkeep import BenchmarkFacts, BuildFacts, benchmark, clear, prune, shelves, unfinished_builds
 from tfa.photos.token_cache import TokenCache
-from tfa_bench.scale.made_up_places import MadeUpPlaces
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from studies import serve as serving
+from studies.serve import Child, NotServing, synthetic_photo
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
@@ -15,9 +17,6 @@ from tfa.base.config import EncoderOptions
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
-from tfa_bench.load_test import run as serving
-from tfa_bench.load_test.child import Child, NotServing
-from tfa_bench.load_test.clients import synthetic_photo
 
 pytestmark = pytest.mark.kill
 

@@ -15,9 +15,9 @@ from tfa.photos.token_cache import TokenCache
 from tfa.verification.reranking import rounds
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Photos, Shared
+from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.heads.verified import VerifiedHead
 from tfa_bench.rank import ranked
-from tfa_bench.studies.patch_pairs import PatchPairs
 
 pytestmark = pytest.mark.slow
 

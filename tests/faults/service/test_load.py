@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
+from studies import serve as serving_benchmark
 from tests.faults.service.raw import serving
 from tests.service.conftest import picture
 from tests.service.test_killed import fake_command, fake_map
 from tfa.client.client import Client
 from tfa.errors import TfaError
-from tfa_bench.load_test import run as serving_benchmark
 
 pytestmark = pytest.mark.kill
 CLIENTS = 200

@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from studies.serve import Child
 from tests.faults.service.confined import USER, command, given_to_the_user, obstacle
 from tests.faults.service.raw import serving
 from tests.service.conftest import opened, picture
 from tfa.client.client import Client
-from tfa_bench.load_test.child import Child
 
 pytestmark = pytest.mark.kill
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy" / "nginx.conf"

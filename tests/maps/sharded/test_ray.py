@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from studies.scale.ray_builds import PATIENCE, Cluster, paths
 from tests.listening import LOOPBACK, listened_at
 from tests.maps.conftest import photo
 from tests.maps.sharded.builders import LOG, Published, build, counted, same
 from tests.maps.sharded.ray_driver import RayDriver
 from tfa.errors import EngineUnavailable
 from tfa.maps.sharded.ray_executor import RayExecutor
-from tfa_bench.scale.ray_cluster import PATIENCE, Cluster, paths
 
 pytestmark = [
     pytest.mark.engines,

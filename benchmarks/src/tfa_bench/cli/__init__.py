@@ -9,21 +9,12 @@ import typer
 
 from tfa.cli.console import examples
 from tfa_bench.cli import (
-    confidence,
     datasets,
     explore,
     figures,
-    judge,
-    merge,
-    onnx,
     run,
-    scale,
     score,
-    sequences,
-    serve,
-    speed,
     table,
-    verification,
 )
 
 VERBS: Mapping[Callable[..., Any], str] = {
@@ -67,61 +58,6 @@ VERBS: Mapping[Callable[..., Any], str] = {
         tfa bench explore --records results/sped --head tfa --head judged --photos data/sped --out failures.html
         tfa bench explore --records old/tfa.json.xz --records new/tfa.json.xz --out changed.html
     """,
-    verification.verification: """
-        tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k
-        tfa bench verification --dataset sped=data/sped --heads soft-partial --out study.json
-        tfa bench verification --dataset sped=data/sped --matcher aliked-lightglue --queries 100
-    """,
-    judge.judge: """
-        tfa bench judge --dataset sped=data/sped --dataset nordland-540=data/nordland
-        tfa bench judge --dataset sped=data/sped --out judge.json
-    """,
-    confidence.confidence: """
-        tfa bench confidence --dataset sped=data/sped --dataset nordland=data/nordland
-        tfa bench confidence --dataset sped=data/sped --dataset nordland=data/nordland --json
-    """,
-    sequences.sequences: """
-        tfa bench sequences --dataset gardens-point=data/gardens_point --dataset nordland-540=data/nordland
-        tfa bench sequences --dataset drive=data/drive --out sequences.json
-    """,
-    merge.merge: """
-        tfa bench merge --dataset nordland-540=data/nordland --dataset gardens-point=data/gardens_point
-        tfa bench merge --dataset walk=data/walk --out merged.json
-    """,
-    onnx.onnx: """
-        tfa bench onnx --dataset sped=data/sped --dataset nordland-540=data/nordland
-        tfa bench onnx --dataset sped=data/sped --dims 256,512 --queries 100 --out onnx.json
-    """,
-    scale.scale: """
-        tfa bench scale engines --sizes 20000,100000 --out scale.json
-        tfa bench scale switches killed replicas --engines postgres --out scale.json
-        tfa bench scale ray --photos photos/ --encoder dinov2-s14-focus
-    """,
-    speed.speed: """
-        tfa bench speed --size small
-        tfa bench speed fit verify --json
-        tfa bench speed --peers --out docs/performance/speed.json
-    """,
-    speed.performance: """
-        tfa bench performance docs/performance/ --out docs/performance.md
-    """,
-    speed.fit: """
-        tfa bench fit
-        tfa bench fit --images 200 --patches 256 --json
-        tfa bench fit --tokens photos/
-    """,
-    speed.calibrate: """
-        tfa bench calibrate
-        tfa bench calibrate --images 200 --full 200 --patches 256 --json
-    """,
-    speed.verify: """
-        tfa bench verify
-        tfa bench verify --candidates 50 --threads 4 --json
-    """,
-    serve.serve: """
-        tfa bench serve
-        tfa bench serve --seconds 10 --clients 4 --json
-    """,
 }
 
 
@@ -129,11 +65,10 @@ app = typer.Typer(
     name="bench",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Recall on datasets, against every peer; speed on this machine.",
+    help="Recall on datasets, compared with published methods.",
     epilog=examples(
         "tfa bench run --dataset sped=data/sped --out results/",
         "tfa bench table primary --records results/",
-        "tfa bench fit",
     ),
 )
 for verb, shown in VERBS.items():

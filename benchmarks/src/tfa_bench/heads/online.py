@@ -29,11 +29,11 @@ from tfa.online.motion import OrderMotion
 from tfa.online.sequence_filter import SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
 from tfa_bench.heads.own_heads import OURS, RetrieverHead, fitted_tfa
+from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.heads.second_order import SECOND_STAGES, fitted_second_order
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa_bench.provenance import METHOD
-from tfa_bench.studies.patch_pairs import PatchPairs
 
 AT_ONCE = 64  # queries that are verified at a time
 Answered = tuple[np.ndarray, np.ndarray | None]  # scores `q m` and confidence `q`

@@ -29,8 +29,8 @@ from tfa.method.head import ENSEMBLE, BaseHead, Head, Replica
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
-from tfa_bench.studies.patch_pairs import PatchPairs
 
 Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
 BUDGETS = (8, 16, 32, 64, 128, 256)

@@ -43,8 +43,8 @@ from tfa.verification.judged_head import (
 )
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa_bench.heads.own_heads import OURS, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
+from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.protocols import NO_CALIBRATION, budget
-from tfa_bench.studies.patch_pairs import PatchPairs
 
 DTYPE = "float32"
 SECOND_STAGES = ("spectrum", "second_order")

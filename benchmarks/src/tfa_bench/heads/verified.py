@@ -37,8 +37,8 @@ from tfa.verification.admission import (
 from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_candidates, rerank
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.patch_pairs import PatchPairs, known_grid
 from tfa_bench.heads.second_order import second_order_card
-from tfa_bench.studies.patch_pairs import PatchPairs, known_grid
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 

@@ -16,9 +16,9 @@ from tfa.verification.admission import VerificationEvidence
 from tfa.verification.reranking import most_candidates, rerank
 from tfa_bench.heads.contract import Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.own_heads import OURS, patch_pairs
+from tfa_bench.heads.patch_pairs import PatchPairs, known_grid
 from tfa_bench.heads.vectors import VectorHead
 from tfa_bench.heads.verified import judged_by_hiding, reordered
-from tfa_bench.studies.patch_pairs import PatchPairs, known_grid
 
 
 @dataclass(frozen=True)
