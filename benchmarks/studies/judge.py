@@ -29,8 +29,8 @@ from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import calibrated_scorer
 from tfa.verification.judged_head import Competition, Judged, decide, target_competition
 from tfa_bench.heads.contract import Photos, Shared
-from tfa_bench.heads.own_heads import patch_pairs
 from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
+from tfa_bench.heads.tfa_heads import patch_pairs
 from tfa_bench.protocols import budget
 from tfa_bench.rank import QUERIES_AT_ONCE, ranked
 from tfa_bench.run import Bench, prepare

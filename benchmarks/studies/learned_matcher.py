@@ -39,7 +39,7 @@ from tfa.search.ties import top_k
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, fused
 from tfa_bench.heads.contract import HeadCard, Shared
-from tfa_bench.heads.patch_pairs import known_grid
+from tfa_bench.heads.patch_pairs import require_grid
 from tfa_bench.provenance import hardware
 from tfa_bench.run import Bench
 
@@ -373,7 +373,7 @@ class _BothWays:
         self.matcher, self.paths = matcher, (bench.queries.paths, bench.database.paths)
         tokens = bench.queries.tokens
         store = CompactTokens.fit(bench.database.tokens)
-        self.pairs = PhotoPairs(store, tokens, known_grid(tokens), np.arange(len(store)))
+        self.pairs = PhotoPairs(store, tokens, require_grid(tokens), np.arange(len(store)))
         self.digest = lru_cache(maxsize=None)(sha256_of_file)
         self._described: dict[str, Any] = {}  # by content
 

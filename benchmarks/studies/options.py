@@ -14,7 +14,7 @@ from tfa.base.files import BadFile
 from tfa.base.progress import Progress, as_progress
 from tfa.cli.console import console, open_table, show_error, wants_progress
 from tfa.errors import TfaError
-from tfa.evaluate.ground_truth import read_json_file
+from tfa.evaluate.positives import read_json_file
 from tfa_bench.cli.run import load_all, loaded_encoder
 
 if TYPE_CHECKING:

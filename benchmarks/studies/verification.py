@@ -34,7 +34,7 @@ from tfa.verification.reranking import enough, fused, most_candidates, rounds
 from tfa_bench.cli.run import named_folder, named_heads
 from tfa_bench.heads.catalogue import head_cards
 from tfa_bench.heads.contract import HeadCard, Shared
-from tfa_bench.heads.patch_pairs import known_grid
+from tfa_bench.heads.patch_pairs import require_grid
 from tfa_bench.protocols import Split
 from tfa_bench.rank import QUERIES_AT_ONCE
 from tfa_bench.run import Bench, calibrated, prepare
@@ -447,7 +447,7 @@ class _Patches:
 
     def __init__(self, database: Tokens, queries: Tokens, kinds: Iterable[Kept]) -> None:
         self.database, self.queries = database, queries
-        self.grids = known_grid(queries), known_grid(database)
+        self.grids = require_grid(queries), require_grid(database)
         sample = sample_patches(database, DEFAULT.max_patches)
         widest = fit_compaction(sample, FULL)
 

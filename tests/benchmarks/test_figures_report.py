@@ -117,7 +117,7 @@ def test_without_matplotlib_the_extra_is_named(town, tmp_path, monkeypatch):
         return real(name, *args, **given)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"pip install 'tfa-vpr\[bench\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'tfa-bench'"):
         write_figures(town[0], tmp_path / "out", photos={})
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.evaluate.judged_queries import made_judgement
 from tfa.errors import BadPositions
-from tfa.evaluate.distances import to_points
 from tfa.evaluate.explorer import short_names
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true, read_ground_truth
-from tfa.evaluate.judgement import BadEvaluation, score_run
+from tfa.evaluate.judgement import score_run
 from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, to_dict
+from tfa.evaluate.positives import BadEvaluation, to_points
 from tfa.maps.records import ImageRecord
 from tfa.photos.positions import Position
 

@@ -20,7 +20,7 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.brought import brought_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
-from tfa_bench.datasets.load import layout_names, layout_of
+from tfa_bench.datasets.load import layout_names, load_layout
 from tfa_bench.heads.catalogue import head_card, names
 from tfa_bench.records import Record, find_records
 
@@ -159,7 +159,7 @@ def test_a_broken_distribution_is_named(tmp_path, monkeypatch):
     ):
         head_card("torn")
     with pytest.raises(BadPlugin, match=r"layout 'odd' of broken 1\.0 has no function load"):
-        layout_of("odd")
+        load_layout("odd")
 
 
 @pytest.mark.parametrize(

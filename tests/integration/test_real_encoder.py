@@ -18,8 +18,8 @@ from tfa.exports import compiled_map, query_vectors, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa_bench.heads.contract import Photos
-from tfa_bench.heads.own_heads import RetrieverHead
 from tfa_bench.heads.spectral import CONTROLS, under_control
+from tfa_bench.heads.tfa_heads import RetrieverHead
 from tfa_bench.rank import mean_recall
 
 pytestmark = pytest.mark.encoder

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from tfa.errors import BadSpec
-from tfa.evaluate.distances import measure_lengths, position_kinds, to_points
 from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.evaluate.metrics import matches
+from tfa.evaluate.positives import measure_lengths, position_kinds, to_points
 from tfa.photos.find_positions import find_positions
 from tfa.photos.positions import Position
 from tfa_bench.array_json import BadRecord

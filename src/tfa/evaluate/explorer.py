@@ -24,8 +24,8 @@ from tfa.base.files import write_atomically, write_text
 from tfa.base.progress import Progress, as_progress
 from tfa.base.threads import in_threads
 from tfa.errors import BadImage
-from tfa.evaluate.distances import position_kinds
 from tfa.evaluate.judgement import PROBABILITY, JudgedAnswer, JudgedHit, Judgement, Metres, Run, RunScores, score_run
+from tfa.evaluate.positives import position_kinds
 from tfa.maps.confidence import SURE
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position

@@ -10,15 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tfa.base.files import sha256_of_file
-from tfa.base.reading import read_json
-from tfa.errors import TfaError
-from tfa.evaluate.distances import DEFAULT_RADIUS, measure_lengths, position_kinds, to_points, within
-from tfa.evaluate.judgement import BadEvaluation
+from tfa.evaluate.positives import DEFAULT_RADIUS, BadEvaluation, measure_lengths, position_kinds, to_points, within
 from tfa.maps.records import ImageRecord
 from tfa.photos.positions import Position, match_positions, normal_path
 from tfa.photos.utm import to_degrees, to_metres
@@ -155,26 +151,6 @@ def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRec
     return GroundTruth(
         f"as listed in {file.name}", sha256_of_file(file), tuple(right), (None,) * len(queries), tuple(notes)
     )
-
-
-def read_positives(file: Path, error: type[TfaError] = BadEvaluation) -> dict[str, list[str]]:
-    """Read the map images of each query from JSON; `error` says what is wrong with the file."""
-    values = read_json_file(file, error, "; it lists the database images of each query as JSON")
-    if not isinstance(values, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in values.values()
-    ):
-        raise error(f'{file} must hold one JSON object {{"query.jpg": ["database.jpg", …], …}}')
-    return values
-
-
-def read_json_file(path: Path, error: type[TfaError], hint: str = "") -> Any:
-    """Read JSON; `error` says that the file is missing (and `hint` what to do) or cannot be read."""
-    try:
-        return read_json(path)
-    except FileNotFoundError:
-        raise error(f"{path} does not exist{hint}") from None
-    except (OSError, ValueError) as problem:
-        raise error(f"{path} cannot be read: {problem}") from None
 
 
 class PhotoNames:

@@ -14,17 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.errors import TfaError
 from tfa.evaluate.metrics import Curve, Interval, Paired, interval, paired_difference, precision_recall
 from tfa.maps.expected_recall import expected_recall
 from tfa.maps.records import ExpectedRecall
 from tfa.photos.positions import Position
 
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
-
-
-class BadEvaluation(TfaError):
-    """Truth, queries or a saved evaluation cannot be used, or do not fit each other."""
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,10 @@ from tfa.base.json_shape import anything, boolean, fields, integer, listed, mayb
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadPositions
-from tfa.evaluate.distances import measure_lengths, position_kinds, to_points
-from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true, read_json_file
+from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (
     PROBABILITY,
     Z_SCORE,
-    BadEvaluation,
     JudgedAnswer,
     JudgedHit,
     JudgedPlace,
@@ -31,6 +29,7 @@ from tfa.evaluate.judgement import (
     compare_runs,
     score_run,
 )
+from tfa.evaluate.positives import BadEvaluation, measure_lengths, position_kinds, read_json_file, to_points
 from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import Hit, Hits, of_best
 from tfa.maps.state import DATABASE

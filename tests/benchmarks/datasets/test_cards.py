@@ -11,7 +11,7 @@ import pytest
 
 from tfa.base.config import HeadSpec
 from tfa_bench.datasets.card import GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
-from tfa_bench.datasets.load import LAYOUTS, layout_of
+from tfa_bench.datasets.load import layout_names, load_layout
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
 
@@ -92,15 +92,15 @@ GOOD = {
 def test_a_packaged_card_names_a_layout_that_takes_its_options(name):
     card = cards()[name]
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", card.name)
-    assert card.layout in LAYOUTS
-    inspect.signature(layout_of(card.layout).load).bind(Path(), **card.options)
+    assert card.layout in layout_names()
+    inspect.signature(load_layout(card.layout).load).bind(Path(), **card.options)
     assert isinstance(HeadSpec.from_dict(dict(card.spec)), HeadSpec)
     assert "http" not in card.get  # links die; owners and names are found again
 
 
-@pytest.mark.parametrize("name", sorted(LAYOUTS))
+@pytest.mark.parametrize("name", sorted(layout_names()))
 def test_a_layout_of_the_catalogue_has_a_loader(name):
-    load = layout_of(name).load
+    load = load_layout(name).load
     parameters = list(inspect.signature(load).parameters.values())
     assert parameters[0].name == "root"
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfa_bench.datasets.card import cards
-from tfa_bench.datasets.load import layout_of
+from tfa_bench.datasets.load import load_layout
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
 ROWS = {
@@ -36,7 +36,7 @@ ROWS = {
 def test_a_card_fits_its_layout_and_its_row(name: str) -> None:
     card = cards()[name]
     assert card.paper_row == ROWS[name]
-    inspect.signature(layout_of(card.layout).load).bind(Path(), **card.options)
+    inspect.signature(load_layout(card.layout).load).bind(Path(), **card.options)
 
 
 @pytest.mark.parametrize(

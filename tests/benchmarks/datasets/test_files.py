@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfa.evaluate.distances import within
+from tfa.evaluate.positives import within
 
 
 @given(st.integers(0, 10**6), st.sampled_from([2, 3]), st.sampled_from([0.0, 1.0, 5.0, 25.0]))

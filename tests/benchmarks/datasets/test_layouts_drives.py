@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks.datasets.test_layouts_poses import picture
 from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts import poses_4seasons, robotcar
-from tfa_bench.datasets.layouts.pose_files import read_centres
+from tfa_bench.datasets.poses import read_centres
 
 # A quarter turn about z from the GNSS frame to the world, and a shift; the scale doubles.
 TRANSFORMATIONS = """# transform_S_AS: translation vector, rotation quaternion

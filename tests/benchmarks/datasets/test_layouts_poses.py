@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfa.evaluate.distances import earth_points
+from tfa.evaluate.positives import earth_points
 from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts import camera, uav_visloc
 from tfa_bench.datasets.layouts.uav_visloc import east_and_north

@@ -177,7 +177,7 @@ def test_what_a_layout_finds_is_checked(town):
 
 def test_an_unknown_layout_lists_those_there_are():
     with pytest.raises(BadDataset, match=r"no layout 'flat'; layouts are .*folder"):
-        loading.layout_of("flat")
+        loading.load_layout("flat")
 
 
 def test_loading_imports_nothing_heavy():

@@ -10,7 +10,7 @@ import pytest
 
 from tests.benchmarks.datasets.trees import python2_pairs, ragged, save_objects, with_npy_header
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts.safe_pickle import load_object_array
+from tfa_bench.datasets.safe_pickle import load_object_array
 
 
 class Runs:

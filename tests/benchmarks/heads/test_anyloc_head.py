@@ -11,7 +11,7 @@ from tfa.errors import BadSpec, ChannelMismatch
 from tfa.method.vocabulary import sample_patches
 from tfa_bench.heads.contract import ONLY, Photos, Shared
 from tfa_bench.heads.peers import anyloc
-from tfa_bench.heads.token_passes import content_order
+from tfa_bench.heads.vectors import content_order
 
 
 def plain_cosine_kmeans(patches, words, seed):

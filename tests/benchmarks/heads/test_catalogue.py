@@ -1,10 +1,16 @@
 """Names of heads and groups."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from tfa.errors import BadSpec
-from tfa_bench.heads.catalogue import CARDS, GROUPS, NEED_FILES, Supplied, head_card, head_cards, names
+from tfa.method.carriers import CARRIERS
+from tfa_bench.heads import catalogue
+from tfa_bench.heads.catalogue import GROUPS, NEED_FILES, head_card, head_cards, names
+from tfa_bench.heads.contract import Supplied
 
 
 def test_every_name_and_every_group_resolves():
@@ -15,7 +21,39 @@ def test_every_name_and_every_group_resolves():
     everyone = [card.name for card in head_cards(["all"])]
     assert len(everyone) == len(set(everyone))
     assert set(everyone) == {name for group in GROUPS.values() for name in group}
-    assert set(CARDS) <= set(everyone)
+    assert GROUPS["second-order"] == tuple(f"second-{carrier}" for carrier in CARRIERS)
+
+
+def test_the_table_lists_every_card_of_every_module():
+    for module, listed in {**catalogue._PEERS, **catalogue._CONTROLS}.items():
+        assert tuple(card.name for card in catalogue._load(module).CARDS) == listed, module
+    for module, listed in catalogue._FROM_FILES.items():
+        assert tuple(catalogue._load(module).NEED_FILES) == listed, module
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("anyloc", {"peers.anyloc"}),
+        ("ria", {"peers.ria"}),
+        ("segvlad-superpixels", {"peers.segvlad"}),
+        ("hard-full", {"spectral", "tfa_heads"}),
+        ("tfa-c64+", {"tfa_heads"}),
+        ("judged", {"second_order", "tfa_heads"}),
+        ("judged-v", {"verified", "second_order", "tfa_heads"}),
+        ("anyloc-v", {"verified", "second_order", "tfa_heads", "peers.anyloc"}),
+    ],
+)
+def test_naming_a_head_imports_its_module_and_what_it_is_made_of(name, modules):
+    everyone = {*catalogue._PEERS, *catalogue._CONTROLS, *catalogue._FROM_FILES}
+    everyone |= {place.partition(":")[0] for place in catalogue._FAMILIES.values()}
+    code = (
+        "import sys\nfrom tfa_bench.heads.catalogue import head_card, names\n"
+        f"names()\nassert head_card({name!r}).name == {name!r}\n"
+        "print(*(one for one in sys.modules if one.startswith('tfa_bench.heads.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {one.removeprefix("tfa_bench.heads.") for one in done.stdout.split()} & everyone == modules
 
 
 def test_the_heads_of_the_paper_are_there():

@@ -15,8 +15,8 @@ from tfa.online.score_window import FEWEST
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import InOrder, Photos, Shared
 from tfa_bench.heads.online import AT_ONCE, OnlineHead
-from tfa_bench.heads.own_heads import fitted_tfa
 from tfa_bench.heads.spectral import CONTROLS, under_control
+from tfa_bench.heads.tfa_heads import fitted_tfa
 from tfa_bench.rank import answered, answers_of_split, score_sample
 
 GRID = (5, 8)

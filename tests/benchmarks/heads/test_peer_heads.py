@@ -14,7 +14,7 @@ from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.vocabulary import sample_patches
 from tfa_bench.heads.contract import ONLY, Photos, Shared
 from tfa_bench.heads.peers import pooled, ria, tfvpr
-from tfa_bench.heads.token_passes import content_order, joined, random_start
+from tfa_bench.heads.vectors import content_order, joined, random_start
 
 # Pooling
 

@@ -104,7 +104,7 @@ def test_superpixels_take_any_image(size):
 
 def test_without_scikit_image_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tfa-vpr\[bench\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'tfa-bench'"):
         Superpixels().segment(random_image(0))
 
 

@@ -19,7 +19,7 @@ from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.peers import segvlad
 from tfa_bench.heads.peers.segments import Superpixels, super_segments
 from tfa_bench.heads.peers.segvlad import CARDS, SegVladHead, segment_vectors, segvlad_with_sam, similarity_range, vote
-from tfa_bench.heads.whitening import fit_whitening
+from tfa_bench.heads.vectors import fit_whitening
 
 (CARD,) = CARDS
 
@@ -103,7 +103,7 @@ def test_whitening_is_that_of_a_plain_pca():
 def test_whitening_in_pieces_of_channels_is_the_same(monkeypatch):
     rows = np.random.default_rng(2).normal(size=(10, 30))
     at_once = fit_whitening(rows, 5)(rows)
-    monkeypatch.setattr("tfa_bench.heads.whitening.CHANNELS_AT_ONCE", 7)
+    monkeypatch.setattr("tfa_bench.heads.vectors.CHANNELS_AT_ONCE", 7)
     assert np.allclose(np.abs(fit_whitening(rows, 5)(rows)), np.abs(at_once))
 
 

@@ -26,15 +26,14 @@ from tfa.base.files import BadFile, map_tensors
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError
-from tfa.evaluate.ground_truth import read_positives
-from tfa.evaluate.judgement import BadEvaluation
+from tfa.evaluate.positives import BadEvaluation, read_positives
 from tfa.photos.positions import read_positions_csv
 from tfa_bench import array_json
 from tfa_bench.array_json import BadRecord, pack, read_packed
 from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts.gt_npy import read_positives as read_pairs
-from tfa_bench.datasets.layouts.safe_pickle import load_object_array
-from tfa_bench.datasets.layouts.text_tables import read_table
+from tfa_bench.datasets.safe_pickle import load_object_array
+from tfa_bench.datasets.text_tables import read_table
 from tfa_bench.records import Record, Truth
 
 MEMORY, SECONDS = 1 << 30, 60

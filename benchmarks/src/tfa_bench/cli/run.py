@@ -122,7 +122,8 @@ def run(
 
     A record that exists is kept; a run that was interrupted goes on where it stopped.
     """
-    from tfa_bench.heads.catalogue import Supplied, head_cards
+    from tfa_bench.heads.catalogue import head_cards
+    from tfa_bench.heads.contract import Supplied
     from tfa_bench.run import prepare, run_heads
 
     checkpoints = _checkpoints(checkpoint or [], named_heads(heads))

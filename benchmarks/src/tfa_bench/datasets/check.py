@@ -18,7 +18,7 @@ from tfa_bench.datasets.load import (
     card_for,
     check_files,
     count_problems,
-    layout_of,
+    load_layout,
     plan_reading,
     without_positives,
 )
@@ -71,7 +71,7 @@ def check_dataset(
 
 def _missing(reading: Reading, root: Path) -> list[str]:
     """Folders and files the layout knows it needs; a layout without such a list reports its first error instead."""
-    listed = getattr(layout_of(reading.layout), "missing", None)
+    listed = getattr(load_layout(reading.layout), "missing", None)
     return list(listed(root, **reading.options)) if listed else []
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import cache
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -14,33 +15,13 @@ import numpy as np
 from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
 from tfa.base.reading import read_text
 from tfa.errors import BadPlugin
-from tfa.evaluate.distances import DEFAULT_RADIUS
+from tfa.evaluate.positives import DEFAULT_RADIUS
 from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
-from tfa_bench.datasets.files import BadDataset, DatasetFiles
-from tfa_bench.datasets.matching import by_name, listed_positives
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, by_name, listed_positives
 from tfa_bench.records import Truth
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 
-# A literal catalogue; a layout is imported when it is used.
-LAYOUTS: dict[str, str] = {
-    "camera": "tfa_bench.datasets.layouts.camera",
-    "dvgl": "tfa_bench.datasets.layouts.dvgl",
-    "folder": "tfa_bench.datasets.layouts.folder",
-    "gsv_cities": "tfa_bench.datasets.layouts.gsv_cities",
-    "gsv_lists": "tfa_bench.datasets.layouts.gsv_lists",
-    "gt_matches": "tfa_bench.datasets.layouts.gt_matches",
-    "gt_npy": "tfa_bench.datasets.layouts.gt_npy",
-    "identity": "tfa_bench.datasets.layouts.identity",
-    "msls": "tfa_bench.datasets.layouts.msls",
-    "pairs": "tfa_bench.datasets.layouts.pairs",
-    "poses_4seasons": "tfa_bench.datasets.layouts.poses_4seasons",
-    "robotcar": "tfa_bench.datasets.layouts.robotcar",
-    "sues": "tfa_bench.datasets.layouts.sues",
-    "uav_visloc": "tfa_bench.datasets.layouts.uav_visloc",
-    "vpair": "tfa_bench.datasets.layouts.vpair",
-    "vpr_bench": "tfa_bench.datasets.layouts.vpr_bench",
-}
 CARD = "card.json"  # of a dataset that no card of this package describes
 
 
@@ -148,7 +129,7 @@ class Reading:
 
     def load(self, root: Path) -> DatasetFiles:
         try:
-            files: DatasetFiles = layout_of(self.layout).load(root, **self.options)
+            files: DatasetFiles = load_layout(self.layout).load(root, **self.options)
         except (TypeError, AttributeError, OverflowError) as error:  # options are what a card says, of any type
             given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in self.options.items()) or "none"
             raise BadDataset(
@@ -182,26 +163,33 @@ def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Readi
     return Reading(card.layout, card.options, listed)
 
 
-def layout_of(name: str) -> Layout:
-    """The layout of a name: a module of this package, or what another distribution brings as `tfa.layouts`."""
-    if name in LAYOUTS:
-        return cast(Layout, import_module(LAYOUTS[name]))
-    brought = load_plugin("tfa.layouts", name, LAYOUTS)
-    if brought is None:
+@cache
+def _modules() -> tuple[str, ...]:
+    """List the layouts of this package: the modules of `layouts/`, by file name. None is imported."""
+    files = resources.files("tfa_bench.datasets.layouts").iterdir()
+    return tuple(sorted(file.name[:-3] for file in files if file.name.endswith(".py") and file.name != "__init__.py"))
+
+
+def load_layout(name: str) -> Layout:
+    """Import a layout: a module of this package, or what another distribution provides as `tfa.layouts`."""
+    if name in _modules():
+        return cast(Layout, import_module(f"tfa_bench.datasets.layouts.{name}"))
+    plugin = load_plugin("tfa.layouts", name, _modules())
+    if plugin is None:
         raise BadDataset(f"there is no layout {name!r}; layouts are {', '.join(layout_names())}")
-    if not callable(getattr(brought, "load", None)):
+    if not callable(getattr(plugin, "load", None)):
         source = plugin_source("tfa.layouts", name)
         raise BadPlugin(f"the layout {name!r} of {source} has no function load(root, …) that reads a dataset's folder")
-    return cast(Layout, brought)
+    return cast(Layout, plugin)
 
 
 def layout_names() -> list[str]:
-    return [*LAYOUTS, *plugin_names("tfa.layouts", LAYOUTS)]
+    return [*_modules(), *plugin_names("tfa.layouts", _modules())]
 
 
 def takes_positives(name: str) -> bool:
     """Has the layout an option that names the user's positives.json?"""
-    return bool(getattr(layout_of(name), "TAKES_POSITIVES", False))
+    return bool(getattr(load_layout(name), "TAKES_POSITIVES", False))
 
 
 def check_files(card: DatasetCard, files: DatasetFiles, root: Path) -> None:

@@ -19,7 +19,7 @@ from tfa.method.evidence.support import Candidate
 from tfa.method.head import BaseHead, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, describe
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
-from tfa_bench.heads.own_heads import RetrieverHead, fitted_tfa
+from tfa_bench.heads.tfa_heads import RetrieverHead, fitted_tfa
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION
 
 

@@ -1,64 +1,92 @@
-"""Every head of the benchmark by name, and names for groups of them."""
+"""Every head of the benchmark by name, and names for groups of them. Naming one head imports its module only.
+
+A head is a module with its cards: `CARDS` (a tuple of `HeadCard`), `NEED_FILES` (heads made from a user's file), or a
+function that makes the card of a name. Its names are listed here.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
 from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
 from tfa.errors import BadPlugin, BadSpec
-from tfa.method.carriers import CARRIERS
-from tfa_bench.heads import ablations, spectral
-from tfa_bench.heads.contract import HeadCard
-from tfa_bench.heads.online import online_card
-from tfa_bench.heads.own_heads import BUDGETS, retriever_card
-from tfa_bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
-from tfa_bench.heads.second_order import RULES, second_order_card
-from tfa_bench.heads.trained.ranking import trained_card
-from tfa_bench.heads.trained.systems import CHECKPOINTS, SYSTEMS, TrainedSystem, published_file
-from tfa_bench.heads.verified import verified_card
-from tfa_bench.heads.verified_peers import verified_peer
+from tfa_bench.heads.contract import HeadCard, NeedsFile, Supplied
 from tfa_bench.provenance import ALGORITHM
-from tfa_bench.records import LABELS
 
-PLUGINS = "tfa.heads"
+_PLUGINS = "tfa.heads"
+_BUDGETS = (8, 16, 32, 64, 128, 256)  # any number is a head; these are those of `all`
+_RULES = (
+    *("support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft"),
+    "single",
+)
 
+# Module below tfa_bench.heads → heads of its CARDS.
+_PEERS: Mapping[str, tuple[str, ...]] = {
+    "peers.anyloc": ("anyloc", "anyloc-unit", "anyloc-k32"),
+    "peers.pooled": ("anyloc-gem", "cls", "mean"),
+    "peers.tfvpr": ("tfvpr", "tfvpr-transductive"),
+    "peers.ria": ("ria", "ria-power"),
+    "peers.segvlad": ("segvlad-superpixels",),
+}
+_CONTROLS: Mapping[str, tuple[str, ...]] = {
+    "spectral": tuple(
+        f"{assignment}-{name}"
+        for assignment in ("hard", "soft")
+        for name in ("original", "centred", "partial", "full", "adaptive")
+    ),
+    "ablations": tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES),
+}
+# Module → heads of its NEED_FILES.
+_FROM_FILES: Mapping[str, tuple[str, ...]] = {
+    "peers.anyloc": ("anyloc-released",),
+    "peers.segvlad": ("segvlad", "segvlad-mobilesam"),
+    "trained_systems": (
+        *("salad", "cliquemining", "megaloc", "boq", "selavpr++-b", "selavpr++-l", "sample4geo", "cosplace"),
+        "eigenplaces",
+    ),
+}
+# Names with a number or a suffix → the function that makes their card. The first that fits.
+_FAMILIES: Mapping[str, str] = {
+    r"(judged|tfa)-(follow|online.*)": "online:online_card",
+    r".+-v(-always)?": "verified:verified_card",
+    r"(second|judged)(-.+)?": "second_order:second_order_card",
+    r"(tfa|dual)(-.+)?\+?(-.+)?": "tfa_heads:retriever_card",
+}
+_MODULE_OF = {name: module for table in (_PEERS, _CONTROLS) for module, names in table.items() for name in names}
+_FILE_MODULE_OF = {name: module for module, names in _FROM_FILES.items() for name in names}
 
-def _of_a_peer(card: HeadCard) -> HeadCard:
-    return replace(card, stages=("kmeans", "residuals", "peers"))
-
-
-_PEERS = tuple(map(_of_a_peer, (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS)))
-_VERIFIED_PEERS = tuple(verified_peer(card) for card in _PEERS if card.name == "anyloc")
-_FIXED = (*_PEERS, *_VERIFIED_PEERS, *spectral.CARDS, *ablations.CARDS)
-CARDS: Mapping[str, HeadCard] = {card.name: card for card in _FIXED}
-assert len(CARDS) == len(_FIXED), "two heads of one name"
-
-_RETRIEVERS = {
-    "calibrated": ["tfa", "tfa-c64", "tfa-fullq", "tfa-crossfit"],
-    "budgets": [*(f"tfa-c{n}" for n in BUDGETS), *(f"dual-c{n}" for n in BUDGETS)],
-    "dual": ["dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"],
-    "ours": ["tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"],
-    "verified": [f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")],
-    "second-order": [f"second-{carrier}" for carrier in CARRIERS],
-    "judged-heads": [f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")],
-    "online": [
+_RETRIEVERS: Mapping[str, tuple[str, ...]] = {
+    "calibrated": ("tfa", "tfa-c64", "tfa-fullq", "tfa-crossfit"),
+    "budgets": (*(f"tfa-c{n}" for n in _BUDGETS), *(f"dual-c{n}" for n in _BUDGETS)),
+    "dual": ("dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"),
+    "ours": ("tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"),
+    "verified": tuple(
+        f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")
+    ),
+    "second-order": tuple(
+        f"second-{carrier}" for carrier in ("original", "partial", "adaptive", "blend", "tempered", "full")
+    ),
+    "judged-heads": tuple(f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")),
+    "online": (
         *("tfa-online", "judged-online", "judged-online-shuffled", "judged-online-v", "judged-online-v-always"),
         "judged-follow",
-    ],
-    "judge-ablations": [
+    ),
+    "judge-ablations": (
         *(f"judged-{rule}" for rule in ("no-judge", "support")),
-        *(f"judged-c64-{rule}" for rule in RULES if rule),
-    ],
+        *(f"judged-c64-{rule}" for rule in ("no-judge", "support", "no-centring", "no-score")),
+    ),
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "peers": tuple(card.name for card in _PEERS),
-    "verified-peers": tuple(card.name for card in _VERIFIED_PEERS),
-    "spectral": tuple(card.name for card in spectral.CARDS),
-    **{name: tuple(members) for name, members in _RETRIEVERS.items()},
-    "ablations": tuple(card.name for card in ablations.CARDS),
+    "peers": tuple(name for names in _PEERS.values() for name in names),
+    "verified-peers": ("anyloc-v",),
+    "spectral": _CONTROLS["spectral"],
+    **_RETRIEVERS,
+    "ablations": _CONTROLS["ablations"],
     "main": (
         *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
         *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
@@ -67,92 +95,27 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Supplied:
-    """Files that some heads need: a released vocabulary, a segmenter's weights, checkpoints by head."""
+class _NeedFiles(Mapping[str, NeedsFile]):
+    """Heads that are made from a user's file; each is imported when it is looked up."""
 
-    vocabulary: Path | None = None
-    sam: Path | None = None
-    sam_model: str = "vit-h"
-    sam_points: int = segvlad.POINTS
-    checkpoints: Mapping[str, Path] = field(default_factory=dict)
-    antialias: bool = False  # for trained systems of which that is not on record
+    def __getitem__(self, name: str) -> NeedsFile:
+        return _load(_FILE_MODULE_OF[name]).NEED_FILES[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FILE_MODULE_OF)
 
-@dataclass(frozen=True)
-class NeedsFile:
-    """A head whose card can be made only from a file of the user's."""
-
-    title: str
-    sees: str
-    option: str  # of tfa bench run, with its value
-    why: str
-    instead: str  # what does without
-    make: Callable[[Supplied], HeadCard | None]  # None where the file was not given
-
-    def card(self, name: str, supplied: Supplied) -> HeadCard:
-        card = self.make(supplied)
-        if card is None:
-            raise BadSpec(f"{name} {self.why}; give {self.option}{self.instead}")
-        return card
+    def __len__(self) -> int:
+        return len(_FILE_MODULE_OF)
 
 
-def _of_a_checkpoint(system: TrainedSystem) -> NeedsFile:
-    def make(given: Supplied) -> HeadCard | None:
-        file = given.checkpoints.get(system.name) or published_file(system)
-        return None if file is None else trained_card(system, file, antialias=given.antialias)
-
-    return NeedsFile(
-        system.title,
-        LABELS,
-        f"--checkpoint {system.name}=FILE",
-        f"is a trained system and takes its published checkpoint ({system.published}; licence: {system.licence})",
-        f", or put it as {' or '.join(system.files)} into the folder that ${CHECKPOINTS} names",
-        make,
-    )
-
-
-NEED_FILES: Mapping[str, NeedsFile] = {
-    "anyloc-released": NeedsFile(
-        "AnyLoc, released vocabulary",
-        "nothing",
-        "--vocabulary FILE",
-        "takes a released vocabulary",
-        "",
-        lambda given: None if given.vocabulary is None else _of_a_peer(anyloc.anyloc_from_file(given.vocabulary)),
-    ),
-    "segvlad": NeedsFile(
-        "SegVLAD-PreT",
-        "database",
-        "--sam FILE",
-        "segments with the weights of SAM",
-        ", or use segvlad-superpixels",
-        lambda given: (
-            None
-            if given.sam is None
-            else _of_a_peer(segvlad.segvlad_with_sam(given.sam, given.sam_model, given.sam_points))
-        ),
-    ),
-    "segvlad-mobilesam": NeedsFile(
-        "SegVLAD-PreT (MobileSAM)",
-        "database",
-        "the weights of MobileSAM: tfa weights get mobilesam, or fetched on first use",
-        "segments with the weights of MobileSAM",
-        ", or use segvlad-superpixels",
-        lambda given: _of_a_peer(segvlad.segvlad_with_mobile_sam(given.sam_points)),
-    ),
-    **{name: _of_a_checkpoint(system) for name, system in SYSTEMS.items()},
-}
-
-
-_FAMILIES = (retriever_card, second_order_card, verified_card, online_card)
+NEED_FILES: Mapping[str, NeedsFile] = _NeedFiles()
 
 
 def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
-    """The card of a head; a miss suggests the nearest name."""
-    if name in NEED_FILES:
+    """Look up the card of a head; an error suggests the nearest name."""
+    if name in _FILE_MODULE_OF:
         return NEED_FILES[name].card(name, supplied or Supplied())
-    card = CARDS.get(name) or next(filter(None, (family(name) for family in _FAMILIES)), None) or _brought(name)
+    card = _listed_card(name) or _family_card(name) or _plugin_card(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -160,12 +123,32 @@ def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
     return card
 
 
-def _brought(name: str) -> HeadCard | None:
-    """The card that another distribution brings under the entry point `tfa.heads`."""
-    card = load_plugin(PLUGINS, name, _own_names())
+def _load(module: str) -> Any:
+    return import_module(f"tfa_bench.heads.{module}")
+
+
+def _listed_card(name: str) -> HeadCard | None:
+    if name not in _MODULE_OF:
+        return None
+    cards: Sequence[HeadCard] = _load(_MODULE_OF[name]).CARDS
+    return next(card for card in cards if card.name == name)
+
+
+def _family_card(name: str) -> HeadCard | None:
+    for pattern, place in _FAMILIES.items():
+        if re.fullmatch(pattern, name):
+            module, _, function = place.partition(":")
+            make: Callable[[str], HeadCard | None] = getattr(_load(module), function)
+            return make(name)
+    return None
+
+
+def _plugin_card(name: str) -> HeadCard | None:
+    """Load the card that another distribution provides under the entry point `tfa.heads`."""
+    card = load_plugin(_PLUGINS, name, _listed_names())
     if card is None:
         return None
-    source = plugin_source(PLUGINS, name)
+    source = plugin_source(_PLUGINS, name)
     if not isinstance(card, HeadCard) or card.name != name:
         raise BadPlugin(f"the head {name!r} of {source} must be a HeadCard of that name, is {card!r}")
     if not card.stages or set(card.stages) - set(ALGORITHM):
@@ -177,23 +160,23 @@ def _brought(name: str) -> HeadCard | None:
     return replace(card, settings={**card.settings, "distribution": source})
 
 
-def _own_names() -> list[str]:
-    retrievers = [name for group in _RETRIEVERS.values() for name in group]
-    return [*dict.fromkeys([*CARDS, *retrievers, *NEED_FILES])]
+def _listed_names() -> list[str]:
+    groups = ("peers", "verified-peers", "spectral", "ablations", *_RETRIEVERS)
+    return [*dict.fromkeys([*(name for group in groups for name in GROUPS[group]), *_FILE_MODULE_OF])]
 
 
 def names() -> list[str]:
-    """Every name a list can hold; tfa-cN, dual-cN and judged-cN take any N."""
-    own = _own_names()
-    return [*own, *plugin_names(PLUGINS, own)]
+    """List every name that a run takes; tfa-cN, dual-cN and judged-cN take any N."""
+    listed = _listed_names()
+    return [*listed, *plugin_names(_PLUGINS, listed)]
 
 
 def head_cards(names: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:
-    """Cards of names and groups (`all` is every group), each once, in the order given."""
-    wanted: list[str] = []
+    """Look up the cards of names and groups (`all` is every group), each once, in that order."""
+    listed: list[str] = []
     for name in names:
         if name == "all":
-            wanted += [member for group in GROUPS.values() for member in group]
+            listed += [member for group in GROUPS.values() for member in group]
         else:
-            wanted += GROUPS.get(name, (name,))
-    return [head_card(name, supplied) for name in dict.fromkeys(wanted)]
+            listed += GROUPS.get(name, (name,))
+    return [head_card(name, supplied) for name in dict.fromkeys(listed)]

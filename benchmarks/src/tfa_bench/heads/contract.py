@@ -18,9 +18,11 @@ from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
+from tfa.errors import BadSpec
 from tfa_bench.protocols import NO_CALIBRATION, Plan
 from tfa_bench.provenance import METHOD
 
+PEER_STAGES = ("kmeans", "residuals", "peers")  # of heads of other papers
 ONLY = "only"  # the replica of a head that has no seed
 T = TypeVar("T")
 
@@ -119,3 +121,33 @@ class HeadCard:
     own_encoder: Callable[[EncoderOptions], Encoder] | None = None  # in place of the run's; opened when it is its turn
     needs_order: bool = False  # database and queries must be in driving order
     own_budgets: bool = False  # where a dataset says so, each condition calibrates a head of its own
+
+
+@dataclass(frozen=True)
+class Supplied:
+    """Files that some heads need: a released vocabulary, a segmenter's weights, checkpoints by head."""
+
+    vocabulary: Path | None = None
+    sam: Path | None = None
+    sam_model: str = "vit-h"
+    sam_points: int = 32  # a side, as published
+    checkpoints: Mapping[str, Path] = field(default_factory=dict)
+    antialias: bool = False  # for trained systems of which that is not on record
+
+
+@dataclass(frozen=True)
+class NeedsFile:
+    """A head whose card can be made only from a file of the user's."""
+
+    title: str
+    sees: str
+    option: str  # of tfa bench run, with its value
+    why: str
+    instead: str  # what does without
+    make: Callable[[Supplied], HeadCard | None]  # None where the file was not given
+
+    def card(self, name: str, supplied: Supplied) -> HeadCard:
+        card = self.make(supplied)
+        if card is None:
+            raise BadSpec(f"{name} {self.why}; give {self.option}{self.instead}")
+        return card

@@ -28,9 +28,9 @@ from tfa.online.follow import follow_scores
 from tfa.online.motion import OrderMotion
 from tfa.online.sequence_filter import SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.own_heads import OURS, RetrieverHead, fitted_tfa
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.heads.second_order import SECOND_STAGES, fitted_second_order
+from tfa_bench.heads.tfa_heads import OURS, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa_bench.provenance import METHOD

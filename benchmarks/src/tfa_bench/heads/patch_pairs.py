@@ -20,7 +20,7 @@ class PatchPairs:
     """The patches of a database, and every pair compared so far."""
 
     def __init__(self, database: Tokens, spec: VerifySpec | None = None) -> None:
-        known_grid(database)
+        require_grid(database)
         self.store = CompactTokens.fit(database, spec)
         self.among = remembering(self.store.among)
         self._known: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
@@ -42,7 +42,7 @@ class ComparedQueries(PhotoPairs):
     """A set of queries beside the database; what was compared is kept."""
 
     def __init__(self, pairs: PatchPairs, queries: Tokens) -> None:
-        store, grid = pairs.store, known_grid(queries)
+        store, grid = pairs.store, require_grid(queries)
         super().__init__(store, queries, grid, np.arange(len(store)))
         self._found: dict[tuple[int, int], tuple[float, int]] = {}
         # Every head may bring new candidates of a query, whose patches are needed again: they are kept, in a file.
@@ -82,7 +82,7 @@ def _columns(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[list[int], list[n
     return [row for row, _ in pairs], [images for _, images in pairs]
 
 
-def known_grid(tokens: Tokens) -> tuple[int, int]:
+def require_grid(tokens: Tokens) -> tuple[int, int]:
     if tokens.grid is None:
         raise BadTokens(
             "verification compares where patches lie and these tokens do not say; "

@@ -42,8 +42,8 @@ from tfa.verification.judged_head import (
     target_competition,
 )
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
-from tfa_bench.heads.own_heads import OURS, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
 from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import OURS, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
 from tfa_bench.protocols import NO_CALIBRATION, budget
 
 DTYPE = "float32"

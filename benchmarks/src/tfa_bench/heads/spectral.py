@@ -17,7 +17,7 @@ from tfa.method.controllers.decisions import DatabaseEvidence, Decisions
 from tfa.method.head import Head, assemble
 from tfa.method.residuals import ASSIGNMENTS
 from tfa_bench.heads.contract import Fit, HeadCard
-from tfa_bench.heads.own_heads import RetrieverHead, fitted_tfa
+from tfa_bench.heads.tfa_heads import RetrieverHead, fitted_tfa
 
 
 @dataclass(frozen=True)

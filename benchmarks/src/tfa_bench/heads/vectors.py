@@ -1,18 +1,126 @@
-"""Heads that are one unit vector per image, compared by cosine."""
+"""Describe images by one vector each, one image at a time, and score by inner products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tfa.base.backend import l2
 from tfa.base.progress import Progress
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
+from tfa.errors import BadTokens, ChannelMismatch
 from tfa.search.gallery import QUERY_BLOCK, inner
 from tfa.search.ties import find_duplicates
 from tfa_bench.heads.contract import Photos
+
+DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches n d and the image's index → its vector
+
+
+def describe_each(tokens: Tokens, width: int, describe_image: DescribeImage) -> np.ndarray:
+    """Vectors `b width` in float32. Each image is handed over alone, so no vector depends on its neighbours."""
+    rows = np.empty((len(tokens), width), np.float32)
+    for batch in tokens.batches():
+        for index, patches in enumerate(batch.patches, batch.start):
+            rows[index] = describe_image(l2(patches.astype(np.float32)), index)
+    return rows
+
+
+def check_channels(tokens: Tokens, channels: int) -> None:
+    if len(tokens) and tokens.channels != channels:
+        raise ChannelMismatch(
+            f"these tokens have {tokens.channels} channels, this head was fitted to {channels}; "
+            "encode database and queries with one encoder"
+        )
+
+
+def global_tokens(tokens: Tokens, head: str) -> np.ndarray:
+    """The global tokens `b d_g`, or an error that names the head which needs them."""
+    if tokens.cls is None:
+        raise BadTokens(
+            f"the head {head!r} uses the global (CLS) token and these tokens have none; "
+            "use an encoder with a global token, or a head of patches alone such as 'mean' or 'anyloc'"
+        )
+    return tokens.cls
+
+
+def content_order(tokens: Tokens) -> np.ndarray:
+    """Indices of the images, sorted by a hash of their patches.
+
+    What is drawn at random from images in this order does not change when the database is listed in another.
+    Images with equal patches tie, and are interchangeable.
+    """
+    digests = []
+    for index in range(len(tokens)):
+        patches = np.ascontiguousarray(tokens.load(index, index + 1)[0])
+        digests.append(hashlib.blake2b(patches.data, digest_size=16, key=str(patches.shape).encode()).digest())
+    return np.array(sorted(range(len(tokens)), key=digests.__getitem__), np.int64)
+
+
+def joined(one: Tokens, other: Tokens) -> Tokens:
+    """The patches of both sets, loaded no earlier than theirs."""
+    return Tokens(_Both(one, other))
+
+
+class _Both(Sequence):
+    def __init__(self, one: Tokens, other: Tokens) -> None:
+        self.one, self.other = one.patches, other.patches
+        self.shapes = np.concatenate([one.shapes, other.shapes])
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.one[index] if index < len(self.one) else self.other[index - len(self.one)]
+
+
+def random_start(points: int, words: int, seed: int) -> np.ndarray:
+    """Indices of the `words` points that k-means starts from; they repeat where there are fewer points."""
+    return np.resize(np.random.default_rng(seed).permutation(points)[:words], words)
+
+
+CHANNELS_AT_ONCE = 2048  # in float64
+ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Rows `b D` → whitened unit rows `b r`."""
+
+    mean: np.ndarray  # D
+    projection: np.ndarray | None  # D r; None where the sample has no direction to whiten
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        return l2(rows) if self.projection is None else l2((rows - self.mean) @ self.projection)
+
+
+def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:
+    """From rows `t D` to at most `dimensions` coordinates, fewer if the rows span fewer."""
+    count = len(rows)
+    mean = rows.mean(axis=0, dtype=np.float64)
+    gram = np.zeros((count, count))
+    for block in _centred(rows, mean):
+        gram += block @ block.T
+    eta, basis = np.linalg.eigh(gram)
+    eta, basis = eta[::-1][:dimensions], basis[:, ::-1][:, :dimensions]
+    kept = eta > ROUNDING * (np.trace(gram) + count * (mean @ mean))  # the bracket is Σ ‖row‖²
+    if not kept.any():
+        return Whitening(np.zeros_like(mean, rows.dtype), None)
+    weights = basis[:, kept] * (np.sqrt(count - 1) / eta[kept])
+    projection = np.concatenate([(block.T @ weights).astype(rows.dtype) for block in _centred(rows, mean)])
+    return Whitening(mean.astype(rows.dtype), projection)
+
+
+def _centred(rows: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
+    """X_c, some channels at a time: small eigenvalues need float64, and all of X_c in it would fill the memory."""
+    for low in range(0, rows.shape[1], CHANNELS_AT_ONCE):
+        part = slice(low, low + CHANNELS_AT_ONCE)
+        yield rows[:, part].astype(np.float64) - mean[part]
+
 
 IMAGES_AT_ONCE = 256
 IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file

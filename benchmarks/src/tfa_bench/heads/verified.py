@@ -2,6 +2,7 @@
 
 …-v          if verification is admitted, without labels; else the scores are the head's own
 …-v-always   whether or not it would be admitted
+anyloc-v     AnyLoc with our verification: what is gained by it without our heads
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from tfa.verification.admission import (
 )
 from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_candidates, rerank
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
-from tfa_bench.heads.patch_pairs import PatchPairs, known_grid
+from tfa_bench.heads.patch_pairs import PatchPairs, require_grid
 from tfa_bench.heads.second_order import second_order_card
+from tfa_bench.heads.tfa_heads import OURS, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.vectors import VectorHead
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -159,10 +161,16 @@ def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> 
 
 
 def verified_card(name: str) -> HeadCard | None:
-    """The card of a name of the family above; None if it is not one."""
+    """Make the card of a name with -v or -v-always; None if it has neither, or nothing verifies that head."""
     match = _NAME.fullmatch(name)
-    base = None if match is None else retriever_card(match[1]) or second_order_card(match[1])
-    if match is None or base is None:
+    if match is None:
+        return None
+    if name == "anyloc-v":
+        from tfa_bench.heads.peers import anyloc
+
+        return verified_peer(anyloc.CARDS[0])
+    base = retriever_card(match[1]) or second_order_card(match[1])
+    if base is None:
         return None
     always = bool(match[2])
     settings = {"always": always, "window": 2 * matching.WINDOW + 1, **VerifySpec().to_dict()}
@@ -179,7 +187,7 @@ def verified_card(name: str) -> HeadCard | None:
 
 def _fit(card: HeadCard, always: bool) -> Fit:
     def fit(database: Photos, shared: Shared) -> Fitted:
-        known_grid(database.tokens)
+        require_grid(database.tokens)
         pairs = patch_pairs(database, shared)
         assert pairs is not None
         base = card.fit(database, shared)
@@ -190,3 +198,61 @@ def _fit(card: HeadCard, always: bool) -> Fit:
         return VerifiedHead(base, pairs, always, judged_on_database(base, database.tokens, pairs, shared.progress))
 
     return fit
+
+
+@dataclass(frozen=True)
+class VerifiedVectors:
+    """A peer of one vector an image, and what is known of its verification. Its confidence stays the z-score."""
+
+    base: VectorHead
+    pairs: PatchPairs
+    admission: VerificationEvidence
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return self.base.replicas
+
+    @property
+    def saw(self) -> str:
+        return self.base.saw
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        return {"verification": {"used": self.admission.admitted, "always": False, **self.admission.to_dict()}}
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        scores = self.base.scores(queries, replica)
+        if not self.admission.admitted or not len(queries):
+            return scores
+        candidates = self.pairs.spec.candidates
+        ranked = rerank(scores, most_candidates(candidates), candidates, self.pairs.of(queries.tokens))
+        return reordered(scores, ranked)
+
+
+def verified_peer(card: HeadCard) -> HeadCard:
+    """The card of a peer with verification."""
+
+    def fit(database: Photos, shared: Shared) -> Fitted:
+        require_grid(database.tokens)
+        pairs, base = patch_pairs(database, shared), card.fit(database, shared)
+        assert pairs is not None
+        assert isinstance(base, VectorHead)
+        replica = base.replicas[0]
+        admission = judged_by_hiding(
+            lambda photos: base.scores(Photos(photos), replica),
+            base.duplicates[replica],
+            database.tokens,
+            pairs,
+            shared.progress,
+        )
+        return VerifiedVectors(base, pairs, admission)
+
+    return dataclasses.replace(
+        card,
+        name=f"{card.name}-v",
+        title=f"{card.title} +V",
+        fit=fit,
+        settings={**card.settings, "verification": {"always": False, **VerifySpec().to_dict()}},
+        stages=(*card.stages, "verification"),
+        note=OURS,
+    )

@@ -21,7 +21,8 @@ from tests.benchmarks.heads.sam import layouts, tiny
 from tests.benchmarks.heads.trained.layouts import Layout, parameters
 from tests.fakes import random_image
 from tfa.errors import BadWeights, WeightsMissing
-from tfa_bench.heads.catalogue import NEED_FILES, Supplied, head_card
+from tfa_bench.heads.catalogue import NEED_FILES, head_card
+from tfa_bench.heads.contract import Supplied
 from tfa_bench.heads.peers import mobile_sam, segvlad
 from tfa_bench.heads.peers.mask_cache import KeptMasks
 from tfa_bench.heads.peers.mobile_sam import get_mobile_sam

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.evaluate.distances import within
+from tfa.evaluate.positives import within
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.poses import angles_between
-from tfa_bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
+from tfa_bench.datasets.poses import angles_between
+from tfa_bench.datasets.text_tables import bad_line, lines_of, numbers, split_fields
 
 _LINES = 9  # intrinsics (3), distortion, rotation (3), centre, size of the image
 

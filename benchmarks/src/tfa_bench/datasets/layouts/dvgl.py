@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.evaluate.distances import within
+from tfa.evaluate.positives import within
 from tfa.photos.positions import position_from_name
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.text_tables import natural_order
-from tfa_bench.datasets.matching import same_frame
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_frame
+from tfa_bench.datasets.text_tables import natural_order
 
 GALLERIES = ("database", "gallery")
 

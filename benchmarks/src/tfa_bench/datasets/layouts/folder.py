@@ -15,10 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.evaluate.distances import within
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.text_tables import natural_order
-from tfa_bench.datasets.matching import by_name, listed_positives, metric_points, same_frame
+from tfa.evaluate.positives import within
+from tfa_bench.datasets.files import (
+    BadDataset,
+    DatasetFiles,
+    by_name,
+    images_in,
+    listed_positives,
+    metric_points,
+    same_frame,
+)
+from tfa_bench.datasets.text_tables import natural_order
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 TAKES_POSITIVES = True

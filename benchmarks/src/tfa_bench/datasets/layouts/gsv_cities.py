@@ -11,9 +11,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
-from tfa_bench.datasets.layouts.text_tables import lines_of
-from tfa_bench.datasets.matching import by_name, listed_positives, read_positives
+from tfa_bench.datasets.files import (
+    BadDataset,
+    DatasetFiles,
+    by_name,
+    images_in,
+    listed_positives,
+    read_positives,
+    same_labels,
+)
+from tfa_bench.datasets.text_tables import lines_of
 
 POSITIVES, QUERIES = "positives.json", "queries.txt"
 TAKES_POSITIVES = True

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles
-from tfa_bench.datasets.layouts.safe_pickle import load_object_array, load_rows
-from tfa_bench.datasets.matching import index_rows
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, index_rows
+from tfa_bench.datasets.safe_pickle import load_object_array, load_rows
 
 SUFFIXES = ("dbImages", "qImages", "gt")
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tfa_bench.datasets.files import DatasetFiles, images_in
-from tfa_bench.datasets.layouts.indexed import checked_indices, in_query_order
-from tfa_bench.datasets.layouts.text_tables import bad_line, natural_order, read_table, whole_number
+from tfa_bench.datasets.files import DatasetFiles, checked_indices, images_in, in_query_order
+from tfa_bench.datasets.text_tables import bad_line, natural_order, read_table, whole_number
 
 
 def load(

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.indexed import checked_indices, in_query_order
-from tfa_bench.datasets.layouts.safe_pickle import load_rows
-from tfa_bench.datasets.layouts.text_tables import natural_order
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, checked_indices, images_in, in_query_order
+from tfa_bench.datasets.safe_pickle import load_rows
+from tfa_bench.datasets.text_tables import natural_order
 
 
 def load(

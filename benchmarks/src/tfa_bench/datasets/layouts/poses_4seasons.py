@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.evaluate.distances import within
+from tfa.evaluate.positives import within
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.poses import apply, inverse, motion, rotation
-from tfa_bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
+from tfa_bench.datasets.poses import apply, inverse, motion, rotation
+from tfa_bench.datasets.text_tables import bad_line, lines_of, numbers, split_fields
 
 _MOTIONS = ("transform_S_AS", "transform_w_gpsw", "transform_e_gpsw")
 _SCALE = "GNSS scale"

@@ -16,10 +16,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from tfa.evaluate.distances import within
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.pose_files import read_centres
-from tfa_bench.datasets.matching import by_name, listed_positives, read_positives
+from tfa.evaluate.positives import within
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, by_name, images_in, listed_positives, read_positives
+from tfa_bench.datasets.poses import read_centres
 
 REFERENCE = "overcast-reference"
 CONDITIONS = (

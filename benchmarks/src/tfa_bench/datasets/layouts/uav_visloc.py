@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.evaluate.distances import earth_points, within
+from tfa.evaluate.positives import earth_points, within
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.text_tables import Table, bad_line, read_table, whole_number
+from tfa_bench.datasets.text_tables import Table, bad_line, read_table, whole_number
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfa_bench.datasets.files import DatasetFiles, images_in
 from tfa_bench.datasets.layouts.gt_npy import read_positives
-from tfa_bench.datasets.layouts.text_tables import natural_order
+from tfa_bench.datasets.text_tables import natural_order
 
 
 def load(root: Path, *, distractors: bool = False) -> DatasetFiles:

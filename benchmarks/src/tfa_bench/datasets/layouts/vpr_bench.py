@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.layouts.safe_pickle import load_object_array
-from tfa_bench.datasets.layouts.text_tables import natural_order
-from tfa_bench.datasets.matching import index_rows, same_frame
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, index_rows, same_frame
+from tfa_bench.datasets.safe_pickle import load_object_array
+from tfa_bench.datasets.text_tables import natural_order
 
 TRUTH = "ground_truth_new.npy"
 

@@ -21,9 +21,8 @@ from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec
 from tfa.method.residuals import hard_weights, normalise_blocks, residual_blocks
 from tfa.method.vocabulary import sample_patches
-from tfa_bench.heads.contract import ONLY, HeadCard, Photos, Shared
-from tfa_bench.heads.token_passes import check_channels, content_order, describe_each, random_start
-from tfa_bench.heads.vectors import VectorHead
+from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, NeedsFile, Photos, Shared
+from tfa_bench.heads.vectors import VectorHead, check_channels, content_order, describe_each, random_start
 
 SEEDS = (0, 1, 2)
 MAX_PATCHES = 300_000
@@ -134,6 +133,7 @@ def _fit(database: Photos, shared: Shared, *, words: int, center_norm: str) -> V
 
 def _card(name: str, title: str, words: int, center_norm: str, note: str = "") -> HeadCard:
     return HeadCard(
+        stages=PEER_STAGES,
         name=name,
         title=title,
         sees="database",
@@ -152,6 +152,7 @@ def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
         return VectorHead.of(database, {ONLY: partial(describe, centers=centers)}, "nothing", shared.progress)
 
     return HeadCard(
+        stages=PEER_STAGES,
         name="anyloc-released",
         title="AnyLoc, released vocabulary",
         sees="nothing",
@@ -170,3 +171,13 @@ CARDS: tuple[HeadCard, ...] = (
     _card("anyloc-unit", "AnyLoc, unit centres", 64, "unit", "centres normalised after k-means"),
     _card("anyloc-k32", "AnyLoc, K=32", 32, "raw", "the number of words of the released vocabularies"),
 )
+NEED_FILES = {
+    "anyloc-released": NeedsFile(
+        "AnyLoc, released vocabulary",
+        "nothing",
+        "--vocabulary FILE",
+        "takes a released vocabulary",
+        "",
+        lambda supplied: None if supplied.vocabulary is None else anyloc_from_file(supplied.vocabulary),
+    )
+}

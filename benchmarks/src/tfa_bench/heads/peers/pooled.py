@@ -16,9 +16,8 @@ import numpy as np
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.errors import ChannelMismatch
-from tfa_bench.heads.contract import ONLY, HeadCard, Photos, Shared
-from tfa_bench.heads.token_passes import DescribeImage, check_channels, describe_each, global_tokens
-from tfa_bench.heads.vectors import VectorHead
+from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, Photos, Shared
+from tfa_bench.heads.vectors import DescribeImage, VectorHead, check_channels, describe_each, global_tokens
 
 
 def generalised_mean(unit: np.ndarray) -> np.ndarray:
@@ -63,14 +62,16 @@ def _fit_global(database: Photos, shared: Shared) -> VectorHead:
 
 CARDS: tuple[HeadCard, ...] = (
     HeadCard(
+        stages=PEER_STAGES,
         name="anyloc-gem",
         title="AnyLoc-GeM",
         sees="nothing",
         fit=partial(_fit_pool, pool=lambda unit, _: generalised_mean(unit)),
         settings={"power": 3},
     ),
-    HeadCard(name="cls", title="Global token", sees="nothing", fit=_fit_global),
+    HeadCard(name="cls", title="Global token", sees="nothing", fit=_fit_global, stages=PEER_STAGES),
     HeadCard(
+        stages=PEER_STAGES,
         name="mean",
         title="Mean patch token",
         sees="nothing",

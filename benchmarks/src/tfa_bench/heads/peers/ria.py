@@ -17,9 +17,8 @@ import numpy as np
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.method.second_order import RIDGE, covariance, descriptor_width, half_vector, spectral_map
-from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.token_passes import check_channels, describe_each
-from tfa_bench.heads.vectors import VectorHead
+from tfa_bench.heads.contract import PEER_STAGES, HeadCard, Photos, Shared
+from tfa_bench.heads.vectors import VectorHead, check_channels, describe_each
 
 SEEDS = (0, 1, 42)
 DIRECTIONS = 128
@@ -54,6 +53,7 @@ def _fit(database: Photos, shared: Shared, *, name: str) -> VectorHead:
 
 def _card(name: str, title: str, of_spectrum: str) -> HeadCard:
     return HeadCard(
+        stages=PEER_STAGES,
         name=name,
         title=title,
         sees="nothing",

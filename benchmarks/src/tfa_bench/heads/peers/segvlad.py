@@ -34,10 +34,10 @@ from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner
 from tfa.search.ties import top_k
-from tfa_bench.heads.contract import HeadCard, Photos, Shared
+from tfa_bench.heads.contract import PEER_STAGES, HeadCard, NeedsFile, Photos, Shared
 from tfa_bench.heads.peers.mask_cache import KeptMasks
 from tfa_bench.heads.peers.segments import ORDER, Segmenter, Superpixels, super_segments
-from tfa_bench.heads.whitening import Whitening, fit_whitening
+from tfa_bench.heads.vectors import Whitening, fit_whitening
 
 WORDS = 32
 MAX_PATCHES = 300_000
@@ -221,6 +221,7 @@ def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
         "sample": SAMPLED_SEGMENTS,
     }
     return HeadCard(
+        stages=PEER_STAGES,
         name=name,
         title=title,
         sees="database",
@@ -274,3 +275,23 @@ CARDS = (
         Superpixels(),
     ),
 )
+NEED_FILES = {
+    "segvlad": NeedsFile(
+        "SegVLAD-PreT",
+        "database",
+        "--sam FILE",
+        "segments with the weights of SAM",
+        ", or use segvlad-superpixels",
+        lambda supplied: (
+            None if supplied.sam is None else segvlad_with_sam(supplied.sam, supplied.sam_model, supplied.sam_points)
+        ),
+    ),
+    "segvlad-mobilesam": NeedsFile(
+        "SegVLAD-PreT (MobileSAM)",
+        "database",
+        "the weights of MobileSAM: tfa weights get mobilesam, or fetched on first use",
+        "segments with the weights of MobileSAM",
+        ", or use segvlad-superpixels",
+        lambda supplied: segvlad_with_mobile_sam(supplied.sam_points),
+    ),
+}

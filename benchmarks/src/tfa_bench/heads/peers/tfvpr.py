@@ -22,8 +22,9 @@ import numpy as np
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.method.vocabulary import sample_patches
-from tfa_bench.heads.contract import ONLY, HeadCard, Photos, Shared
-from tfa_bench.heads.token_passes import (
+from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, Photos, Shared
+from tfa_bench.heads.vectors import (
+    VectorHead,
     check_channels,
     content_order,
     describe_each,
@@ -31,7 +32,6 @@ from tfa_bench.heads.token_passes import (
     joined,
     random_start,
 )
-from tfa_bench.heads.vectors import VectorHead
 from tfa_bench.protocols import FULL_QUERY
 
 WORDS = 16  # and the global token: 17 blocks
@@ -164,6 +164,7 @@ def _fit_transductive(database: Photos, shared: Shared) -> Transductive:
 SETTINGS = {"words": WORDS, "neighbours": NEIGHBOURS, "own": OWN, "points_per_word": POINTS_PER_WORD, "seed": SEED}
 CARDS: tuple[HeadCard, ...] = (
     HeadCard(
+        stages=PEER_STAGES,
         name="tfvpr",
         title="TF-VPR",
         sees="database",
@@ -172,6 +173,7 @@ CARDS: tuple[HeadCard, ...] = (
         note="centres from the database alone; the published evaluation fits them on database and queries",
     ),
     HeadCard(
+        stages=PEER_STAGES,
         name="tfvpr-transductive",
         title="TF-VPR, transductive",
         sees="target",

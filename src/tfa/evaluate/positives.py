@@ -1,15 +1,24 @@
-"""Measure distances in meters between positions of one kind: on the globe or in a plane."""
+"""Which images show the place of a query: those near it, in meters on the globe or in a plane, or those listed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from tfa.base.reading import read_json
+from tfa.errors import TfaError
 from tfa.photos.positions import Position
 
+DEFAULT_RADIUS = 25.0  # meters: the field's usual radius
 _EQUATOR = 6378137.0  # WGS 84: radius of the equator in metres
 _SQUARED_ECCENTRICITY = 6.69437999014e-3
+
+
+class BadEvaluation(TfaError):
+    """Truth, queries or a saved evaluation cannot be used, or do not fit each other."""
 
 
 def earth_points(degrees: np.ndarray) -> np.ndarray:
@@ -24,9 +33,6 @@ def earth_points(degrees: np.ndarray) -> np.ndarray:
     flat = across * np.cos(lat)
     up = across * (1 - _SQUARED_ECCENTRICITY) * np.sin(lat)
     return np.stack([flat * np.cos(lon), flat * np.sin(lon), up], axis=1)
-
-
-DEFAULT_RADIUS = 25.0  # metres: the field's usual radius
 
 
 def to_points(positions: Sequence[Position | None]) -> np.ndarray:
@@ -68,3 +74,23 @@ def within(database: np.ndarray, queries: np.ndarray, radius: float) -> tuple[np
         offsets = query - database[own]
         close.append(own[np.sqrt((offsets * offsets).sum(axis=1)) <= radius])
     return tuple(close)
+
+
+def read_positives(file: Path, error: type[TfaError] = BadEvaluation) -> dict[str, list[str]]:
+    """Read the map images of each query from JSON; `error` says what is wrong with the file."""
+    values = read_json_file(file, error, "; it lists the database images of each query as JSON")
+    if not isinstance(values, dict) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in values.values()
+    ):
+        raise error(f'{file} must hold one JSON object {{"query.jpg": ["database.jpg", …], …}}')
+    return values
+
+
+def read_json_file(path: Path, error: type[TfaError], hint: str = "") -> Any:
+    """Read JSON; `error` says that the file is missing (and `hint` what to do) or cannot be read."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise error(f"{path} does not exist{hint}") from None
+    except (OSError, ValueError) as problem:
+        raise error(f"{path} cannot be read: {problem}") from None
