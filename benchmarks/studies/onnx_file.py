@@ -40,7 +40,7 @@ from tfa.photos.token_cache import TokenCache
 from tfa.search.ties import top_k
 from tfa_bench.datasets.load import Dataset
 
-CHECKED = 8  # photos that scores are compared on
+_CHECKED = 8  # photos that scores are compared on
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def study_file(
             for photo in tracked(asked.photos, len(asked.photos), f"{dataset.card.name}, {kind}", bars, "photos")
         ]
     )
-    first = (cache or TokenCache()).encode(asked.photos[:CHECKED], encoder, progress=bars).tokens
+    first = (cache or TokenCache()).encode(asked.photos[:_CHECKED], encoder, progress=bars).tokens
     own = query_vectors(compiled, first) @ compiled.with_bias.T
     scores = vectors @ whole.rows(compiled).vectors.T
     files = [Written(whole.width, size, _recall(scores, asked), _differs(scores, own))]
@@ -118,7 +118,7 @@ def study_file(
         rows = form.rows(compiled).vectors
         scores = _reduced(vectors, whole, form) @ rows.T
         graph, size = runs.written(form)
-        checked = np.concatenate([runs.vector(graph, photo) for photo in asked.photos[:CHECKED]])
+        checked = np.concatenate([runs.vector(graph, photo) for photo in asked.photos[:_CHECKED]])
         files.append(Written(number, size, _recall(scores, asked), _differs(scores, checked @ rows.T)))
     return FileStudy(
         dataset.card.name, dataset.card.title, encoder.id, place_map.state.map_spec.head, len(place_map),

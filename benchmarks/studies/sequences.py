@@ -31,10 +31,10 @@ from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.run import Bench, prepare
 
 STREAMS = 6  # of each kind
-LEG = 30  # frames before and after what happens
+_LEG = 30  # frames before and after what happens
 AWAY = 25  # frames outside the map
-SETTLED = 3  # frames outside, after which the camera should know
-FARTHEST_GAP = 50  # frames
+_SETTLED = 3  # frames outside, after which the camera should know
+_FARTHEST_GAP = 50  # frames
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class EventStudy:
 def events(frames: int, foreign: int, seed: int = 1) -> dict[str, list[Stream]]:
     """Streams of a drive of so many frames, and of so many photos of somewhere else, by what happens."""
     rng = np.random.default_rng(seed)
-    leg = min(LEG, max(frames // 4, 2))
+    leg = min(_LEG, max(frames // 4, 2))
     made: dict[str, list[Stream]] = {"gap": [], "jump": []}
     for _ in range(STREAMS):
-        gap = int(rng.integers(min(20, leg), min(FARTHEST_GAP, max(frames // 4, leg)) + 1))
+        gap = int(rng.integers(min(20, leg), min(_FARTHEST_GAP, max(frames // 4, leg)) + 1))
         start = int(rng.integers(max(frames - 2 * leg - gap, 0) + 1))
         made["gap"].append(_joined(np.arange(start, start + leg), np.arange(start + leg + gap, start + 2 * leg + gap)))
         first, second = rng.integers(frames - leg + 1, size=2)
@@ -107,18 +107,18 @@ def measured(
         after = sure[stream.event :]
         twice = np.flatnonzero(after[:-1] & after[1:])
         found.append(int(twice[0]) if len(twice) else len(after))
-        outside += gone[np.flatnonzero(stream.outside)[SETTLED:]].tolist()
+        outside += gone[np.flatnonzero(stream.outside)[_SETTLED:]].tolist()
     away = float(np.mean(outside)) if outside else None
     return EventStudy(float(np.mean(right or [False])), float(np.mean(lost)), float(np.mean(found)), max(found), away)
 
 
 Positives = Sequence[np.ndarray]
 SEEN = (0, 1, 2, 4, 8, 16, 32, 64)  # photos that a photo is adapted by
-ORDERS = ("driving", "random")
-BINS = ((0, 8), (8, 16), (16, 32), (32, 64))  # photos after a change of the camera
+_ORDERS = ("driving", "random")
+_BINS = ((0, 8), (8, 16), (16, 32), (32, 64))  # photos after a change of the camera
 BEFORE = 64  # photos of the camera before
 STARTS = (0.0, 0.25, 0.5, 0.75)  # of the drive: where the changed camera begins
-MOST_FOREIGN = 60  # photos of somewhere else
+_MOST_FOREIGN = 60  # photos of somewhere else
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class DriveStudy:
 
     def to_dict(self) -> dict[str, Any]:
         facts = {**asdict(self), "filter": SequenceSpec().to_dict()}
-        return {**facts, "seen": [*SEEN, "all"], "bins": [list(one) for one in BINS]}
+        return {**facts, "seen": [*SEEN, "all"], "bins": [list(one) for one in _BINS]}
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def study_drive(
     bars, truth, queries = as_progress(progress), bench.truth, bench.queries.tokens
     head = fit_second_order(bench.database.tokens, "partial", spec=bench.spec, device=device, progress=bars)
     pairs = PatchPairs(bench.database.tokens)
-    outside = None if foreign is None else foreign.select(_spread(len(foreign), MOST_FOREIGN))
+    outside = None if foreign is None else foreign.select(_spread(len(foreign), _MOST_FOREIGN))
     sets = [queries] if outside is None else [queries, outside]
     compared = tuple((len(one), pairs.of(one)) for one in sets)
     drives, changes = [], []
@@ -232,7 +232,7 @@ def study_curve(pool: Pool, positives: Positives, seed: int = 0) -> dict[str, li
     """R@1 of every photo, adapted by so many others: those before it in the drive (a loop), or any."""
     rng, count = np.random.default_rng(seed), len(positives)
     curve: dict[str, list[float]] = {}
-    for order in ORDERS:
+    for order in _ORDERS:
         for seen in SEEN:
             tops = []
             for photo in range(count):
@@ -261,14 +261,14 @@ def study_change(pool: Pool, before: Sequence[DescribedPhoto], positives: Positi
     """R@1 of adapted photos of a drive, as the first of a stream and after the map's own photos, another camera."""
     count, found = len(positives), dict[str, list[list[float | None]]](fresh=[], changed=[])
     for start in STARTS:
-        numbers = ((int(start * count) + np.arange(min(count, BINS[-1][1]))) % count).tolist()
+        numbers = ((int(start * count) + np.arange(min(count, _BINS[-1][1]))) % count).tolist()
         for name, earlier in (("fresh", []), ("changed", list(before))):
             stream = [*earlier, *(pool.photos[number] for number in numbers)]
             frames = list(follow_scores(pool.scorer, stream))[len(earlier) :]
             tops = [int(frame.scores.argmax()) for frame in frames]
             own = [positives[number] for number in numbers]
             found[name].append(
-                [share_right(tops[low:high], own[low:high]) if low < len(own) else None for low, high in BINS]
+                [share_right(tops[low:high], own[low:high]) if low < len(own) else None for low, high in _BINS]
             )
     return {name: _means(shares) for name, shares in found.items()}
 
@@ -297,21 +297,21 @@ def _spread(count: int, most: int) -> np.ndarray:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-DRIVE_COLUMNS = ("dataset", "photos", "alone", "online", "online +V", "tracker")
-CURVE_COLUMNS = ("dataset", "order", *map(str, SEEN), "all")
-EVENT_COLUMNS = ("dataset", "what happens", "R@1", "lost", "found after", "known to be outside")
-CHANGE_COLUMNS = ("dataset", "before", *(f"photos {low + 1}–{high}" for low, high in BINS))
+_DRIVE_COLUMNS = ("dataset", "photos", "alone", "online", "online +V", "tracker")
+_CURVE_COLUMNS = ("dataset", "order", *map(str, SEEN), "all")
+_EVENT_COLUMNS = ("dataset", "what happens", "R@1", "lost", "found after", "known to be outside")
+_CHANGE_COLUMNS = ("dataset", "before", *(f"photos {low + 1}–{high}" for low, high in _BINS))
 TABLES = {
     "drive": (
         "R@1 of drives: photos alone, adapted, verified, followed (frames rather lost)",
-        DRIVE_COLUMNS,
+        _DRIVE_COLUMNS,
     ),
-    "curve": ("R@1 of photos adapted by so many others", CURVE_COLUMNS),
-    "events": ("The tracker where something happens: frames until two in a row are right", EVENT_COLUMNS),
-    "change": ("R@1 of adapted photos after another camera", CHANGE_COLUMNS),
+    "curve": ("R@1 of photos adapted by so many others", _CURVE_COLUMNS),
+    "events": ("The tracker where something happens: frames until two in a row are right", _EVENT_COLUMNS),
+    "change": ("R@1 of adapted photos after another camera", _CHANGE_COLUMNS),
 }
-EVENT_WORDS = {"gap": "a gap", "jump": "a jump", "outside": "25 photos outside the map"}
-CHANGE_WORDS = {"fresh": "nothing", "changed": f"{BEFORE} photos of the map"}
+_EVENT_WORDS = {"gap": "a gap", "jump": "a jump", "outside": "25 photos outside the map"}
+_CHANGE_WORDS = {"fresh": "nothing", "changed": f"{BEFORE} photos of the map"}
 
 
 def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[str, ...]]:
@@ -327,10 +327,10 @@ def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[s
                 found = f"{event['found_after']:.1f}, at most {event['found_last']}"
                 outside = "" if event["outside_lost"] is None else _percent(event["outside_lost"])
                 rows.append(
-                    (name, EVENT_WORDS[kind], _percent(event["right"]), _percent(event["lost"]), found, outside)
+                    (name, _EVENT_WORDS[kind], _percent(event["right"]), _percent(event["lost"]), found, outside)
                 )
         else:
-            words = CHANGE_WORDS if table == "change" else {order: order for order in ORDERS}
+            words = _CHANGE_WORDS if table == "change" else {order: order for order in _ORDERS}
             rows += [(name, words[key], *map(_percent, shares)) for key, shares in facts.items()]
     return rows
 

@@ -41,8 +41,8 @@ from tfa_bench.run import Bench, calibrated, prepare
 
 Measure = Callable[["Pair"], float]
 TOLERANCE = 2.0  # cells by which a match may miss a transformation and still agree with it
-SCALES = (0.5, 2.0)  # photos of one place from further apart share too few patches
-SAMPLES = 256  # pairs of matches that propose a similarity
+_SCALES = (0.5, 2.0)  # photos of one place from further apart share too few patches
+_SAMPLES = 256  # pairs of matches that propose a similarity
 USUAL = 0.05  # distinctiveness of a match, about
 TRIALS = 40  # samples that propose an affine map or a homography
 
@@ -144,7 +144,7 @@ def similarity(pair: Pair) -> float:
     apart = z[i] != z[j]  # always so of mutual matches; a division by zero otherwise
     i, j = i[apart], j[apart]
     a = (w[i] - w[j]) / (z[i] - z[j])
-    allowed = (np.abs(a) >= SCALES[0]) & (np.abs(a) <= SCALES[1])
+    allowed = (np.abs(a) >= _SCALES[0]) & (np.abs(a) <= _SCALES[1])
     a, b = a[allowed], (w[i] - a * z[i])[allowed]
     missed = np.abs(a[:, None] * z + b[:, None] - w)
     return float(((missed <= TOLERANCE) * votes).sum(axis=1).max(initial=0.0))
@@ -153,9 +153,9 @@ def similarity(pair: Pair) -> float:
 def _two_of(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of different numbers below `count`: all of them if they are few, else always the same draw."""
     first, second = np.triu_indices(count, 1)
-    if len(first) <= SAMPLES:
+    if len(first) <= _SAMPLES:
         return first, second
-    drawn = np.random.default_rng(0).choice(len(first), SAMPLES, replace=False)
+    drawn = np.random.default_rng(0).choice(len(first), _SAMPLES, replace=False)
     return first[drawn], second[drawn]
 
 
@@ -198,7 +198,7 @@ class Kept(NamedTuple):
     patches: str = DEFAULT.patches  # full or small
 
 
-AS_BUILT = Kept()
+_AS_BUILT = Kept()
 
 
 def weighted(weight: float) -> Fuse:
@@ -219,7 +219,7 @@ class Variant:
     title: str
     measure: Measure | None = as_built  # None: the head's own order
     fuse: Fuse = fused
-    kept: Kept = AS_BUILT
+    kept: Kept = _AS_BUILT
     candidates: Candidates = FEW
 
 
@@ -254,14 +254,14 @@ VARIANTS: Mapping[str, Variant] = {
     "fusion-4": Variant(factor="fusion", title="z + 4 √M", fuse=weighted(4)),
     "fusion-8": Variant(factor="fusion", title="z + 8 √M", fuse=weighted(8)),
 }
-FACTORS = tuple(dict.fromkeys(variant.factor for variant in VARIANTS.values() if variant.factor))
+_FACTORS = tuple(dict.fromkeys(variant.factor for variant in VARIANTS.values() if variant.factor))
 
 
 def of_factors(names: Sequence[str] | None) -> dict[str, Variant]:
     """The variants of some factors, and what all are compared with; None: of all factors."""
     for name in names or ():
-        if name not in FACTORS:
-            raise BadSpec(f"there is no factor {name!r}; use {', '.join(FACTORS)}")
+        if name not in _FACTORS:
+            raise BadSpec(f"there is no factor {name!r}; use {', '.join(_FACTORS)}")
     return {name: one for name, one in VARIANTS.items() if names is None or one.factor in ("", *names)}
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfa_bench.tables.admissions import admissions
+from tfa_bench.tables.page import admissions
 
 
 def scored(head, recalls, used=None):

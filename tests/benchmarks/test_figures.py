@@ -10,10 +10,16 @@ from tests.benchmarks.figure_records import EVIDENCE, synthetic_truth, write_pho
 from tfa.errors import BadSpec
 from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, LINE, TILE
 from tfa_bench.array_json import BadRecord
-from tfa_bench.figures.curves import calibration_curves
 from tfa_bench.figures.evidence_plot import evidence_of
-from tfa_bench.figures.grids import HEADER, choose, draw_grid, spread_out
-from tfa_bench.figures.matrices import positives_in, standardised
+from tfa_bench.figures.plots import (
+    HEADER,
+    calibration_curves,
+    choose,
+    draw_grid,
+    positives_in,
+    spread_out,
+    standardised,
+)
 from tfa_bench.figures.record_groups import find_studies
 from tfa_bench.protocols import FULL_QUERY, budget, cross_fit
 

@@ -10,7 +10,7 @@ from tfa.errors import BadSpec
 from tfa.evaluate.judgement import score_run
 from tfa_bench.array_json import BadRecord
 from tfa_bench.judge_records import judge_records
-from tfa_bench.metrics.scored import score
+from tfa_bench.scores import score
 
 
 def test_records_are_judged_as_they_are_scored(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tfa_bench.tables.judgements import judgements
+from tfa_bench.tables.page import judgements
 
 
 def scored(head, decisions, dataset="town"):

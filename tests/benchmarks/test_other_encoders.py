@@ -13,11 +13,11 @@ from tests.benchmarks.synthetic_records import named, ranking, synthetic_record,
 from tfa.encoders import CATALOGUE, parse_encoder
 from tfa.encoders.fingerprint import fingerprint
 from tfa.errors import BadSpec
-from tfa_bench.metrics.scored import score, score_folder
 from tfa_bench.protocols import NO_CALIBRATION
 from tfa_bench.records import Record
 from tfa_bench.run import run_heads
-from tfa_bench.tables.other_encoders import HOLDS, REVERSED, WITHIN_CHANCE, findings, other_encoders
+from tfa_bench.scores import score, score_folder
+from tfa_bench.tables.page import HOLDS, REVERSED, WITHIN_CHANCE, findings, other_encoders
 
 DEFAULT, OLDER = "dinov2-s14-focus@322", "dinov2-s14-focus@322/hf"
 PACKAGE = CATALOGUE["dinov2-s14-focus"].package

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfa_bench.metrics.scored import score
 from tfa_bench.records import Record, find_records, truth_of
+from tfa_bench.scores import score
 from tfa_bench.tables.page import PRECISION_DEPTH, results_page
 
 pytestmark = pytest.mark.slow

@@ -14,12 +14,12 @@ from tfa_bench import provenance
 from tfa_bench.array_json import read_packed
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Photos
-from tfa_bench.metrics.scored import score
 from tfa_bench.protocols import NO_CALIBRATION, budget
 from tfa_bench.provenance import revisions
 from tfa_bench.rank import in_few_bits
 from tfa_bench.records import Record, find_records
 from tfa_bench.run import run_heads
+from tfa_bench.scores import score
 
 
 def test_what_exists_is_kept_and_nothing_is_fitted(bench, tmp_path):

@@ -14,8 +14,8 @@ import pytest
 from tests.benchmarks.synthetic_records import NOTHING, named, ranking, synthetic_record, synthetic_truth, written
 from tfa.errors import BadSpec
 from tfa_bench.array_json import BadRecord
-from tfa_bench.metrics.scored import paired, score, score_folder
 from tfa_bench.records import TRUTH_FILE
+from tfa_bench.scores import paired, score, score_folder
 from tfa_bench.tables.table import read_scored
 
 KS = (1, 2, 4)
@@ -248,7 +248,7 @@ def test_records_without_their_dataset_file_cannot_be_scored(tmp_path: Path):
 
 def test_scoring_loads_no_model_and_no_plotting():
     heavy = "('torch', 'scipy', 'matplotlib')"
-    code = f"import sys, tfa_bench.metrics.scored; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, tfa_bench.scores; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -11,7 +11,7 @@ from tests.benchmarks.synthetic_cells import OWN, PAPERS, cell, elsewhere
 from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tfa_bench.tables.paper_figures import paper_table
 from tfa_bench.tables.render import latex, markdown
-from tfa_bench.tables.table import BEST, SECOND, NoTable, Number, Row, Shown, Table, ranked, read_cells
+from tfa_bench.tables.table import BEST, SECOND, NoTable, Number, Row, Shown, Table, rank_numbers, read_cells
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
 
@@ -26,10 +26,10 @@ def shown(table: Table, *stubs: str) -> dict[str, Shown]:
 
 
 def test_ties_share_the_mark_and_the_next_value_is_second():
-    numbers = ranked([Number(80.0), None, Number(85.121), Number(85.119), Number(83.0)])
+    numbers = rank_numbers([Number(80.0), None, Number(85.121), Number(85.119), Number(83.0)])
     assert [n and n.rank for n in numbers] == [0, None, BEST, BEST, SECOND]
-    assert ranked([None, None]) == [None, None]
-    assert [n and n.rank for n in ranked([Number(50.0)])] == [BEST]
+    assert rank_numbers([None, None]) == [None, None]
+    assert [n and n.rank for n in rank_numbers([Number(50.0)])] == [BEST]
 
 
 @pytest.mark.parametrize(

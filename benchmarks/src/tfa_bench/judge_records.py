@@ -16,11 +16,10 @@ from tfa.photos.find_positions import find_positions
 from tfa.photos.positions import Position
 from tfa_bench.array_json import BadRecord
 from tfa_bench.datasets.load import POSITIONS
-from tfa_bench.metrics.estimates import Scored
-from tfa_bench.metrics.scored import KS, check_revisions, score
 from tfa_bench.records import SUFFIX, Record, Truth, find_records, truth_of
+from tfa_bench.scores import KS, Scored, check_revisions, score
 
-MOST_HEADS = 8  # of one page
+_MOST_HEADS = 8  # of one page
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,10 @@ def _read(places: Sequence[Path], heads: Collection[str]) -> list[tuple[Record, 
                     f"there is no record of head {name!r}; there are {', '.join(sorted(set(there.values())))}"
                 )
         paths = [path for head in heads for path in paths if there[path] == head]
-    if len(paths) > MOST_HEADS:
+    if len(paths) > _MOST_HEADS:
         raise BadSpec(
-            f"{len(paths)} records are too many for one page, at most {MOST_HEADS} are shown; choose with --head NAME, "
-            "or name their files"
+            f"{len(paths)} records are too many for one page, at most {_MOST_HEADS} are shown; choose with "
+            "--head NAME, or name their files"
         )
     return [(Record.read(path), truth_of(path)) for path in paths]
 

@@ -98,25 +98,25 @@ class Plan:
             for seed in seeds
         ]
 
-    def _folds(self, own: np.ndarray, seed: int | None, condition: str | None) -> list[Fold]:
-        nobody = own[:0]
+    def _folds(self, queries: np.ndarray, seed: int | None, condition: str | None) -> list[Fold]:
+        nobody = queries[:0]
         if self.kind == "none":
-            return [Fold(nobody, own, condition)]
+            return [Fold(nobody, queries, condition)]
         if self.kind == "online":
-            order = np.arange(len(own)) if seed is None else np.random.default_rng(seed).permutation(len(own))
-            return [Fold(nobody, own[order], condition)]
+            order = np.arange(len(queries)) if seed is None else np.random.default_rng(seed).permutation(len(queries))
+            return [Fold(nobody, queries[order], condition)]
         if self.kind == "full":
-            return [Fold(own, own, condition)]
+            return [Fold(queries, queries, condition)]
         if self.kind == "budget":
-            check_budget(self.n, len(own), condition)
-            drawn = np.random.default_rng(seed).permutation(len(own))
-            return [Fold(own[drawn[: self.n]], own[np.sort(drawn[self.n :])], condition)]
-        if len(own) < 2:
-            raise BadSpec(f"{len(own)} queries have no two halves to cross-fit; give at least 2, better 32")
+            check_budget(self.n, len(queries), condition)
+            drawn = np.random.default_rng(seed).permutation(len(queries))
+            return [Fold(queries[drawn[: self.n]], queries[np.sort(drawn[self.n :])], condition)]
+        if len(queries) < 2:
+            raise BadSpec(f"{len(queries)} queries have no two halves to cross-fit; give at least 2, better 32")
         if self.halves == "even-odd":
-            one, other = own[0::2], own[1::2]
+            one, other = queries[0::2], queries[1::2]
         else:
-            one, other = np.array_split(own, 2)
+            one, other = np.array_split(queries, 2)
         return [Fold(other, one, condition), Fold(one, other, condition)]
 
 

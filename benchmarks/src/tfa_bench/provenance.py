@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfa.version import __version__
 
-PACKAGES = ("numpy", "torch", "transformers")
+_PACKAGES = ("numpy", "torch", "transformers")
 
 # Raised by whoever changes what a stage computes, be it in the last digit. Records of two revisions never mix.
 ALGORITHM: Mapping[str, int] = {
@@ -30,7 +30,7 @@ ALGORITHM: Mapping[str, int] = {
     "trained": 2,  # trained systems: preprocessing, model and ranking; 2: confidence of two stages from cosines
 }
 METHOD = ("kmeans", "residuals", "spectrum", "evidence", "controllers", "score_calibration")
-UNRECORDED = "unrecorded"  # the revision of records that carry none
+_UNRECORDED = "unrecorded"  # the revision of records that carry none
 
 
 def revisions(stages: Sequence[str]) -> dict[str, int]:
@@ -45,13 +45,13 @@ def mixed_revisions(records: Iterable[Mapping[str, int]]) -> dict[str, list[str]
     for stage in {stage for record in everyone for stage in record}:
         for record in everyone:
             if stage in record or not record:
-                known.setdefault(stage, set()).add(str(record.get(stage, UNRECORDED)))
+                known.setdefault(stage, set()).add(str(record.get(stage, _UNRECORDED)))
     return {stage: sorted(own) for stage, own in sorted(known.items()) if len(own) > 1}
 
 
 def versions() -> dict[str, str]:
     known = {"tfa": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in _PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             known[package] = version(package)
     return known

@@ -18,7 +18,7 @@ from tfa_bench.protocols import Fold, Split
 from tfa_bench.records import ScoreSample
 
 QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
-KEPT_BITS = 16  # of a confidence in float32: sign, exponent and 7 of its mantissa, two digits
+_CONFIDENCE_BITS = 16  # of a confidence in float32: sign, exponent and 7 of its mantissa, two digits
 SAMPLE = 40  # queries and database images of the piece of the score matrix that a record keeps
 
 
@@ -70,7 +70,7 @@ def in_few_bits(confidence: np.ndarray) -> np.ndarray:
     What is made of confidences, precision against recall, depends on their order alone. Cut ones take half the bytes.
     """
     bits = (np.array(confidence, np.float32) + 0.0).reshape(len(confidence), -1).view(np.uint32)  # no -0.0
-    low = 32 - KEPT_BITS
+    low = 32 - _CONFIDENCE_BITS
     for column in bits.T:
         known = np.unique(column)  # numbers of one sign are ordered as their bits are: ranks count away from zero
         first = np.searchsorted(known >> low, known >> low)

@@ -64,7 +64,7 @@ def current_record(bench: Identified, card: HeadCard, results: Path) -> Record |
 
 
 def plan_of(bench: Identified, card: HeadCard) -> Plan:
-    specific = card.own_budgets and bench.dataset.card.conditions_specific
+    specific = card.budget_per_condition and bench.dataset.card.conditions_specific
     return dataclasses.replace(card.plan, specific=True) if specific else card.plan
 
 
@@ -99,28 +99,28 @@ def inputs_of(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict
     }
 
 
-def _differing(known: Record, inputs: dict[str, Any]) -> list[str]:
+def _differing(record: Record, inputs: dict[str, Any]) -> list[str]:
     """Which inputs a record was not made of."""
-    head, verification = known.head, known.head["settings"].get("verification")
+    head, verification = record.head, record.head["settings"].get("verification")
     if verification is not None:  # records made before patches could be small do not say that they are not
         settings = {**head["settings"], "verification": {"patches": "full", **verification}}
         head = {**head, "settings": settings}
-    made_of = {**known.inputs, "head": head}
+    made_of = {**record.inputs, "head": head}
     return [key for key, value in inputs.items() if value != made_of.get(key)]
 
 
-def is_outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:
+def is_outdated(record: Record, inputs: dict[str, Any], path: Path) -> bool:
     """Was it made of these inputs by another revision of the algorithm? Of other inputs is an error."""
-    differs = _differing(known, inputs)
+    differs = _differing(record, inputs)
     outdated = "algorithm" in differs
     # A deeper ranking begins with the shallower one, and a record that is made again may have any depth.
-    accepted = {"algorithm", "depth"} if outdated or known.depth >= inputs["depth"] else set()
+    accepted = {"algorithm", "depth"} if outdated or record.depth >= inputs["depth"] else set()
     other = [key for key in differs if key not in accepted]
-    if known.encoder["id"] != inputs["encoder"]["id"]:
-        own = record_path(path.parents[2], known.dataset["name"], known.encoder["id"], known.name).parent
+    if record.encoder["id"] != inputs["encoder"]["id"]:
+        own = record_path(path.parents[2], record.dataset["name"], record.encoder["id"], record.name).parent
         raise BadSpec(
-            f"{path} is of the encoder {known.encoder['id']}, not of {inputs['encoder']['id']}: positions are "
-            f"resampled by another rule since; move {path.parent} to {own}, or give --encoder {known.encoder['id']}"
+            f"{path} is of the encoder {record.encoder['id']}, not of {inputs['encoder']['id']}: positions are "
+            f"resampled by another rule since; move {path.parent} to {own}, or give --encoder {record.encoder['id']}"
         )
     if other:
         raise BadSpec(

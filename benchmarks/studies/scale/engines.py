@@ -39,8 +39,8 @@ from tfa.search.ties import top_k
 PHOTOS = 4  # of a place
 DECAY = 0.8  # of the spectrum
 SAME = 0.5  # of the variance of z is the place's
-BIAS = 0.1  # spreads of scores
-ASKED_BLOCKS = 10  # blocks whose places are asked for
+_BIAS = 0.1  # spreads of scores
+_ASKED_BLOCKS = 10  # blocks whose places are asked for
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MadeUpPlaces:
     def queries(self, images: int, count: int) -> np.ndarray:
         """`count dims`, float32: one more photo of places that the first `images` are of."""
         blocks = -(-images // self.block)
-        chosen = np.unique(np.linspace(0, blocks - 1, min(ASKED_BLOCKS, blocks)).astype(int))
+        chosen = np.unique(np.linspace(0, blocks - 1, min(_ASKED_BLOCKS, blocks)).astype(int))
         asked = []
         for part, number in enumerate(chosen.tolist()):
             there = min(images - number * self.block, self.block) // PHOTOS
@@ -90,7 +90,7 @@ class MadeUpPlaces:
         rng = np.random.default_rng([number, 1])
         places = np.repeat(self._places(number), PHOTOS, axis=0)[: self.block]
         return self._turned(
-            self._features(places, rng), rng.standard_normal(self.block) * BIAS * self._spread_of_scores()
+            self._features(places, rng), rng.standard_normal(self.block) * _BIAS * self._spread_of_scores()
         )
 
     def _amplitudes(self) -> np.ndarray:
@@ -127,7 +127,7 @@ def exact_answers(vectors: np.ndarray, queries: np.ndarray, k: int, block: int =
     return ids
 
 
-SMAPS = Path("/proc/self/smaps")
+_SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)")
 _FACT = re.compile(r"(Size|Rss): +(\d+) kB")
 
@@ -149,7 +149,7 @@ class MemoryMapping:
 def mappings(text: str | None = None) -> list[MemoryMapping]:
     """Of this process now; none where the system does not say."""
     if text is None:
-        text = SMAPS.read_text("utf-8", "replace") if SMAPS.exists() else ""
+        text = _SMAPS.read_text("utf-8", "replace") if _SMAPS.exists() else ""
     found: list[MemoryMapping] = []
     for line in text.splitlines():
         mapping, fact = _MAPPING.fullmatch(line), _FACT.match(line)
@@ -171,9 +171,9 @@ def spilled_bytes() -> int:
     return sum(one.size for one in mappings() if one.spilled)
 
 
-REDUCED_DIMS = 512
+_REDUCED_DIMS = 512
 WRITTEN = 1000  # images at a time, as a build writes them
-FAISS_LINKS, FAISS_WIDTH, FAISS_EF = 32, 128, 128  # of faiss's graph: M, efConstruction, efSearch
+_FAISS_LINKS, _FAISS_WIDTH, _FAISS_EF = 32, 128, 128  # of faiss's graph: M, efConstruction, efSearch
 
 
 class Contender(Protocol):
@@ -213,7 +213,7 @@ def bounded(vectors: np.ndarray, _: str) -> Contender:
 
 def reduced(vectors: np.ndarray, _: str) -> Contender:
     rows = _galleries(rounded(vectors), len(vectors))
-    small = fit_reduced(rows, min(REDUCED_DIMS, vectors.shape[1] // 2))
+    small = fit_reduced(rows, min(_REDUCED_DIMS, vectors.shape[1] // 2))
     engine = ReducedEngine(rows, np.arange(len(vectors)), reduced=small)
     engine.prepare()
     return InProcess(engine)
@@ -276,8 +276,8 @@ def in_faiss(make: Callable[[Any, int], Any]) -> Callable[[np.ndarray, str], Con
 
 
 def _graph(faiss: Any, dims: int) -> Any:
-    index = faiss.IndexHNSWFlat(dims, FAISS_LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction, index.hnsw.efSearch = FAISS_WIDTH, FAISS_EF
+    index = faiss.IndexHNSWFlat(dims, _FAISS_LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction, index.hnsw.efSearch = _FAISS_WIDTH, _FAISS_EF
     return index
 
 
@@ -298,10 +298,10 @@ class Candidate:
 CONTENDERS: Mapping[str, Candidate] = {
     "exact": Candidate("TFA `exact`, int8 rows", exact, True),
     "bounded": Candidate("TFA `bounded`, float32 rows", bounded, True),
-    "reduced": Candidate(f"TFA `reduced`, {REDUCED_DIMS} of the numbers, best 100 again", reduced, False),
+    "reduced": Candidate(f"TFA `reduced`, {_REDUCED_DIMS} of the numbers, best 100 again", reduced, False),
     "faiss-flat": Candidate("faiss flat, float32", in_faiss(lambda faiss, dims: faiss.IndexFlatIP(dims)), True),
     "faiss-sq8": Candidate("faiss flat, int8", in_faiss(_bytes), False),
-    "faiss-hnsw": Candidate(f"faiss HNSW, M {FAISS_LINKS}, ef {FAISS_EF}", in_faiss(_graph), False),
+    "faiss-hnsw": Candidate(f"faiss HNSW, M {_FAISS_LINKS}, ef {_FAISS_EF}", in_faiss(_graph), False),
     "postgres": Candidate("PostgreSQL, float16, exact", in_store("float16", None), True, "postgres"),
     "postgres-hnsw": Candidate("PostgreSQL, float16, HNSW", in_store("float16", "hnsw"), False, "postgres"),
     "milvus": Candidate("Milvus, float32, exact", in_store("float32", None), True, "milvus"),
@@ -315,7 +315,7 @@ CONTENDERS: Mapping[str, Candidate] = {
 
 _PART = "engines"
 K = 10
-FLOORS = 20  # products by numpy of a row
+_FLOORS = 20  # products by numpy of a row
 QUERIES = {20_000: 200, 100_000: 200}
 MANY = 50  # queries of other sizes
 PROBED = 600  # vectors of a build that is not measured
@@ -427,7 +427,7 @@ def measured(
     for query in queries[:3]:  # warm: what is packed or loaded at the first query
         contender.nearest(query[None], K)
     seconds, floors, right, first = [], [], 0, 0
-    every = max(len(queries) // FLOORS, 1)
+    every = max(len(queries) // _FLOORS, 1)
     for number, query in enumerate(queries):
         started = time.perf_counter()
         found = contender.nearest(query[None], K)

@@ -12,7 +12,7 @@ from studies.reduction import KINDS
 from studies.scale.union import HEADS, UNION
 from tfa.search.reduced import AGAIN
 
-DASH = "–"
+_DASH = "–"
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -23,16 +23,16 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 def number(value: float | None) -> str:
     """Three digits, more where they are whole."""
     if value is None:
-        return DASH
+        return _DASH
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def whole(value: float | None) -> str:
-    return DASH if value is None else f"{value:,.0f}"
+    return _DASH if value is None else f"{value:,.0f}"
 
 
 def percent(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:.1f}"
+    return _DASH if value is None else f"{100 * value:.1f}"
 
 
 Row = Mapping[str, Any]
@@ -105,7 +105,7 @@ def engines_table(rows: Sequence[Row]) -> str:
 
 def _engine_cells(row: Row) -> list[str]:
     if "given_up" in row:
-        return [row.get("what") or row["engine"], row["given_up"], *[DASH] * 7]
+        return [row.get("what") or row["engine"], row["given_up"], *[_DASH] * 7]
     each = row["images"]
     return [
         row["what"],
@@ -134,8 +134,8 @@ def _growth(rows: Sequence[Row]) -> list[str]:
             one, other = found.get((engine, few)), found.get((engine, many))
             for key in ("p50_ms", "build_seconds"):
                 known = one is not None and other is not None
-                cells.append(f"{math.log(other[key] / one[key]) / math.log(many / few):.2f}" if known else DASH)  # type: ignore[index]
-        if set(cells) != {DASH}:
+                cells.append(f"{math.log(other[key] / one[key]) / math.log(many / few):.2f}" if known else _DASH)  # type: ignore[index]
+        if set(cells) != {_DASH}:
             body.append([next(row["what"] for row in found.values() if row["engine"] == engine), *cells])
     return [f"Growth: the exponent a of seconds ~ imagesᵃ.\n\n{table(head, body)}"] if body else []
 
@@ -176,12 +176,12 @@ def ray_table(rows: Sequence[Row]) -> str:
             "shards done before → not repeated")  # fmt: skip
     body = []
     for row in rows:
-        again = DASH
+        again = _DASH
         if "done_before" in row:
             again = f"{row['done_at_the_kill']} → {row['done_before']} of {row['shards']}"
-        to_clean = DASH if row["to_clean"] is None else f"{row['to_clean']:.2f}"
+        to_clean = _DASH if row["to_clean"] is None else f"{row['to_clean']:.2f}"
         rate, once = number(row["images_per_second"]), "yes" if row["same_map"] else "no"
-        more = DASH if row["case"] == "one process" else number(row["more_ms_an_image"])
+        more = _DASH if row["case"] == "one process" else number(row["more_ms_an_image"])
         seconds = number(row["seconds"])
         body.append([row["case"], row["encoder"], f"{row['images']:,}", seconds, rate, more, to_clean, once, again])
     return table(head, body)
@@ -211,8 +211,8 @@ def replicas_table(rows: Sequence[Row]) -> str:
     head = ("engine", "edits", "an edit, ms", "seen in the other: p50, ms", "longest, ms", "engine away", "back, s")
     body = []
     for row in rows:
-        away = DASH if "away_status" not in row else " and ".join(str(one) for one in row["away_status"])
-        back = DASH if "back_seconds" not in row else f"{row['back_seconds']:.2f}"
+        away = _DASH if "away_status" not in row else " and ".join(str(one) for one in row["away_status"])
+        back = _DASH if "back_seconds" not in row else f"{row['back_seconds']:.2f}"
         body.append([row["engine"], str(row["edits"]), number(row["edit_p50_ms"]), number(row["seen_p50_ms"]),
                      number(row["seen_max_ms"]), away, back])  # fmt: skip
     return table(head, body)
@@ -230,4 +230,4 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], str]] = {
 
 
 def _shortened(text: str | None) -> str:
-    return DASH if not text else text.splitlines()[0].partition("; ")[0]
+    return _DASH if not text else text.splitlines()[0].partition("; ")[0]

@@ -38,14 +38,14 @@ PATIENCE = 60.0  # seconds for a node to start
 LOOPBACK = "127.0.0.1"
 # Ray takes the machine's own address instead of loopback, and then listens on all interfaces: it is made to take ours.
 # It is also kept from a server for ray://, whose port would be the same for every cluster.
-SCRIPT = (
+_SCRIPT = (
     "from ray._private import services; from ray.scripts import scripts\n"
     "services.resolve_ip_for_localhost = str\n"
     "scripts.get_ray_client_dependency_error = lambda: 'not wanted'\n"
     "scripts.main()"
 )
 # The same for a driver, by a switch of Ray's own; nodes may not have it, as it refuses clusters of several.
-ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Cluster:
@@ -55,7 +55,7 @@ class Cluster:
         """`environment` is what workers see beside ours."""
         self.folder = Path(tempfile.mkdtemp(prefix="r"))  # Ray's sockets lie below it, and their paths must be short
         # What a driver must have in its environment. A token of its own: nobody else runs anything on it.
-        self.keys = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), ON_LOOPBACK: "0"}
+        self.keys = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), _ON_LOOPBACK: "0"}
         self._environment, self._cores = dict(environment or {}), cores
         self.address = f"{LOOPBACK}:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []
@@ -66,11 +66,11 @@ class Cluster:
         self._wait(lambda: all(b"runtime started" in self._said(node).read_bytes() for node in range(2)))
 
     def _start(self, *options: str) -> None:
-        ours = {"RAY_USAGE_STATS_ENABLED": "0", **self.keys, ON_LOOPBACK: "1", "OMP_NUM_THREADS": "1"}
+        ours = {"RAY_USAGE_STATS_ENABLED": "0", **self.keys, _ON_LOOPBACK: "1", "OMP_NUM_THREADS": "1"}
         ours |= self._environment
         cores, store = f"--num-cpus={self._cores}", "--object-store-memory=100000000"
         common = ("--block", f"--node-ip-address={LOOPBACK}", cores, store, "--disable-usage-stats")
-        command = [sys.executable, "-c", SCRIPT, "start", *common, *options]
+        command = [sys.executable, "-c", _SCRIPT, "start", *common, *options]
         with self._said(len(self.nodes)).open("wb") as output:
             node = subprocess.Popen(
                 command, env={**os.environ, **ours, **paths()}, stdout=output, stderr=output, start_new_session=True

@@ -129,7 +129,7 @@ PARTS: Mapping[str, Callable[[ScaleSettings, KeptRows, Progress | bool | None], 
     "union": union,
     "reduction": reduction,
 }
-OF_DATASETS = ("union", "reduction")  # parts that need --dataset
+_OF_DATASETS = ("union", "reduction")  # parts that need --dataset
 
 
 def chosen_parts(names: Sequence[str]) -> list[str]:
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Namespace) -> None:
     parts, out = chosen_parts(arguments.parts), arguments.out
-    joining = [part for part in parts if part in OF_DATASETS]
+    joining = [part for part in parts if part in _OF_DATASETS]
     if joining and len(arguments.dataset) < 2:
         named = " and ".join(joining)
         if arguments.parts:

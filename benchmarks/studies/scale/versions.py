@@ -26,9 +26,9 @@ from tfa.maps.engine_map import EngineMap
 _SWITCHES = "switches"
 ENGINES = ("postgres", "lance", "milvus")
 ASKERS = 2
-PUBLISHED_EVERY = 3  # switches; the others take the last one back
-WATCHED = 1.6  # seconds between two switches
-LATE = 1.0  # seconds after which no old answer may begin
+_PUBLISHED_EVERY = 3  # switches; the others take the last one back
+_WATCHED = 1.6  # seconds between two switches
+_LATE = 1.0  # seconds after which no old answer may begin
 K = 10
 NAMES = ("first", "second")
 
@@ -56,7 +56,7 @@ def run_switches(
     progress: Progress | bool | None,
     *,
     switches: int = 30,
-    watched: float = WATCHED,
+    watched: float = _WATCHED,
 ) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
 
@@ -87,7 +87,7 @@ def _switched(
     with as_progress(progress).task("switching", switches, "switches") as task:
         for number in range(switches):
             began, shown = time.time(), number % 2  # the second one answers at first
-            if number % PUBLISHED_EVERY:
+            if number % _PUBLISHED_EVERY:
                 opened.rollback()
             else:
                 EngineMap.build_from(maps[shown], url, dims=DIMS)
@@ -124,13 +124,13 @@ def judged(seen: Sequence[Seen], switched: Sequence[Switched]) -> dict[str, Any]
     for one, end in zip(switched, ends, strict=True):
         between = [s for s in seen if one.ended < s.began and s.ended < end and s.names]
         old = [s.began - one.ended for s in between if one.name not in s.names]
-        late += sum(delay > LATE for delay in old)
+        late += sum(delay > _LATE for delay in old)
         longest = max([longest, *old])
     answers = [one for one in seen if not one.error]
     errors = [one.error for one in seen if one.error]
     return {
         "switches": len(switched),
-        "publications": -(-len(switched) // PUBLISHED_EVERY),
+        "publications": -(-len(switched) // _PUBLISHED_EVERY),
         "switch_seconds": float(np.median([one.ended - one.began for one in switched])),
         "queries": len(seen),
         "p50_ms": 1000 * float(np.median([one.ended - one.began for one in answers])),
@@ -143,11 +143,11 @@ def judged(seen: Sequence[Seen], switched: Sequence[Switched]) -> dict[str, Any]
 
 
 _KILLED = "killed"
-ADDED = 20  # acknowledged additions before the kill
+_ADDED = 20  # acknowledged additions before the kill
 _KILL_PATIENCE = 120.0  # seconds
 
 
-def run_killed(engines: Sequence[str], kept: KeptRows, *, added: int = ADDED) -> Iterator[dict[str, Any]]:
+def run_killed(engines: Sequence[str], kept: KeptRows, *, added: int = _ADDED) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
     return row_for_each(_KILLED, engines, kept, lambda town, server: _killed(town, server, added))
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tfa.encoders.weights import Weights
 
 
-ARCHITECTURES = ("dinov2-s14@322", "dinov2-b14@322")
-GAIN = Bar(1.8, at_least=True)
-FED = 150.0  # images a second that the input must feed
+_ARCHITECTURES = ("dinov2-s14@322", "dinov2-b14@322")
+_GAIN = Bar(1.8, at_least=True)
+_FED = 150.0  # images a second that the input must feed
 PHOTO = (640, 480)
 
 
@@ -74,7 +74,7 @@ class EncodingBenchmark:
             what = f"{speed.encoder}, an image of {'a batch of ' if speed.batch > 1 else ''}{speed.batch}"
             note = f"float32 {speed.float32_bytes / 1e6:.0f} MB, tokens' cosine {speed.cosine:.4f}"
             # Batches are what a map is built in, and what the gain is required of.
-            bar = GAIN if speed.batch > 1 else None
+            bar = _GAIN if speed.batch > 1 else None
             lines.append(
                 Line(
                     what, speed.fast_seconds, speed.float32_seconds, speed.ratio, bar,
@@ -89,7 +89,7 @@ class EncodingBenchmark:
                 peak_bytes=put.peak_bytes, disk_bytes=put.disk_bytes, note=rate,
             )
         )  # fmt: skip
-        lines.append(compared(f"the same beside {FED:.0f} images/s", put.seconds, 1 / FED, Bar(1.0)))
+        lines.append(compared(f"the same beside {_FED:.0f} images/s", put.seconds, 1 / _FED, Bar(1.0)))
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class EncodingBenchmark:
 
 def run_encoding_benchmark(
     *,
-    encoders: Sequence[str] = ARCHITECTURES,
+    encoders: Sequence[str] = _ARCHITECTURES,
     batches: Sequence[int] = (1, 8),
     photos: int = 200,
     threads: int = 2,

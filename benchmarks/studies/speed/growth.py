@@ -34,7 +34,7 @@ from tfa.verification.judged_head import pseudo_limited
 
 FIT = Bar(1.3)
 _WARM_UP = 8  # images
-GRAMS, SPECTRA = "six Gram matrices", "six eigendecompositions"
+_GRAMS, SPECTRA = "six Gram matrices", "six eigendecompositions"
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def fit_size(
         head = decide_head(fit_spectra(described, vocabularies, spec, tokens.cls, backend, Spill()), backend)
         return head.decisions.to_dict(), spilled_bytes(head)  # and the head is let go
 
-    seconds, parts, peak = math.inf, {GRAMS: math.inf, SPECTRA: math.inf} if floor else {}, 0
+    seconds, parts, peak = math.inf, {_GRAMS: math.inf, SPECTRA: math.inf} if floor else {}, 0
     for _ in range(repeats):
         (decisions, spilled), took, most = staged(rest)
         seconds, peak = min(seconds, took), max(peak, most or 0)
@@ -221,13 +221,13 @@ def fit_size(
 
 def geometry_floor(described: Mapping[tuple[str, int], Described]) -> dict[str, float]:
     """Seconds of `V Vᵀ` and of its eigendecomposition, over all sets; casting to float64 is not counted."""
-    seconds = {GRAMS: 0.0, SPECTRA: 0.0}
+    seconds = {_GRAMS: 0.0, SPECTRA: 0.0}
     for one in described.values():
         wide = np.array(one.descriptors, np.float64)
         release(one.descriptors)
         started = time.perf_counter()
         gram = wide @ wide.T
-        seconds[GRAMS] += time.perf_counter() - started
+        seconds[_GRAMS] += time.perf_counter() - started
         del wide
         started = time.perf_counter()
         np.linalg.eigh(gram)
@@ -245,7 +245,7 @@ def spilled_bytes(head: Head) -> int:
     return sum({id(array): array.nbytes for array in arrays if isinstance(array, np.memmap)}.values())
 
 
-MIB = 2**20
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -300,8 +300,8 @@ class SampledFitBenchmark:
         columns = ("images", "seconds", "whole", "peak MiB", "files MiB", "descriptors")
         rows = [f"{shape}, {self.machine}", sample, "", "".join(f"{name:>13}" for name in columns)]
         for size in self.sizes:
-            peak = "–" if size.peak_bytes is None else f"{size.peak_bytes / MIB:.0f}"
-            files, stored = f"{size.spilled_bytes / MIB:.0f}", f"{size.descriptor_bytes / MIB:.0f}"
+            peak = "–" if size.peak_bytes is None else f"{size.peak_bytes / _MIB:.0f}"
+            files, stored = f"{size.spilled_bytes / _MIB:.0f}", f"{size.descriptor_bytes / _MIB:.0f}"
             cells = (f"{size.images:,}", f"{size.seconds:.2f}", f"{size.whole_seconds:.2f}", peak, files, stored)
             rows.append("".join(f"{cell:>13}" for cell in cells))
         return "\n".join(rows)
@@ -341,7 +341,7 @@ def run_sampled_fit_benchmark(
     )
 
 
-LINEAR = Bar(1.0)  # of an exponent
+_LINEAR = Bar(1.0)  # of an exponent
 CARRIER = "tempered"
 BLOCK = 1024  # descriptors made at a time
 _SPACE_WARM_UP = 50  # images
@@ -387,7 +387,7 @@ class SecondOrderGrowth:
         ]
         beyond = descriptor_width(self.directions)
         for start, stop, value in self.exponents:
-            bar = LINEAR if start > beyond else None
+            bar = _LINEAR if start > beyond else None
             lines.append(
                 Line(f"growth exponent, {start:,} to {stop:,} images", ratio=value, bar=bar, note="time ∝ N^b")
             )

@@ -18,8 +18,8 @@ from tfa.base.progress import Progress
 from tfa_bench.provenance import hardware, versions
 
 Bars = bool | Progress | None  # what `as_progress` takes
-LIBRARIES = ("scipy", "scikit-learn", "faiss-cpu", "fast-pytorch-kmeans", "openvino")
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_LIBRARIES = ("scipy", "scikit-learn", "faiss-cpu", "fast-pytorch-kmeans", "openvino")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def fastest(runs: Iterable[Any], call: Callable[[], tuple[float, float, Any]]) -
 def resident(field: str) -> int | None:
     """Bytes of this process's memory now (`VmRSS`) or at most (`VmHWM`); None where the system does not say."""
     with contextlib.suppress(OSError):
-        match = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text("ascii"), re.MULTILINE)
+        match = re.search(rf"^{field}:\s+(\d+) kB", _STATUS.read_text("ascii"), re.MULTILINE)
         return None if match is None else 1024 * int(match[1])
     return None
 
@@ -72,7 +72,7 @@ def resident(field: str) -> int | None:
 def _forget_peak() -> bool:
     """Let `VmHWM` start again from what is resident now."""
     try:
-        CLEAR.write_text("5", "ascii")
+        _CLEAR.write_text("5", "ascii")
     except OSError:
         return False
     return True
@@ -118,14 +118,14 @@ def machine() -> dict[str, str | int]:
 
 def library_versions() -> dict[str, str]:
     installed = versions()
-    for package in LIBRARIES:
+    for package in _LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
             installed[package] = version(package)
     return installed
 
 
 COLUMNS = ("", "time", "floor", "ratio", "bar", "met", "peak memory", "on disk")
-UNKNOWN = "–"
+_UNKNOWN = "–"
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def cells(line: Line) -> tuple[str, ...]:
         f"{line.what} ({line.note})" if line.note else line.what,
         format_seconds(line.seconds),
         format_seconds(line.floor),
-        UNKNOWN if line.ratio is None else f"{line.ratio:.2f}",
+        _UNKNOWN if line.ratio is None else f"{line.ratio:.2f}",
         "" if line.bar is None else str(line.bar),
         met,
         format_bytes(line.peak_bytes),
@@ -231,7 +231,7 @@ def listed(what: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def format_seconds(seconds: float | None) -> str:
     if seconds is None:
-        return UNKNOWN
+        return _UNKNOWN
     for least, factor, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms")):
         if seconds >= least:
             return f"{seconds * factor:.3g} {unit}" if seconds * factor < 100 else f"{seconds * factor:.0f} {unit}"
@@ -240,7 +240,7 @@ def format_seconds(seconds: float | None) -> str:
 
 def format_bytes(count: int | None) -> str:
     if count is None:
-        return UNKNOWN
+        return _UNKNOWN
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if size < 1000:

@@ -31,7 +31,7 @@ from tfa.pipeline import fit
 from tfa.search.exact import ExactEngine
 
 SEED = 0
-FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early
+_FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early
 INSTALL = "not installed: pip install 'tfa-bench[peers]'"
 
 
@@ -96,7 +96,7 @@ def faiss_words(faiss: Any, patches: np.ndarray, words: int) -> np.ndarray:
     kmeans = faiss.Kmeans(
         patches.shape[1],
         words,
-        niter=FAISS_ITERATIONS,
+        niter=_FAISS_ITERATIONS,
         spherical=True,
         seed=SEED,
         min_points_per_centroid=1,
@@ -122,21 +122,21 @@ def sklearn_whitened(decomposition: Any, descriptors: np.ndarray) -> np.ndarray:
 FIT = "TFA, whole database-only fit"
 WORDS, RESIDUALS = "AnyLoc, k-means (fast-pytorch-kmeans)", "AnyLoc, residuals"
 BUILD = "AnyLoc, one vocabulary: k-means and residuals"
-REUSED, KINDER = "AnyLoc, residuals in one array", "AnyLoc, one vocabulary, residuals in one array"
+_REUSED, KINDER = "AnyLoc, residuals in one array", "AnyLoc, one vocabulary, residuals in one array"
 FIT_KINDER = "TFA, the same fit"  # beside the kinder build
-FAISS_WORDS = "faiss, spherical k-means, one vocabulary"
+_FAISS_WORDS = "faiss, spherical k-means, one vocabulary"
 FAISS_ALL, OWN_ALL = "faiss flat, top 10 of every image", "TFA search, top 10 of every image"
 FAISS_ONE, OWN_ONE = "faiss flat, top 10 of one image", "TFA search, top 10 of one image"
-SKLEARN, OWN_WHITENING = "scikit-learn, PCA whitening", "TFA, PCA whitening"
-PEER_OF = {FIT_KINDER: KINDER, OWN_ALL: FAISS_ALL, OWN_ONE: FAISS_ONE, OWN_WHITENING: SKLEARN}  # the same work
-NO_BUILDS = (FAISS_ALL, FAISS_ONE, SKLEARN)  # their share of a build says nothing in a table
+SKLEARN, _OWN_WHITENING = "scikit-learn, PCA whitening", "TFA, PCA whitening"
+PEER_OF = {FIT_KINDER: KINDER, OWN_ALL: FAISS_ALL, OWN_ONE: FAISS_ONE, _OWN_WHITENING: SKLEARN}  # the same work
+_NO_BUILDS = (FAISS_ALL, FAISS_ONE, SKLEARN)  # their share of a build says nothing in a table
 ROWS = (
-    FIT, BUILD, WORDS, RESIDUALS, FIT_KINDER, KINDER, REUSED, FAISS_WORDS,
-    OWN_ALL, FAISS_ALL, OWN_ONE, FAISS_ONE, OWN_WHITENING, SKLEARN,
+    FIT, BUILD, WORDS, RESIDUALS, FIT_KINDER, KINDER, _REUSED, _FAISS_WORDS,
+    OWN_ALL, FAISS_ALL, OWN_ONE, FAISS_ONE, _OWN_WHITENING, SKLEARN,
 )  # fmt: skip
-HALF = Bar(0.5)  # the fit: at most half of an AnyLoc build
+_HALF = Bar(0.5)  # the fit: at most half of an AnyLoc build
 TOP = 10
-SEARCHES = 5  # runs of each search, the shortest counts
+_SEARCHES = 5  # runs of each search, the shortest counts
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def run_peers_benchmark(
         task.advance()
         if faiss is not None:
             unit = sample_patches(tokens, int(tokens.counts.sum()))
-            measured[FAISS_WORDS] = _holding(unit, measure(lambda: faiss_words(faiss, unit, words)))
+            measured[_FAISS_WORDS] = _holding(unit, measure(lambda: faiss_words(faiss, unit, words)))
             del unit
         task.advance()
         descriptors = np.array(head.branches[HARD, 0].described.descriptors)
@@ -258,10 +258,10 @@ def _builds(tokens: Tokens, words: int, repeats: int) -> tuple[dict[str, Measure
 
     calls[WORDS] = fitted_words
     calls[RESIDUALS] = lambda: anyloc_descriptors(separate, centers[0])
-    calls[REUSED] = lambda: anyloc_descriptors(separate, centers[0], reuse=True)
+    calls[_REUSED] = lambda: anyloc_descriptors(separate, centers[0], reuse=True)
     measured = measure_in_turn(calls, repeats)
-    measured |= {name: _holding(unit, measured[name]) for name in (WORDS, RESIDUALS, REUSED)}
-    measured |= {BUILD: _both(measured[WORDS], measured[RESIDUALS]), KINDER: _both(measured[WORDS], measured[REUSED])}
+    measured |= {name: _holding(unit, measured[name]) for name in (WORDS, RESIDUALS, _REUSED)}
+    measured |= {BUILD: _both(measured[WORDS], measured[RESIDUALS]), KINDER: _both(measured[WORDS], measured[_REUSED])}
     measured[FIT_KINDER] = measured[FIT]
     return measured, measured[WORDS].result, measured[FIT].result
 
@@ -283,7 +283,7 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
     if faiss is not None:
         other = faiss_search(faiss, descriptors, min(TOP, len(descriptors)))
         calls |= {FAISS_ALL: lambda: other(descriptors), FAISS_ONE: lambda: other(descriptors[:1])}
-    return measure_in_turn(calls, SEARCHES)
+    return measure_in_turn(calls, _SEARCHES)
 
 
 def own_search(descriptors: np.ndarray) -> Any:
@@ -293,7 +293,7 @@ def own_search(descriptors: np.ndarray) -> Any:
 
 
 def _whitenings(descriptors: np.ndarray) -> dict[str, Measured]:
-    calls: dict[str, Any] = {OWN_WHITENING: lambda: own_whitened(descriptors)}
+    calls: dict[str, Any] = {_OWN_WHITENING: lambda: own_whitened(descriptors)}
     decomposition = library("sklearn.decomposition")
     if decomposition is not None:
         calls[SKLEARN] = lambda: sklearn_whitened(decomposition, descriptors)
@@ -322,7 +322,7 @@ def _row(name: str, measured: Mapping[str, Measured]) -> PeerRow:
 
 def _line(row: PeerRow) -> Line:
     """Beside a peer that does the same where there is one, else a build beside the AnyLoc build."""
-    ratio = row.of_peer if row.what in PEER_OF else None if row.what in NO_BUILDS else row.of_build
+    ratio = row.of_peer if row.what in PEER_OF else None if row.what in _NO_BUILDS else row.of_build
     floor = None if row.seconds is None or ratio is None else row.seconds / ratio
-    bar = HALF if row.what == FIT else None
+    bar = _HALF if row.what == FIT else None
     return Line(row.what, row.seconds, floor, ratio, bar, row.peak_bytes, note=row.note)

@@ -267,7 +267,7 @@ def _seconds(call: Any) -> float:
 PHOTO = (640, 480)
 SEEDS = 16  # photos that are encoded; the map's are these, with noise
 # The floor: what any program needs that runs this model by onnxruntime on one photo.
-FLOOR = """
+_FLOOR = """
 import sys, numpy, onnxruntime
 from PIL import Image
 graph = open(sys.argv[1], "rb").read()[32:]
@@ -285,7 +285,7 @@ def peak():
         print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
 atexit.register(peak)
 """
-AS_VERB = VERB + 'runpy.run_module("tfa", run_name="__main__")'
+_AS_VERB = VERB + 'runpy.run_module("tfa", run_name="__main__")'
 # The verb's own steps, with the clock read between them.
 STEPS = """
 import json, sys, time
@@ -371,11 +371,11 @@ def synthetic_map(images: int, encoder: Encoder) -> PlaceMap:
 
 
 def _asked(what: str, arithmetic: str, town: Path, photo: Path, encoder: Encoder, repeats: int) -> ColdQuery:
-    verb = [sys.executable, "-c", AS_VERB, "query", str(town), str(photo), "--quiet"]
+    verb = [sys.executable, "-c", _AS_VERB, "query", str(town), str(photo), "--quiet"]
     verb += ["--fast"] if arithmetic == "fast" else []
     runs = [_run(verb) for _ in range(repeats)]
     graph = kept_path(fast_fingerprint(encoder.model))
-    floor = min(_run([sys.executable, "-c", VERB + FLOOR, str(graph), str(photo)])[0] for _ in range(repeats))
+    floor = min(_run([sys.executable, "-c", VERB + _FLOOR, str(graph), str(photo)])[0] for _ in range(repeats))
     steps = [_steps(town, photo, arithmetic) for _ in range(repeats)]
     best = min(steps, key=lambda one: sum(one.values()))
     return ColdQuery(what, min(runs)[0], max(peak for _, peak in runs), floor, best)
@@ -396,7 +396,7 @@ def _run(command: Sequence[str]) -> tuple[float, int]:
 
 
 ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers
-ONE_BAR, BATCH_BAR, SAME_BAR = Bar(1.5), Bar(8.0, at_least=True), Bar(1.0, at_least=True)
+_ONE_BAR, _BATCH_BAR, _SAME_BAR = Bar(1.5), Bar(8.0, at_least=True), Bar(1.0, at_least=True)
 
 
 @dataclass(frozen=True)
@@ -419,10 +419,10 @@ class QueryTime:
     def lines(self) -> list[Line]:
         name = f"{self.carrier}, {self.images:,} images"
         note = f"{format_bytes(self.bytes_read)} read; describing {1000 * self.describe_seconds:.2f} ms"
-        one = compared(f"{name}, one query", self.seconds, self.floor, ONE_BAR, peak_bytes=self.peak_bytes, note=note)
+        one = compared(f"{name}, one query", self.seconds, self.floor, _ONE_BAR, peak_bytes=self.peak_bytes, note=note)
         rest = compared(f"{name}, its descriptor known", self.rows_seconds, self.floor)
         note = f"the floor is the query alone; bare float32 products take {1000 * self.batch_products:.2f} ms"
-        many = compared(f"{name}, a query of {self.batch}", self.batch_seconds, self.seconds, BATCH_BAR, note=note)
+        many = compared(f"{name}, a query of {self.batch}", self.batch_seconds, self.seconds, _BATCH_BAR, note=note)
         return [one, rest, many]
 
 
@@ -441,7 +441,7 @@ class Proof:
     def lines(self) -> list[Line]:
         what = f"coarse search of {self.images:,} float32 rows, one query"
         note = f"the floor is float32 exhaustive search; {self.scored_again:.0f} rows scored again"
-        share = Line("share of queries with the same ten best", ratio=self.same, bar=SAME_BAR)
+        share = Line("share of queries with the same ten best", ratio=self.same, bar=_SAME_BAR)
         return [compared(what, self.seconds, self.exhaustive_seconds, note=note), share]
 
 

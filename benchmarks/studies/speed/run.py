@@ -77,7 +77,7 @@ class Benchmark:
     named_only: bool = False  # long, or in need of more libraries: not part of a run without names
 
 
-GRAMS_AND_SPECTRA = (
+_GRAMS_AND_SPECTRA = (
     "The floor is six Gram matrices in float64 and six eigendecompositions, called on their own; held against it is "
     "the fit from the descriptors on, since words and descriptors have floors of their own. Memory is the process's."
 )
@@ -115,14 +115,14 @@ SUITE: dict[str, Benchmark] = {
     "growth": Benchmark(
         title="Fitting maps of several sizes",
         run="growth:run_fit_growth_benchmark",
-        floor=GRAMS_AND_SPECTRA,
+        floor=_GRAMS_AND_SPECTRA,
         small={"sizes": (100, 200), "patches": 64, "channels": 384},
         full={"sizes": (600, 2000), "patches": 529, "channels": 768},
     ),
     "growth-5000": Benchmark(
         title="Fitting maps of up to 5,000 images",
         run="growth:run_fit_growth_benchmark",
-        floor=GRAMS_AND_SPECTRA,
+        floor=_GRAMS_AND_SPECTRA,
         small={"sizes": (100, 300), "patches": 64, "channels": 384},
         full={"sizes": (600, 2000, 5000), "patches": 529, "channels": 768},
         named_only=True,

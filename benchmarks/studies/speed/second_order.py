@@ -36,7 +36,7 @@ K = 10
 CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map
 _QUERY_BAR = Bar(0.6)
 _SECOND, _DESCRIBED = "second-order", "described"
-BESIDE = "adaptive"  # the carrier of the paper's head that the bar is for
+_BESIDE = "adaptive"  # the carrier of the paper's head that the bar is for
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class JudgedQuery:
         lines = []
         for carrier, seconds in self.paper_seconds.items():
             note = f"the floor is the paper's head, {carrier}"
-            if carrier == BESIDE:
+            if carrier == _BESIDE:
                 note += f"; describing {1000 * self.describe_seconds:.2f} ms"
-            lines.append(compared(what, self.seconds, seconds, _QUERY_BAR if carrier == BESIDE else None, note=note))
+            lines.append(compared(what, self.seconds, seconds, _QUERY_BAR if carrier == _BESIDE else None, note=note))
         return lines
 
 
@@ -80,8 +80,8 @@ def _question(scorer: Scorer, one: Tokens) -> Callable[[], Any]:
 
 PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"
 WORDS, RESIDUALS = "AnyLoc, k-means", "AnyLoc, residuals in one array"
-OF_PAPER, OF_ANYLOC, JUDGED_OF_PAPER = Bar(0.4), Bar(0.35), Bar(1.3)
-ALLOWED_SECONDS = 3.0  # for a calibration, beside the encoding of its photos
+_OF_PAPER, _OF_ANYLOC, _JUDGED_OF_PAPER = Bar(0.4), Bar(0.35), Bar(1.3)
+_ALLOWED_SECONDS = 3.0  # for a calibration, beside the encoding of its photos
 STORAGE = "float16"  # of the map that is calibrated
 _WARM_UP = 12  # images
 
@@ -133,23 +133,23 @@ class SecondOrderBenchmark:
         paper, second = self.seconds[PAPER], self.seconds[SECOND]
         fitted = f"second-order fit of {self.images:,} images, three constructions"
         if self.anyloc_seconds is None:
-            beside = Line(f"{fitted}, beside AnyLoc's build", second, bar=OF_ANYLOC, note=peers.INSTALL)
+            beside = Line(f"{fitted}, beside AnyLoc's build", second, bar=_OF_ANYLOC, note=peers.INSTALL)
         else:
-            beside = compared(f"{fitted}, beside AnyLoc's build", second, self.anyloc_seconds, OF_ANYLOC)
+            beside = compared(f"{fitted}, beside AnyLoc's build", second, self.anyloc_seconds, _OF_ANYLOC)
         calibration = f"calibration of a judged map by {self.target} photos, their tokens given"
         return [
-            compared(f"{fitted}, beside the paper's fit", second, paper, OF_PAPER),
+            compared(f"{fitted}, beside the paper's fit", second, paper, _OF_PAPER),
             beside,
             *(Line(f"of which {name}", seconds) for name, seconds in self.stages.items()),
             compared(
                 "judged fit with all challengers, beside the paper's fit",
                 self.seconds[JUDGED],
                 paper,
-                JUDGED_OF_PAPER,
+                _JUDGED_OF_PAPER,
                 note=f"chosen: {self.judged}",
             ),
             compared(
-                calibration, self.calibration_seconds, ALLOWED_SECONDS, Bar(1.0), note="the floor is what is allowed"
+                calibration, self.calibration_seconds, _ALLOWED_SECONDS, Bar(1.0), note="the floor is what is allowed"
             ),
         ]
 

@@ -30,8 +30,8 @@ from tfa.search.scaled_rows import ScaledRows
 
 THINGS = 400  # kinds of things in the world
 SEEN = 44  # of them in an image: of 64 words half are then chosen by no patch, as in photos
-NOISE = 0.7
-POOL = 16_384  # patches of noise; every image takes a run of them
+_NOISE = 0.7
+_POOL = 16_384  # patches of noise; every image takes a run of them
 
 
 class LazyTokens(Sequence):
@@ -44,7 +44,7 @@ class LazyTokens(Sequence):
         rng = np.random.default_rng(0)
         self.images, self.patches, self.seconds = images, patches, 0.0
         self.things = rng.standard_normal((THINGS, channels), np.float32)
-        self.noise = NOISE * rng.standard_normal((max(POOL, 2 * patches), channels), np.float32)
+        self.noise = _NOISE * rng.standard_normal((max(_POOL, 2 * patches), channels), np.float32)
         self.shapes = np.tile(np.array([patches, channels], np.int64), (images, 1))
 
     def __len__(self) -> int:

@@ -49,8 +49,8 @@ def write_report(
 
 PLAN = 384  # side of the plan, as high as the photos beside it
 MARGIN = 28  # within the plan
-DOT, RING, LETTERS = 4, 11, 24
-ANSWERED, TRUE = "#d9480f", "#1864ab"  # where the answer is; where the query was taken
+DOT, _RING, _LETTERS = 4, 11, 24
+ANSWERED, _TRUE = "#d9480f", "#1864ab"  # where the answer is; where the query was taken
 
 
 def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer) -> None:
@@ -65,9 +65,9 @@ def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer
     sheet.paste(_plan(town.reference_positions, there, taken), (matches.width, EDGE))
     pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
     said = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
-    pen.text((middle, EDGE + PLAN + 8), said, font=font(LETTERS), fill=INK, anchor="ma")
+    pen.text((middle, EDGE + PLAN + 8), said, font=font(_LETTERS), fill=INK, anchor="ma")
     away = f"{np.linalg.norm(there - taken):.1f} m from where it was taken"
-    pen.text((middle, EDGE + PLAN + 8 + LETTERS + 10), away, font=font(LETTERS), fill=FAINT, anchor="ma")
+    pen.text((middle, EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")
     write_atomically(out, lambda temporary: sheet.save(temporary, format="PNG", optimize=True))
 
 
@@ -91,15 +91,15 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
 
     for position in references:
         circle(position, DOT, fill=FAINT)
-    circle(there, RING - 3, fill=ANSWERED)
-    circle(taken, RING, outline=TRUE, width=3 * FINER)
-    for line, (text, colour) in enumerate((("answer", ANSWERED), ("query taken here", TRUE))):
+    circle(there, _RING - 3, fill=ANSWERED)
+    circle(taken, _RING, outline=_TRUE, width=3 * FINER)
+    for line, (text, colour) in enumerate((("answer", ANSWERED), ("query taken here", _TRUE))):
         top = (PLAN - MARGIN - 10 - (1 - line) * 26) * FINER
         pen.text((12 * FINER, top), text, font=font(20 * FINER), fill=colour, anchor="la")
     return plan.resize((PLAN, PLAN), Image.Resampling.LANCZOS)
 
 
-ANSWER = "answer.png"  # the right one with its place on the plan
+_ANSWER = "answer.png"  # the right one with its place on the plan
 PICTURES = {True: "matches-right.png", False: "matches-wrong.png"}
 
 
@@ -115,7 +115,7 @@ def draw_match_pictures(
             surest = max(of_kind, key=lambda answer: answer.confidence)
             pictures.append(_draw_answer(surest, right, place_map, out / name))
             if right:
-                draw_answer(out / ANSWER, town, place_map, surest)
+                draw_answer(out / _ANSWER, town, place_map, surest)
     return pictures
 
 

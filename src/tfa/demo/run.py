@@ -37,10 +37,10 @@ from tfa.verification.patch_store import photo_evidence
 KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others
 # Rows of the table: a plain head, the paper's, and the map that `tfa build` makes.
-HARD_VLAD, PAPER = "hard VLAD, cosine", "TFA, the paper's head"
-JUDGED, CALIBRATED = "judged map", "judged map, calibrated"
-SHOWN = (HARD_VLAD, PAPER, JUDGED, f"{JUDGED}, verified", CALIBRATED, f"{CALIBRATED}, verified")
-MONTAGE_QUERIES = 12
+_HARD_VLAD, PAPER = "hard VLAD, cosine", "TFA, the paper's head"
+JUDGED, _CALIBRATED = "judged map", "judged map, calibrated"
+SHOWN = (_HARD_VLAD, PAPER, JUDGED, f"{JUDGED}, verified", _CALIBRATED, f"{_CALIBRATED}, verified")
+_MONTAGE_QUERIES = 12
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ def run_demo(
     paper = pipeline.fit(database.tokens, progress=progress)
     target = encoded.tokens.select(slice(0, count))
     recalls = {
-        HARD_VLAD: _head_recall(_plain_head(paper), later, positives),
+        _HARD_VLAD: _head_recall(_plain_head(paper), later, positives),
         PAPER: _head_recall(paper, later, positives),
         JUDGED: _head_recall(judged, later, positives),
         f"{JUDGED}, verified": _map_recall(place_map, later, positives),
-        CALIBRATED: _head_recall(_calibrate(judged, target, place_map), later, positives),
-        f"{CALIBRATED}, verified": _map_recall(calibrated, later, positives),
+        _CALIBRATED: _head_recall(_calibrate(judged, target, place_map), later, positives),
+        f"{_CALIBRATED}, verified": _map_recall(calibrated, later, positives),
     }
     facts = place_map.info()
     reasons = {"head": facts["reasons"]["judge"], "verification": (facts["verification"] or {}).get("reason", "none")}
@@ -169,8 +169,8 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
     answered = zip(encoded.paths, place_map.query_tokens(encoded.tokens, k=4), strict=True)
     # Of the photos that recall is of: the first of the drive calibrated other heads.
     answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered][result.target :]
-    step = max(len(answers) // MONTAGE_QUERIES, 1)
-    draw_montage([_montage_row(answer, town) for answer in answers[::step][:MONTAGE_QUERIES]], out / "montage.png")
+    step = max(len(answers) // _MONTAGE_QUERIES, 1)
+    draw_montage([_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]], out / "montage.png")
     facts = place_map.info()
     decided, verification = facts["decisions"], facts["verification"]
     decisions = [Decision("The head", decided["carrier"], result.reasons["head"])]

@@ -157,7 +157,7 @@ def _put(content: bytes, path: Path) -> None:
     path.write_bytes(content)
 
 
-GLOBE, PLANE, ORDER = "globe", "plane", "order"
+_GLOBE, _PLANE, ORDER = "globe", "plane", "order"
 EARTH = 6_371_008.8  # metres: mean radius
 APART = 0.6  # of the route's length: between the rows of queries and images that are drawn in their order
 
@@ -252,17 +252,17 @@ def _plan(images: Sequence[Position | None], queries: Sequence[Position | None])
     pairs = [_pair(position) for position in (*images, *queries)]
     known = np.array([pair for pair in pairs if pair is not None], np.float64)
     origin = known[0]
-    kind = GLOBE if True in kinds else PLANE
+    kind = _GLOBE if True in kinds else _PLANE
     # Equirectangular around the mean latitude: a town looks as it does on any map.
     scale = np.ones(2)
-    if kind == GLOBE:
+    if kind == _GLOBE:
         scale = np.radians(1) * EARTH * np.array([np.cos(np.radians(known[:, 1].mean())), 1.0])
     placed = [None if pair is None else _metres(np.array(pair) - origin, scale, kind) for pair in pairs]
     return kind, placed[: len(images)], placed[len(images) :]
 
 
 def _metres(offset: np.ndarray, scale: np.ndarray, kind: str) -> list[float]:
-    if kind == GLOBE:  # the shorter way round: a town across the 180th meridian stays one town
+    if kind == _GLOBE:  # the shorter way round: a town across the 180th meridian stays one town
         offset = np.array([(offset[0] + 180) % 360 - 180, offset[1]])
     return [round(float(value), 2) for value in offset * scale]
 
@@ -271,7 +271,7 @@ HERE = Path(__file__).parent
 TEMPLATE = HERE / "templates" / "explorer.html"
 UPLOT = HERE / "vendor" / "uplot"
 # In the order in which they need each other, after the plan that pages share; all have one scope.
-SCRIPTS = (
+_SCRIPTS = (
     "elements.js",
     "answers.js",
     "pictures.js",
@@ -316,7 +316,7 @@ def write_explorer(
         uplot=Markup((UPLOT / "uPlot.iife.min.js").read_text("utf-8")),
         licence=(UPLOT / "LICENSE").read_text("utf-8"),
         scripts=Markup(
-            "\n".join([plan_view_script(), *((TEMPLATE.parent / name).read_text("utf-8") for name in SCRIPTS)])
+            "\n".join([plan_view_script(), *((TEMPLATE.parent / name).read_text("utf-8") for name in _SCRIPTS)])
         ),
     )
     write_text(Path(path), page)

@@ -14,7 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from tfa.base.files import sha256_of_file
-from tfa.evaluate.positives import DEFAULT_RADIUS, BadEvaluation, measure_lengths, position_kinds, to_points, within
+from tfa.evaluate.positives import (
+    DEFAULT_RADIUS,
+    BadEvaluation,
+    measure_lengths,
+    position_kinds,
+    read_positives,
+    to_points,
+    within,
+)
 from tfa.maps.records import ImageRecord
 from tfa.photos.positions import Position, match_positions, normal_path
 from tfa.photos.utm import to_degrees, to_metres

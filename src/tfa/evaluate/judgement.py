@@ -114,7 +114,7 @@ class Judgement:
         return sum(not query.in_map for query in self.queries)
 
 
-AGREED = 0.9  # of the shares: from there on answers agree, as confidence is enough for a sure answer from there on
+_AGREED = 0.9  # of the shares: from there on answers agree, as confidence is enough for a sure answer from there on
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,13 @@ def measure_distances(run: Run) -> Metres | None:
         return Metres(len(known), 0, None, None, 0, None, None, Spread.of(own))
     within = float((away[placed] <= radius[placed]).mean())
     fused, best = Spread.of(away[placed]), Spread.of(own[placed])
-    agreed = np.array([one.place is not None and one.place.share >= AGREED for one in known])
+    agreed = np.array([one.place is not None and one.place.share >= _AGREED for one in known])
     sharp = Spread.of(away[agreed]) if agreed.any() else None
     return Metres(len(known), int(placed.sum()), fused, within, int(agreed.sum()), sharp, best, Spread.of(own))
 
 
 KS = (1, 5, 10, 20)
-HUB_FROM = 2  # wrong answers from which on an image is a hub
+_HUB_FROM = 2  # wrong answers from which on an image is a hub
 
 
 @dataclass(frozen=True)
@@ -313,5 +313,5 @@ def _hubs(answers: Sequence[JudgedAnswer]) -> tuple[Hub, ...]:
     best = [answer.hits[0] for answer in answers if answer.hits]
     wrong = Counter(hit.image for hit in best if not hit.right)
     right = Counter(hit.image for hit in best if hit.right)
-    hubs = [Hub(image, count, right[image]) for image, count in wrong.items() if count >= HUB_FROM]
+    hubs = [Hub(image, count, right[image]) for image, count in wrong.items() if count >= _HUB_FROM]
     return tuple(sorted(hubs, key=lambda hub: (-hub.wrong, hub.image)))

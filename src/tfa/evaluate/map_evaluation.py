@@ -38,7 +38,7 @@ from tfa.verification.matching import Matches
 from tfa.version import __version__
 
 AT_ONCE = 16  # photos answered at a time
-MOST_LINES = 150  # of a pair of photos; more are a blot
+_MOST_LINES = 150  # of a pair of photos; more are a blot
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _run(
 def _drawn(matches: Matches) -> tuple[int, ...]:
     """The matches that move alike, as many as can be told apart."""
     alike = np.flatnonzero(matches.consistent)
-    kept = alike[np.unique(np.linspace(0, len(alike) - 1, min(len(alike), MOST_LINES)).astype(np.int64))]
+    kept = alike[np.unique(np.linspace(0, len(alike) - 1, min(len(alike), _MOST_LINES)).astype(np.int64))]
     return tuple(np.stack([matches.ours[kept], matches.theirs[kept]], axis=-1).reshape(-1).tolist())
 
 

@@ -117,7 +117,7 @@ def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 RESAMPLES = 1000
-PERCENTILES = (2.5, 97.5)
+_PERCENTILES = (2.5, 97.5)
 BLOCK = 1 << 20  # draws held at a time
 
 
@@ -151,7 +151,7 @@ def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int
     """Of per-query `values` `q`, nan where a query was not evaluated; `strata` are the queries of each condition."""
     groups = _drop_nan(values, strata)
     means = _resampled_means(groups, seed)
-    low, high = np.percentile(means, PERCENTILES)
+    low, high = np.percentile(means, _PERCENTILES)
     return Interval(_macro(groups), float(low), float(high))
 
 
@@ -163,7 +163,7 @@ def paired_difference(
         raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
     groups = _drop_nan(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
     means = _resampled_means(groups, seed)
-    low, high = np.percentile(means, PERCENTILES)
+    low, high = np.percentile(means, _PERCENTILES)
     return Paired(_macro(groups), float(low), float(high), float((means > 0).mean()), sum(map(len, groups)))
 
 

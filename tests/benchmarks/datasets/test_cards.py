@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfa.base.config import HeadSpec
-from tfa_bench.datasets.card import GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
+from tfa_bench.datasets.card import DATASET_GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
 from tfa_bench.datasets.load import layout_names, load_layout
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
@@ -111,7 +111,7 @@ def test_every_dataset_of_the_paper_has_a_card(row):
     assert [name for name in SOURCES[row] if name not in cards()] == []
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", DATASET_GROUPS)
 def test_every_row_of_the_papers_tables_has_one_card_under_its_heading(group):
     rows = sorted(card.paper_row for card in cards().values() if card.group == group and card.paper_row)
     assert rows == sorted(ROWS[group])

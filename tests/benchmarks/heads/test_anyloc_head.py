@@ -78,17 +78,17 @@ def test_more_words_than_patches_repeat_their_start():
 def test_anyloc_descriptors_equal_the_plain_loop(center_norm):
     centers = np.random.default_rng(2).normal(size=(4, 5)) * [[0.3], [0.5], [0.9], [0.4]]
     given = anyloc.with_norm(centers, center_norm)
-    described = anyloc.describe(TOKENS, given)
+    described = anyloc.describe_hard_vlad(TOKENS, given)
     for image in range(len(TOKENS)):
         np.testing.assert_allclose(described[image], plain_vlad(unit_patches(image), given), atol=1e-6)
 
 
 def test_raw_and_unit_centres_differ_unless_the_centres_are_unit():
     short = np.eye(5)[:3] * 0.4
-    raw, normed = (anyloc.describe(TOKENS, anyloc.with_norm(short, norm)) for norm in ("raw", "unit"))
+    raw, normed = (anyloc.describe_hard_vlad(TOKENS, anyloc.with_norm(short, norm)) for norm in ("raw", "unit"))
     assert np.abs(raw - normed).max() > 0.01
     whole = np.eye(5)[:3]
-    raw, normed = (anyloc.describe(TOKENS, anyloc.with_norm(whole, norm)) for norm in ("raw", "unit"))
+    raw, normed = (anyloc.describe_hard_vlad(TOKENS, anyloc.with_norm(whole, norm)) for norm in ("raw", "unit"))
     np.testing.assert_array_equal(raw, normed)
 
 

@@ -17,17 +17,15 @@ from tfa.search.gallery import QUERY_BLOCK
 from tfa.search.ties import top_k
 from tfa.verification.reranking import rounds
 from tfa_bench.heads import ablations, spectral
-from tfa_bench.heads.catalogue import head_card
+from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.peers import anyloc, pooled, ria, tfvpr
 
 pytestmark = pytest.mark.slow
 
-MODULES = [anyloc, pooled, tfvpr, ria]
 OWN = ("tfa", "tfa-ensemble", "tfa-c64", "tfa-c64+", "tfa-fullq", "dual", "dual-c64", "dual-c64+", "dual-crossfit")
 SECOND_ORDER = ("second-partial", "second-blend", "judged", "judged-c64", "judged-c64-support")
 VERIFIED = ("tfa-v-always", "tfa-c64-v", "judged-v-always", "judged-c64-v")
-PEERS = [card for module in MODULES for card in module.CARDS]
+PEERS = [card for card in map(head_card, GROUPS["peers"]) if not card.needs_files]
 CARDS = [*PEERS, *spectral.CARDS, *ablations.CARDS, *map(head_card, (*OWN, *SECOND_ORDER, *VERIFIED))]
 
 

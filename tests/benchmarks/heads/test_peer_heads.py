@@ -14,7 +14,7 @@ from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.vocabulary import sample_patches
 from tfa_bench.heads.contract import ONLY, Photos, Shared
 from tfa_bench.heads.peers import pooled, ria, tfvpr
-from tfa_bench.heads.vectors import content_order, joined, random_start
+from tfa_bench.heads.vectors import content_order, join_tokens, random_start
 
 # Pooling
 
@@ -75,7 +75,7 @@ def plain_tfvpr(patches, token, directions, alpha):
 
 def test_tfvpr_descriptors_equal_the_plain_loop():
     directions = np.array([unit(row) for row in np.random.default_rng(4).normal(size=(16, 5))])
-    described = tfvpr.describe(TOKENS, tfvpr.Attention(directions.astype(np.float32), 7.5))
+    described = tfvpr.describe_attention(TOKENS, tfvpr.Attention(directions.astype(np.float32), 7.5))
     for image in range(len(TOKENS)):
         expected = plain_tfvpr(unit_patches(image), TOKENS.cls[image], directions, 7.5)
         np.testing.assert_allclose(described[image], expected, atol=1e-6)
@@ -112,7 +112,7 @@ def test_lloyd_ends_at_a_fixed_point():
 
 def test_transductive_centres_see_both_sides_whatever_their_order():
     one, other = world(), seen_again(world(seed=7))
-    both, turned = joined(one, other), joined(other, one)
+    both, turned = join_tokens(one, other), join_tokens(other, one)
     assert len(both) == len(one) + len(other)
     first, second = (tfvpr.fit_attention(tokens, content_order(tokens)) for tokens in (both, turned))
     np.testing.assert_array_equal(first.directions, second.directions)

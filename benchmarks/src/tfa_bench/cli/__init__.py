@@ -8,14 +8,7 @@ from typing import Any
 import typer
 
 from tfa.cli.console import examples
-from tfa_bench.cli import (
-    datasets,
-    explore,
-    figures,
-    run,
-    score,
-    table,
-)
+from tfa_bench.cli import datasets, pages, run, score
 
 VERBS: Mapping[Callable[..., Any], str] = {
     run.run: """
@@ -37,24 +30,24 @@ VERBS: Mapping[Callable[..., Any], str] = {
         tfa bench check pitts30k data/pitts30k --deep
         tfa bench check my-town photos/ --positives town.json
     """,
-    score.score: """
+    score.score_records: """
         tfa bench score results/
         tfa bench score results/ --dataset sped --against vlad
         tfa bench score results/ --head tfa-c64 --ks 1,5 --json
     """,
-    table.table: """
+    pages.table: """
         tfa bench table primary
         tfa bench table heads --records results/sped --format csv
         tfa bench table all --out tables/
     """,
-    table.results: """
+    pages.results: """
         tfa bench results --records results/ --out docs/results.md
     """,
-    figures.figures: """
+    pages.figures: """
         tfa bench figures results/ --out figures/
         tfa bench figures results/ --out figures/ --dataset sped --photos sped=datasets/SPED
     """,
-    explore.explore: """
+    pages.explore: """
         tfa bench explore --records results/sped --head tfa --head judged --photos data/sped --out failures.html
         tfa bench explore --records old/tfa.json.xz --records new/tfa.json.xz --out changed.html
     """,
@@ -72,4 +65,6 @@ app = typer.Typer(
     ),
 )
 for verb, shown in VERBS.items():
-    app.command(epilog=examples(*(line.strip() for line in shown.strip().splitlines())))(verb)
+    app.command(
+        verb.__name__.partition("_")[0], epilog=examples(*(line.strip() for line in shown.strip().splitlines()))
+    )(verb)

@@ -43,13 +43,13 @@ def datasets(
 
 
 def card_table(cards: Iterable[DatasetCard]) -> Table:
-    from tfa_bench.datasets.card import GROUPS
+    from tfa_bench.datasets.card import DATASET_GROUPS
 
     table = open_table()
     for heading in ("dataset", "group", "database", "queries", "layout", "protocol"):
         numeric = heading in ("database", "queries")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
-    for card in sorted(cards, key=lambda card: (GROUPS.index(card.group), card.name)):
+    for card in sorted(cards, key=lambda card: (DATASET_GROUPS.index(card.group), card.name)):
         images = [f"{count:,}" if count else "?" for count in (card.counts.database, card.counts.queries)]
         table.add_row(card.name, card.group, *images, card.layout, "public" if card.public else "not public")
     return table

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfa_bench.heads.contract import HeadCard
     from tfa_bench.run import Ran
 
-DEFAULT_HEADS = "anyloc,tfvpr,ria,tfa,tfa-c64"
+_DEFAULT_HEADS = "anyloc,tfvpr,ria,tfa,tfa-c64"
 
 
 def named_folder(text: str) -> tuple[str, Path]:
@@ -67,12 +67,12 @@ def run(
         typer.Option(
             metavar="NAME=PATH",
             help="A dataset of [bold]tfa bench datasets[/bold] and the folder that holds it, or a name of your own "
-            "and a folder with database/, queries/ and positives.json. May be given several times.",
+            "and a folder with database/, queries/ and positives.json. May be texts several times.",
         ),
     ],
     heads: Annotated[
         str, typer.Option(metavar="NAME,NAME,…", help="Heads and groups of [bold]tfa bench heads[/bold], or all.")
-    ] = DEFAULT_HEADS,
+    ] = _DEFAULT_HEADS,
     encoder: options.Encoder = "dinov2-s14-focus",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records are kept.")] = Path("results"),
     positives: Annotated[
@@ -104,7 +104,7 @@ def run(
         typer.Option(
             metavar="HEAD=FILE",
             help="The published checkpoint of a trained system, such as salad=dino_salad.ckpt. "
-            "May be given several times.",
+            "May be texts several times.",
         ),
     ] = None,
     antialias: Annotated[
@@ -156,29 +156,29 @@ def _by_encoder(
     cards: Sequence[HeadCard], load: Callable[[], Encoder], encoding: EncoderOptions
 ) -> Iterator[tuple[Encoder, list[HeadCard]]]:
     """The run's encoder with the heads that take its tokens, then each trained system alone, one model at a time."""
-    on_tokens = [card for card in cards if card.own_encoder is None]
+    on_tokens = [card for card in cards if card.encoder_opener is None]
     if on_tokens:
         yield load(), on_tokens
     for card in cards:
-        if card.own_encoder is not None:
-            yield card.own_encoder(encoding), [card]
+        if card.encoder_opener is not None:
+            yield card.encoder_opener(encoding), [card]
 
 
-def _checkpoints(given: Sequence[str], heads: Sequence[str]) -> dict[str, Path]:
+def _checkpoints(texts: Sequence[str], heads: Sequence[str]) -> dict[str, Path]:
     """`HEAD=FILE`, each of a trained system that is among the heads."""
     from tfa_bench.heads.trained.systems import SYSTEMS
 
     found: dict[str, Path] = {}
-    for text in given:
+    for text in texts:
         name, equals, file = text.partition("=")
         if not (name and equals and file):
             raise typer.BadParameter(f"{text!r} is not allowed; give HEAD=FILE, for example salad=dino_salad.ckpt")
         if name not in SYSTEMS:
             raise typer.BadParameter(f"{name!r} is no trained system; they are {', '.join(SYSTEMS)}")
         if name not in heads:
-            raise typer.BadParameter(f"a checkpoint of {name} is given, but --heads does not name {name}")
+            raise typer.BadParameter(f"a checkpoint of {name} is texts, but --heads does not name {name}")
         if name in found:
-            raise typer.BadParameter(f"two checkpoints of {name} are given; a run takes one")
+            raise typer.BadParameter(f"two checkpoints of {name} are texts; a run takes one")
         found[name] = Path(file)
     return found
 
@@ -192,7 +192,7 @@ def _report_run(ran: Ran) -> None:
 
 def _report(done: list[Ran], out: Path, *, json: bool) -> None:
     from tfa_bench.cli.score import show_scores
-    from tfa_bench.metrics.scored import KS, score_folder
+    from tfa_bench.scores import KS, score_folder
 
     finished = [ran for ran in done if ran.outcome != "skipped"]
     scored = []

@@ -15,7 +15,7 @@ from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
     from tfa.evaluate.metrics import Paired
-    from tfa_bench.metrics.estimates import Estimate, Scored
+    from tfa_bench.scores import Estimate, Scored
 
     Differences = dict[int, Paired]  # number of a row → its difference to the head compared with
 
@@ -28,7 +28,7 @@ def whole_numbers(text: str) -> str:
     return ",".join(parts)
 
 
-def score(
+def score_records(
     results: Annotated[
         Path,
         typer.Argument(
@@ -60,7 +60,7 @@ def score(
     json: options.AsJson = False,
 ) -> None:
     """Score recorded rankings: recall, mean average precision, precision against recall. No model is loaded."""
-    from tfa_bench.metrics.scored import score_folder
+    from tfa_bench.scores import score_folder
 
     heads = [*head, against] if head and against else head
     scored = score_folder(
@@ -87,7 +87,7 @@ def show_scores(scored: Sequence[Scored], against: str | None = None, difference
 
 def compared(scored: Sequence[Scored], against: str) -> Differences:
     """Each row against the head of that name under the same dataset and encoder, where there is one."""
-    from tfa_bench.metrics.scored import paired
+    from tfa_bench.scores import paired
 
     others = {(one.dataset, one.encoder): one for one in scored if one.head == against}
     if not others:
@@ -135,7 +135,7 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
 
 
 def _queries(scored: Sequence[Scored]) -> str:
-    from tfa_bench.metrics.scored import UNANSWERABLE
+    from tfa_bench.scores import UNANSWERABLE
 
     text = counted(scored[0].queries, "query").replace("querys", "queries")
     without = max(one.without_positives for one in scored)  # a head with a budget is evaluated on fewer

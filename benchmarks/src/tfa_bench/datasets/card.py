@@ -14,7 +14,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.reading import parse_json
 from tfa.errors import BadSpec, TfaError
 
-GROUPS = ("Urban / ground", "Condition shift", "Driving", "Indoor", "Aerial / cross-view", "Other")
+DATASET_GROUPS = ("Urban / ground", "Condition shift", "Driving", "Indoor", "Aerial / cross-view", "Other")
 _REQUIRED = ("name", "title", "layout", "positives", "group", "citation", "licence", "get")
 _TYPES: dict[str, type] = {
     "name": str, "title": str, "layout": str, "options": dict, "positives": str, "counts": dict, "group": str,
@@ -92,8 +92,8 @@ def read_card(text: str, source: str) -> DatasetCard:
     absent = [key for key in _REQUIRED if not values.get(key)]
     if absent:
         raise BadCard(f"{source}: {', '.join(absent)} must be given (write 'unknown' where it is not known)")
-    if values["group"] not in GROUPS:
-        raise BadCard(f"{source}: group is {values['group']!r}, must be one of {', '.join(GROUPS)}")
+    if values["group"] not in DATASET_GROUPS:
+        raise BadCard(f"{source}: group is {values['group']!r}, must be one of {', '.join(DATASET_GROUPS)}")
     try:
         HeadSpec.from_dict(values.get("spec", {}))
     except BadSpec as error:

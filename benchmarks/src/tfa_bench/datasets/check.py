@@ -23,7 +23,7 @@ from tfa_bench.datasets.load import (
     without_positives,
 )
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
+ERROR, _WARNING, _NOTE = "error", "warning", "note"
 _SHOWN = 3  # examples named in a message
 
 
@@ -55,7 +55,7 @@ def check_dataset(
         reading = plan_reading(card, root, positives)
     except TfaError as error:
         return [Finding(ERROR, "layout", str(error))]
-    findings = [Finding(NOTE, "note", text) for text in (*notes, *reading.notes)]
+    findings = [Finding(_NOTE, "note", text) for text in (*notes, *reading.notes)]
     lacking = _missing(reading, root)
     findings += [Finding(ERROR, "missing", f"{root / path} is missing") for path in lacking]
     try:
@@ -65,7 +65,7 @@ def check_dataset(
         if not lacking:
             findings.append(Finding(ERROR, "layout", str(error)))
         return findings
-    findings += [Finding(NOTE, "note", text) for text in files.notes]
+    findings += [Finding(_NOTE, "note", text) for text in files.notes]
     return findings + _of_images(card, files, root, deep, progress or SilentProgress())
 
 
@@ -82,7 +82,7 @@ def _of_images(card: DatasetCard, files: DatasetFiles, root: Path, deep: bool, p
             check_files(card, files, root)
         except TfaError as error:
             findings.append(Finding(ERROR, "layout", str(error)))
-    findings += [Finding(NOTE, "note", text) for text in without_positives(files)]
+    findings += [Finding(_NOTE, "note", text) for text in without_positives(files)]
     images = sorted({*files.database, *files.queries})
     bad = unreadable(images, deep=deep, progress=progress)
     if bad:
@@ -90,7 +90,7 @@ def _of_images(card: DatasetCard, files: DatasetFiles, root: Path, deep: bool, p
     both = shared_images(files.database, files.queries)
     if both:
         text = f"{len(both):,} queries are copies of database images, which makes them easy: {_some(both, root)}"
-        findings.append(Finding(WARNING, "duplicate", text))
+        findings.append(Finding(_WARNING, "duplicate", text))
     return findings
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from tfa.base.reading import npy_array, npy_header, read_bounded, with_letters
 from tfa_bench.datasets.files import BadDataset
 
-MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again
-MEMO_GAP = 100_000  # numbers a pickler may skip
+_MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again
+_MEMO_GAP = 100_000  # numbers a pickler may skip
 Counted = Callable[[Any], tuple[Any, int]]  # a value as it was unpickled → as it is built, and of how many parts
 _CODES = re.compile(r"[?biufSU]\d*|O8?|O4")  # no structured or void types: ground truth has none
 
@@ -175,7 +175,7 @@ def _check_memo(stream: io.BytesIO) -> None:
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT"):
             assert isinstance(argument, int)
             filled += 1
-            if argument > 2 * filled + MEMO_GAP:
+            if argument > 2 * filled + _MEMO_GAP:
                 raise pickle.UnpicklingError(f"it numbers its {filled:,}. object {argument:,}")
     stream.seek(start)
 
@@ -203,8 +203,8 @@ class _Builder:
         if key not in self._done:
             self._open.add(key)
             made, parts = self._made(value)
-            if parts > MAX_PARTS:
-                raise pickle.UnpicklingError(f"it stands for more than {MAX_PARTS:,} values")
+            if parts > _MAX_PARTS:
+                raise pickle.UnpicklingError(f"it stands for more than {_MAX_PARTS:,} values")
             self._done[key] = made, parts, value
             self._open.remove(key)
         return self._done[key][:2]

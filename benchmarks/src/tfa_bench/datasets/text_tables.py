@@ -12,7 +12,7 @@ from tfa.base.reading import read_text
 from tfa_bench.datasets.files import BadDataset
 
 LARGEST = 1e12  # of a number in metres, degrees or images; beyond, squares of distances lose their digits
-WHOLE_DIGITS = 18  # of a whole number
+_WHOLE_DIGITS = 18  # of a whole number
 
 
 def bad_line(path: Path, line: int, problem: str) -> BadDataset:
@@ -52,7 +52,7 @@ def numbers(fields: Sequence[str], count: int, path: Path, line: int, what: str)
 
 def whole_number(text: str) -> int | None:
     """The number that decimal digits write; None if it is none, or one that no file counts to."""
-    return int(text) if text.isdecimal() and len(text) <= WHOLE_DIGITS else None
+    return int(text) if text.isdecimal() and len(text) <= _WHOLE_DIGITS else None
 
 
 def natural_order(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -70,7 +70,7 @@ def natural_order(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A CSV file with a header: column names in lower case, and for each row its line in the file."""
 
     path: Path
@@ -96,7 +96,7 @@ class Table:
         return numbers([row[column]], 1, self.path, line, name)[0]
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TextTable:
     """A CSV file with a header line. A row with too few or too many fields is an error."""
     reader = csv.reader(lines_of(path))
     try:
@@ -113,4 +113,4 @@ def read_table(path: Path) -> Table:
         rows.append((line, tuple(field.strip() for field in fields)))
     if not rows:
         raise BadDataset(f"{path} holds no row below its header")
-    return Table(path, columns, tuple(rows))
+    return TextTable(path, columns, tuple(rows))

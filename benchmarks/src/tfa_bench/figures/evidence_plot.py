@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from tfa_bench.array_json import BadRecord
-from tfa_bench.figures.plotting import BELOW, COLOURS, INK, dress, new_figure, save
+from tfa_bench.figures.plots import BELOW, COLOURS, INK, dress, new_figure, save
 from tfa_bench.records import Record
 
-CARRIER_MARKS = {"original": "o", "partial": "s", "adaptive": "^", "adaptive+cls": "D"}
-ASSIGNMENT_COLOURS = {"hard": COLOURS[0], "soft": COLOURS[1]}
-OTHER_MARK, OTHER_COLOUR = "X", COLOURS[7]
+_CARRIER_MARKS = {"original": "o", "partial": "s", "adaptive": "^", "adaptive+cls": "D"}
+_ASSIGNMENT_COLOURS = {"hard": COLOURS[0], "soft": COLOURS[1]}
+_OTHER_MARK, _OTHER_COLOUR = "X", COLOURS[7]
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def draw_evidence(evidence: Evidence, path: Path) -> None:
     for name, (support, agreement) in evidence.points.items():
         assignment, _, carrier = name.partition("/")
         axes.scatter(
-            [support], [agreement], s=70, marker=CARRIER_MARKS.get(carrier, OTHER_MARK), alpha=0.85,
-            color=ASSIGNMENT_COLOURS.get(assignment, OTHER_COLOUR), label=name, linewidths=0, zorder=3,
+            [support], [agreement], s=70, marker=_CARRIER_MARKS.get(carrier, _OTHER_MARK), alpha=0.85,
+            color=_ASSIGNMENT_COLOURS.get(assignment, _OTHER_COLOUR), label=name, linewidths=0, zorder=3,
         )  # fmt: skip
     rings = [(evidence.chosen, "-", "chosen"), (evidence.with_global, "--", "global token admitted")]
     for ringed, line, label in rings:

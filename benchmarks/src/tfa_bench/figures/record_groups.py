@@ -12,13 +12,12 @@ import numpy as np
 
 from tfa.errors import BadSpec
 from tfa_bench.array_json import BadRecord
-from tfa_bench.metrics.estimates import Scored
-from tfa_bench.metrics.scored import KS, score
 from tfa_bench.records import Record, Truth, find_records, truth_of
+from tfa_bench.scores import KS, Scored, score
 
 REFERENCE = "tfa"
 HEADS = ("tfa", "anyloc", "tfvpr", "ria")  # side by side in grids and matrices
-MOST_HEADS = 4  # as many as a picture has room for, where the usual ones are not there
+_MOST_HEADS = 4  # as many as a picture has room for, where the usual ones are not there
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,12 @@ class Study:
         """Where its pictures go, below the output folder: laid out as the records are."""
         return f"{_folder_name(self.truth.name)}/{_folder_name(self.encoder)}"
 
-    def heads(self, reference: str = REFERENCE, wanted: Collection[str] = HEADS) -> list[str]:
-        """The reference, then the wanted heads, as far as there are records; others only where fewer than two are."""
-        chosen = [name for name in dict.fromkeys((reference, *wanted)) if name in self.records]
+    def heads(self, reference: str = REFERENCE, usual: Collection[str] = HEADS) -> list[str]:
+        """The reference, then the usual heads, as far as there are records; others only where fewer than two are."""
+        chosen = [name for name in dict.fromkeys((reference, *usual)) if name in self.records]
         if len(chosen) < 2:
             chosen += [name for name in self.records if name not in chosen]
-            chosen = chosen[:MOST_HEADS]
+            chosen = chosen[:_MOST_HEADS]
         return chosen
 
 
@@ -108,8 +107,8 @@ def _folder_name(text: str) -> str:
     return re.sub(r"[^\w@+.-]|^\.+", "_", text)
 
 
-def _check_names(what: str, given: Collection[str] | None, known: Collection[str], results: Path) -> None:
-    unknown = [name for name in given or () if name not in known]
+def _check_names(what: str, names: Collection[str] | None, recorded: Collection[str], results: Path) -> None:
+    unknown = [name for name in names or () if name not in recorded]
     if unknown:
-        there = ", ".join(sorted(known)) or "none at all"
+        there = ", ".join(sorted(recorded)) or "none at all"
         raise BadSpec(f"{results} has no records of {what} {unknown[0]!r}; there are: {there}")

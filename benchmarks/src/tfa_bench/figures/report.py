@@ -2,19 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.base.files import write_text
 from tfa.errors import BadSpec
-from tfa.report.html import Table
-from tfa_bench.figures import sections as figures
-from tfa_bench.figures.grids import ROWS
-from tfa_bench.figures.page import Picture, Section, figures_page
-from tfa_bench.figures.record_groups import REFERENCE, Study, find_studies
-from tfa_bench.metrics.summary import row_of_scores
+from tfa.report.html import Table, render
+from tfa_bench.figures.evidence_plot import draw_evidence, evidence_of
+from tfa_bench.figures.plots import (
+    ROWS,
+    calibration_curves,
+    choose,
+    draw_calibration,
+    draw_matrices,
+    draw_precision_recall,
+    has_sample,
+    write_grid,
+)
+from tfa_bench.figures.record_groups import HEADS, REFERENCE, Study, find_studies
+from tfa_bench.scores import row_of_scores
 
-REPORT = "report.html"
+TEMPLATE = Path(__file__).parent / "templates" / "figures.html"
+
+
+@dataclass(frozen=True)
+class Picture:
+    file: Path
+    alt: str
+    caption: str
+    photos: bool = False  # a sheet of photos: wide, and embedded as JPEG, a tenth of the size of its PNG
+
+
+@dataclass(frozen=True)
+class Section:
+    """One dataset under one encoder. A figure is pictures, or a sentence that says why there are none."""
+
+    anchor: str
+    title: str
+    facts: Sequence[str]
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Sequence[Picture | str]]
+
+
+def figures_page(title: str, intro: Sequence[str], sections: Sequence[Section]) -> str:
+    return render(TEMPLATE, title=title, intro=intro, sections=sections)
+
+
+Content = list[Picture | str]
+_BY_CONFIDENCE = (*HEADS, "tfa-c64", "dual-c64")
+
+
+def calibration(study: Study, folder: Path) -> Content:
+    curves = calibration_curves(study)
+    if not curves:
+        return ["There is no record of a head calibrated on N queries (tfa-cN, dual-cN)."]
+    path = folder / "calibration.png"
+    draw_calibration(curves, path)
+    alt = "R@1 in percent against the number of calibration queries. " + "; ".join(c.words() for c in curves) + "."
+    caption = (
+        "Filled: N unlabelled queries calibrate the head, the others are evaluated; bars show the deviation over "
+        "splits. Open, behind the dotted line: FullQ calibrates on all queries and evaluates all of them; a cross-fit "
+        "evaluates each half with a head calibrated on the other. Dashed: no calibration."
+    )
+    return [Picture(path, alt, caption)]
+
+
+def confidence(study: Study, folder: Path, reference: str) -> Content:
+    heads = study.heads(reference, _BY_CONFIDENCE)
+    path = folder / "precision-recall.png"
+    draw_precision_recall({head: study.scored[head] for head in heads}, path)
+    areas = ", ".join(f"{head} {100 * study.scored[head].acceptance.area.mean:.1f}" for head in heads)
+    caption = (
+        "A query's best answer is accepted if its confidence, the z-score of the best score in its row, is high "
+        "enough. Curves are of the first split and replica; areas are means over all."
+    )
+    return [Picture(path, f"Precision against recall by confidence. Area under the curve: {areas}.", caption)]
+
+
+def evidence(study: Study, folder: Path) -> Content:
+    if REFERENCE not in study.records:
+        return [f"There is no record of head {REFERENCE}."]
+    found = evidence_of(study.records[REFERENCE])
+    if found is None:
+        return [f"The record of head {REFERENCE} holds no evidence."]
+    path = folder / "evidence.png"
+    draw_evidence(found, path)
+    caption = (
+        f"What head {REFERENCE} saw of its candidates before any query: how many distinct database images answer its "
+        "pseudo queries, and how often two of its three vocabularies agree on the answer. Further right and higher is "
+        "better."
+    )
+    return [Picture(path, f"Candidates of head {REFERENCE} by {found.words()}.", caption)]
+
+
+def scores(study: Study, folder: Path, reference: str) -> Content:
+    heads = [head for head in study.heads(reference) if has_sample(study, head)]
+    if not heads:
+        return ["The records hold no piece of a score matrix."]
+    path = folder / "scores.png"
+    draw_matrices(study, heads, path)
+    caption = (
+        "A piece of each head's score matrix, every row less its mean and over its deviation. A dot marks a true place."
+    )
+    return [Picture(path, f"Standardised scores of {', '.join(heads)} side by side, true places as dots.", caption)]
+
+
+def answers(study: Study, folder: Path, photos: Path | None, reference: str, rows: int) -> Content:
+    if photos is None:
+        return [f"The photos are not shown: their folder was not given (--photos {study.truth.name}=FOLDER)."]
+    if reference not in study.records:
+        return [f"The photos are not shown: there is no record of head {reference}."]
+    heads = study.heads(reference)
+    if len(heads) < 2:
+        return [f"The photos are not shown: there is no record of a head to set beside {reference}."]
+    content: Content = []
+    for successes, name in ((True, "successes"), (False, "failures")):
+        mine, theirs = ("right", "wrong") if successes else ("wrong", "right")
+        what = f"{reference} is {mine}, at least one other head {theirs}"
+        grid = choose(study, heads, successes=successes, rows=rows)
+        if not grid.queries:
+            content.append(f"There is no query where {what}.")
+            continue
+        path = folder / f"{name}.png"
+        write_grid(grid, study.truth, photos, path)
+        caption = (
+            f"{name.capitalize()} of {reference}: {len(grid.queries)} of {grid.eligible:,} queries where {what}, "
+            "spread over the list of queries. Green frame: a true place. Red frame: another place. "
+            "Answers are of the first replica."
+        )
+        counts = "; ".join(
+            f"query {q}: " + ", ".join(f"{h} {'right' if grid.answers[h].right[q] else 'wrong'}" for h in heads)
+            for q in grid.queries
+        )
+        content.append(Picture(path, f"Queries and the best answers of {', '.join(heads)}. {counts}.", caption, True))
+    return content
+
+
+_REPORT = "report.html"
 
 
 def write_figures(
@@ -41,11 +166,11 @@ def write_figures(
         "every query; all numbers here are computed from the answers.",
     ]
     page = figures_page("Place recognition: figures from records", intro, sections)
-    write_text(out / REPORT, page)
+    write_text(out / _REPORT, page)
     pictures = [
         one.file for s in sections for content in s.figures.values() for one in content if isinstance(one, Picture)
     ]
-    return [*pictures, out / REPORT]
+    return [*pictures, out / _REPORT]
 
 
 def _check_photos(photos: Mapping[str, Path], drawn: Collection[str]) -> None:
@@ -75,11 +200,11 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
         ]
         tables["R@1 by condition"] = Table(by_condition)
     drawn = {
-        "Calibration": figures.calibration(study, folder),
-        "Confidence": figures.confidence(study, folder, reference),
-        "Evidence": figures.evidence(study, folder),
-        "Scores": figures.scores(study, folder, reference),
-        "Answers": figures.answers(study, folder, photos.get(truth.name), reference, rows),
+        "Calibration": calibration(study, folder),
+        "Confidence": confidence(study, folder, reference),
+        "Evidence": evidence(study, folder),
+        "Scores": scores(study, folder, reference),
+        "Answers": answers(study, folder, photos.get(truth.name), reference, rows),
     }
     anchor = study.folder.replace("/", "-")
     return Section(anchor, f"{truth.title} ({study.encoder})", facts, tables, drawn)

@@ -118,9 +118,10 @@ class HeadCard:
     stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM: whose revisions its records carry
     note: str = ""  # "reconstruction", "ours, beyond the paper", …
     needs_files: bool = False  # it reads the photos themselves
-    own_encoder: Callable[[EncoderOptions], Encoder] | None = None  # in place of the run's; opened when it is its turn
+    # in place of the run's; opened when it is its turn
+    encoder_opener: Callable[[EncoderOptions], Encoder] | None = None
     needs_order: bool = False  # database and queries must be in driving order
-    own_budgets: bool = False  # where a dataset says so, each condition calibrates a head of its own
+    budget_per_condition: bool = False  # where a dataset says so, each condition calibrates a head of its own
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tfa.online.sequence_filter import SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.heads.second_order import SECOND_STAGES, fitted_second_order
-from tfa_bench.heads.tfa_heads import OURS, RetrieverHead, fitted_tfa
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa_bench.provenance import METHOD
@@ -133,6 +133,6 @@ def online_card(name: str) -> HeadCard | None:
             "verification": None if alone is None else alone.settings["verification"],
         },
         stages=tuple(dict.fromkeys((*_STAGES[system], *(() if alone is None else alone.stages)))),
-        note=OURS,
+        note=BEYOND_PAPER,
         needs_order=follows,
     )

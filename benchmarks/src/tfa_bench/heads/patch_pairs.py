@@ -23,7 +23,7 @@ class PatchPairs:
         require_grid(database)
         self.store = CompactTokens.fit(database, spec)
         self.among = remembering(self.store.among)
-        self._known: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
+        self._queries: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
 
     @property
     def spec(self) -> VerifySpec:
@@ -33,9 +33,9 @@ class PatchPairs:
         """The comparison of queries with the database, which lasts for the queries of a dataset."""
         if not isinstance(queries, DescribedQueries):
             return ComparedQueries(self, queries)
-        if queries.whole not in self._known:
-            self._known[queries.whole] = ComparedQueries(self, queries.whole)
-        return Selected(self._known[queries.whole], queries.rows)
+        if queries.whole not in self._queries:
+            self._queries[queries.whole] = ComparedQueries(self, queries.whole)
+        return Selected(self._queries[queries.whole], queries.rows)
 
 
 class ComparedQueries(PhotoPairs):
@@ -44,19 +44,19 @@ class ComparedQueries(PhotoPairs):
     def __init__(self, pairs: PatchPairs, queries: Tokens) -> None:
         store, grid = pairs.store, require_grid(queries)
         super().__init__(store, queries, grid, np.arange(len(store)))
-        self._found: dict[tuple[int, int], tuple[float, int]] = {}
+        self._compared: dict[tuple[int, int], tuple[float, int]] = {}
         # Every head may bring new candidates of a query, whose patches are needed again: they are kept, in a file.
         self._patches = Spill().empty((len(queries), grid[0] * grid[1], store.compaction.dimensions), np.float32)
         self._made = np.zeros(len(queries), bool)
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         wanted = list(zip(rows, [own.tolist() for own in images], strict=True))
-        missing = [(row, [image for image in own if (row, image) not in self._found]) for row, own in wanted]
+        missing = [(row, [image for image in own if (row, image) not in self._compared]) for row, own in wanted]
         fresh = [(row, np.array(own)) for row, own in missing if own]
         for (row, own), compared in zip(fresh, super().with_queries(*_columns(fresh)), strict=True):
             pairs = zip(own.tolist(), compared.evidence.tolist(), compared.matches.tolist(), strict=True)
-            self._found.update({(row, image): (evidence, matches) for image, evidence, matches in pairs})
-        tables = [[self._found[row, image] for image in own] for row, own in wanted]
+            self._compared.update({(row, image): (evidence, matches) for image, evidence, matches in pairs})
+        tables = [[self._compared[row, image] for image in own] for row, own in wanted]
         return [
             Compared(np.array([e for e, _ in table], np.float64), np.array([m for _, m in table], np.int64))
             for table in tables

@@ -43,13 +43,13 @@ from tfa.verification.judged_head import (
 )
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa_bench.heads.patch_pairs import PatchPairs
-from tfa_bench.heads.tfa_heads import OURS, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
 from tfa_bench.protocols import NO_CALIBRATION, budget
 
 DTYPE = "float32"
 SECOND_STAGES = ("spectrum", "second_order")
-TARGET_STAGES = (*SECOND_STAGES, "score_calibration", "verification", "judge")
-DATABASE_STAGES = ("kmeans", "residuals", "evidence", *SECOND_STAGES, "verification", "judge")
+_TARGET_STAGES = (*SECOND_STAGES, "score_calibration", "verification", "judge")
+_DATABASE_STAGES = ("kmeans", "residuals", "evidence", *SECOND_STAGES, "verification", "judge")
 Choose = Callable[[FittedSpaces, Competition, PairEvidence | None], Judged]
 
 
@@ -195,7 +195,7 @@ def _second_card(name: str, carrier: str, ensemble: bool) -> HeadCard:
         fit=_fit(lambda database, shared: fitted_second_order(database, shared, carrier), ensemble),
         settings={"system": "second-order", "carrier": carrier, "ensemble": ensemble},
         stages=SECOND_STAGES,
-        note=OURS,
+        note=BEYOND_PAPER,
     )
 
 
@@ -213,8 +213,8 @@ def _judged_card(name: str, photos: int, rule: str, ensemble: bool) -> HeadCard:
         fit=fit if photos else _fit(lambda database, shared: fitted_judged(database, shared, rule), ensemble),
         plan=budget(photos) if photos else NO_CALIBRATION,
         settings={"system": "judged", "rule": rule or "judge", "ensemble": ensemble},
-        stages=TARGET_STAGES if photos else DATABASE_STAGES,
-        note="ablation" if rule else OURS,
+        stages=_TARGET_STAGES if photos else _DATABASE_STAGES,
+        note="ablation" if rule else BEYOND_PAPER,
     )
 
 

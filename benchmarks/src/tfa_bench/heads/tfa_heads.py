@@ -33,8 +33,7 @@ from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
 
 Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
-BUDGETS = (8, 16, 32, 64, 128, 256)
-OURS = "ours, beyond the paper"
+BEYOND_PAPER = "ours, beyond the paper"
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class RetrieverHead:
     """A fitted head of the package, and how it is calibrated."""
 
     retriever: BaseHead
-    own_replicas: tuple[Replica, ...] = CONSTRUCTIONS
+    scored_replicas: tuple[Replica, ...] = CONSTRUCTIONS
     how: Calibrate | None = None
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        return tuple(str(replica) for replica in self.own_replicas)
+        return tuple(str(replica) for replica in self.scored_replicas)
 
     @property
     def saw(self) -> str:
@@ -71,7 +70,7 @@ class RetrieverHead:
         assert self.how is not None, "a head without a calibration was given a plan that calibrates"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewPhotos)  # a budget of 4 is the benchmark's own choice
-            return RetrieverHead(self.how(self.retriever, target.tokens), self.own_replicas)
+            return RetrieverHead(self.how(self.retriever, target.tokens), self.scored_replicas)
 
 
 def fitted_tfa(database: Photos, shared: Shared) -> Head:
@@ -130,19 +129,19 @@ def retriever_card(name: str) -> HeadCard | None:
         return None
     title, fit, plain, scored = _SYSTEMS[match[1]]
     suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]
-    own_replicas: tuple[Replica, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
+    scored_replicas: tuple[Replica, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
     how = None if not plan.calibrates else scored if match[4] else plain
     return HeadCard(
         name=name,
         title=title + suffix + ("+" if match[4] else "") + (" ensemble" if match[5] else ""),
         sees="target" if plan.calibrates else "database",
-        fit=_fit(fit, own_replicas, how),
+        fit=_fit(fit, scored_replicas, how),
         plan=plan,
         settings={"system": match[1], "score_calibration": bool(match[4]), "ensemble": bool(match[5])},
-        note=OURS if match[4] or match[5] else "",
-        own_budgets=match[1] == "dual",
+        note=BEYOND_PAPER if match[4] or match[5] else "",
+        budget_per_condition=match[1] == "dual",
     )
 
 
-def _fit(fit: Callable[[Photos, Shared], BaseHead], own_replicas: tuple[Replica, ...], how: Calibrate | None) -> Fit:
-    return lambda database, shared: RetrieverHead(fit(database, shared), own_replicas, how)
+def _fit(fit: Callable[[Photos, Shared], BaseHead], scored_replicas: tuple[Replica, ...], how: Calibrate | None) -> Fit:
+    return lambda database, shared: RetrieverHead(fit(database, shared), scored_replicas, how)

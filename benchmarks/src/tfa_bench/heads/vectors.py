@@ -61,7 +61,7 @@ def content_order(tokens: Tokens) -> np.ndarray:
     return np.array(sorted(range(len(tokens)), key=digests.__getitem__), np.int64)
 
 
-def joined(one: Tokens, other: Tokens) -> Tokens:
+def join_tokens(one: Tokens, other: Tokens) -> Tokens:
     """The patches of both sets, loaded no earlier than theirs."""
     return Tokens(_Both(one, other))
 
@@ -84,7 +84,7 @@ def random_start(points: int, words: int, seed: int) -> np.ndarray:
 
 
 CHANNELS_AT_ONCE = 2048  # in float64
-ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows
+_ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:
         gram += block @ block.T
     eta, basis = np.linalg.eigh(gram)
     eta, basis = eta[::-1][:dimensions], basis[:, ::-1][:, :dimensions]
-    kept = eta > ROUNDING * (np.trace(gram) + count * (mean @ mean))  # the bracket is Σ ‖row‖²
+    kept = eta > _ROUNDING * (np.trace(gram) + count * (mean @ mean))  # the bracket is Σ ‖row‖²
     if not kept.any():
         return Whitening(np.zeros_like(mean, rows.dtype), None)
     weights = basis[:, kept] * (np.sqrt(count - 1) / eta[kept])
@@ -122,7 +122,7 @@ def _centred(rows: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
         yield rows[:, part].astype(np.float64) - mean[part]
 
 
-IMAGES_AT_ONCE = 256
+_IMAGES_AT_ONCE = 256
 IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file
 
 Describe = Callable[[Tokens], np.ndarray]  # b images → b D unit vectors, each image on its own
@@ -132,8 +132,8 @@ def described(tokens: Tokens, describe: Describe, progress: Progress) -> np.ndar
     """Vectors `m D` of a database, some images at a time: large galleries lie in a mapped temporary file."""
     rows = None
     with progress.task("descriptors", len(tokens), "images") as task:
-        for start in range(0, len(tokens), IMAGES_AT_ONCE):
-            part = describe(tokens.select(slice(start, start + IMAGES_AT_ONCE)))
+        for start in range(0, len(tokens), _IMAGES_AT_ONCE):
+            part = describe(tokens.select(slice(start, start + _IMAGES_AT_ONCE)))
             if rows is None:
                 rows = Spill(IN_MEMORY_BYTES).empty((len(tokens), part.shape[1]), part.dtype)
             rows[start : start + len(part)] = part

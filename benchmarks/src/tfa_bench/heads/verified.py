@@ -39,7 +39,7 @@ from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_ca
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.patch_pairs import PatchPairs, require_grid
 from tfa_bench.heads.second_order import second_order_card
-from tfa_bench.heads.tfa_heads import OURS, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, patch_pairs, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
 _NAME = re.compile(r"(.+)-v(-always)?")
@@ -104,7 +104,7 @@ class VerifiedHead:
 
 
 def verified(
-    scores: np.ndarray, comparison: Comparison, candidates: Candidates, own: OwnScores
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, scorer: OwnScores
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
 
@@ -112,7 +112,7 @@ def verified(
     """
     ranked = rerank(scores, max(most_candidates(candidates), FIRST), candidates, comparison)
     equal = scores.max(axis=1) == scores.min(axis=1)
-    return reordered(scores, ranked), np.where(equal, 0.0, confidence_of(ranked, own, 1)[0][:, 0])
+    return reordered(scores, ranked), np.where(equal, 0.0, confidence_of(ranked, scorer, 1)[0][:, 0])
 
 
 def reordered(scores: np.ndarray, ranked: Verified) -> np.ndarray:
@@ -181,7 +181,7 @@ def verified_card(name: str) -> HeadCard | None:
         fit=_fit(base, always),
         settings={**base.settings, "verification": settings},
         stages=tuple(dict.fromkeys((*base.stages, "verification"))),
-        note=OURS,
+        note=BEYOND_PAPER,
     )
 
 
@@ -254,5 +254,5 @@ def verified_peer(card: HeadCard) -> HeadCard:
         fit=fit,
         settings={**card.settings, "verification": {"always": False, **VerifySpec().to_dict()}},
         stages=(*card.stages, "verification"),
-        note=OURS,
+        note=BEYOND_PAPER,
     )

@@ -6,16 +6,17 @@ have a row of their own, named `paper (backbone)`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfa_bench.records import LABELS
-from tfa_bench.tables.lookup import Lookup
-from tfa_bench.tables.notes import footnotes
-from tfa_bench.tables.paper_figures import BACKBONES, paper_table, paper_value
+from tfa_bench.tables.paper_figures import BACKBONES, PAPER_TABLES, paper_table, paper_value
 from tfa_bench.tables.table import (
     OTHER,
+    Cell,
     Column,
+    Lookup,
     Number,
     Row,
     RowGroup,
@@ -23,11 +24,98 @@ from tfa_bench.tables.table import (
     Table,
     number_of,
     number_of_figure,
-    ranked,
+    raised,
+    rank_numbers,
 )
 
-ANY_BACKBONE = "any"  # of a trained system, which has one of its own
-OWN_ENCODERS = "their own"
+_SEES = ("nothing", "database", "target")
+_BUDGET = re.compile(r"C\d+")
+
+
+def footnotes(
+    table: Table,
+    look: Lookup,
+    heads: Sequence[str],
+    ranked_within: str,
+    *,
+    references: Sequence[str] = (),
+    extra: Sequence[str] = (),
+    tell_seen: bool = True,
+) -> tuple[str, ...]:
+    shown = [cell for cell in look.cells if cell.head in heads]
+    numbers = [n for row in table.rows for one in row.shown for n in (one.number, one.beside) if n is not None]
+    notes = ["Recall in percent: queries with a positive among the first k answers.", *_protocol_notes(look, shown)]
+    if any(number.rank for number in numbers):
+        notes.append(f"Best and second best training-free number of a {ranked_within} are marked; ties share the mark.")
+    if any(_BUDGET.match(cell.plan) for cell in shown):
+        notes.append(
+            "C-N: N unlabelled queries calibrate and the others are evaluated, mean±sd over splits; "
+            "other heads are evaluated on all queries."
+        )
+    if references:
+        titles = ", ".join(look.head_title(name) for name in references)
+        whose = "ours from their checkpoints, in parentheses those" if look.trained else "figures"
+        notes.append(f"{titles}: supervised references, {whose} of the paper, not ranked.")
+    notes += [*extra, *(_what_was_seen(look, heads) if tell_seen else ()), *_notes_of_heads(look, heads)]
+    return (*notes, *_of_paper(numbers))
+
+
+def _protocol_notes(look: Lookup, shown: Sequence[Cell]) -> list[str]:
+    encoders = sorted({cell.encoder for cell in shown})
+    datasets = [name for name in look.datasets if any(cell.dataset == name for cell in shown)]
+    counts = [f"{look.dataset_title(name)} {look.queries(name)[0]:,}" for name in datasets]
+    notes = [
+        f"Encoder{'s' if len(encoders) > 1 else ''} of the records: {', '.join(encoders)}.",
+        f"Queries: {', '.join(counts)}.",
+    ]
+    for name in datasets:
+        here, declared = look.queries(name)
+        if declared is not None and here != declared:
+            notes.append(f"{look.dataset_title(name)}: {here:,} queries here, {declared:,} in its published protocol.")
+    return notes
+
+
+def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
+    """The most each head has seen before it answered; what labels trained is named apart."""
+    seers: dict[str, list[str]] = {}
+    for head in heads:
+        cell = look.of_head(head)
+        if cell is not None and cell.sees:
+            seers.setdefault(cell.sees, []).append(look.head_title(head))
+    seen = [f"{sees} by {', '.join(seers[sees])}" for sees in _SEES if sees in seers]
+    trained = [f"Trained with labels: {', '.join(seers[LABELS])}."] if LABELS in seers else []
+    return [*([f"Seen, without labels: {'; '.join(seen)}."] if seen else []), *trained]
+
+
+def _notes_of_heads(look: Lookup, heads: Sequence[str]) -> list[str]:
+    """The notes of records, each once, with the heads that carry it."""
+    carriers: dict[str, list[str]] = {}
+    for head in heads:
+        cell = look.of_head(head)
+        if cell is not None and cell.note not in ("", "ablation"):  # an ablation's title says it
+            carriers.setdefault(cell.note, []).append(look.head_title(head))
+    return [f"{', '.join(titles)}: {note.rstrip('.')}." for note, titles in carriers.items()]
+
+
+def _of_paper(numbers: Sequence[Number]) -> list[str]:
+    """Where the paper's figures are from and what their marks mean there."""
+    used = [name for name in PAPER_TABLES if any(number.origin == name for number in numbers)]
+    if not used:
+        return []
+    work, _ = paper_table(used[0]).source.rsplit(", Table ", 1)
+    which = ", ".join(paper_table(name).source.rsplit(", Table ", 1)[1] for name in used)
+    notes = [f"In parentheses, and in rows named paper: {work}, Table{'s' if len(used) > 1 else ''} {which}."]
+    marks = dict.fromkeys(
+        f"{raised(mark)} {meaning}"
+        for name in used
+        for mark, meaning in paper_table(name).marks.items()
+        if any(number.origin == name and number.mark == mark for number in numbers)
+    )
+    return [*notes, f"Marks of the paper: {'; '.join(marks)}."] if marks else notes
+
+
+_ANY_BACKBONE = "any"  # of a trained system, which has one of its own
+_SUPERVISED_ENCODERS = "their own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +210,7 @@ def _lines_of_dataset(
     def supervised(backbone: str | None) -> list[Shown]:
         """Ours with the paper's beside it on every line, for its encoder is its own; else the paper's on its line."""
         theirs = printed(trained, backbone)
-        beside = printed(trained, ANY_BACKBONE)
+        beside = printed(trained, _ANY_BACKBONE)
         return [
             Shown(one) if own is None else Shown(own, other)
             for own, one, other in zip(recorded, theirs, beside, strict=True)
@@ -139,7 +227,7 @@ def _lines_of_dataset(
         cells = map(Shown, _ranked_by_k(ours, sheet.ks), printed(slots, backbone))
         lines.append((encoder, (*supervised(backbone), *cells)))
     if not lines and any(recorded):  # no head of any encoder, but trained systems
-        lines.append((OWN_ENCODERS, (*supervised(None), *(Shown() for _ in slots))))
+        lines.append((_SUPERVISED_ENCODERS, (*supervised(None), *(Shown() for _ in slots))))
     for backbone in sheet.backbones if lines else ():
         theirs = printed(slots, backbone)
         if backbone not in beside_ours and any(theirs):
@@ -152,7 +240,7 @@ def _ranked_by_k(numbers: Sequence[Number | None], ks: Sequence[int]) -> list[Nu
     """Numbers of a line, head by head and k by k within a head, ranked for each k on its own."""
     marked = list(numbers)
     for offset in range(len(ks)):
-        marked[offset :: len(ks)] = ranked(marked[offset :: len(ks)])
+        marked[offset :: len(ks)] = rank_numbers(marked[offset :: len(ks)])
     return marked
 
 
@@ -186,13 +274,13 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
     for encoder in look.encoders:
         ours = [number_of(look.cell(dataset, encoder, head), k) for dataset, k in slots]
         if any(ours):
-            backbone = ANY_BACKBONE if trained else BACKBONES.get(encoder)
+            backbone = _ANY_BACKBONE if trained else BACKBONES.get(encoder)
             beside_ours.add(backbone)
             mean = [Shown(_mean(ours))] if sheet.mean and len(look.datasets) > 1 else []
             lines.append(Row((title, saw, encoder), (*map(Shown, ours, printed(backbone)), *mean)))
     for backbone in _paper_backbones(sheet.paper, head) if sheet.paper_rows else ():
         theirs = printed(backbone)
-        if not beside_ours & {backbone, ANY_BACKBONE} and any(theirs):
+        if not beside_ours & {backbone, _ANY_BACKBONE} and any(theirs):
             lines.append(Row((title, saw, f"paper ({backbone})"), tuple(map(Shown, theirs))))
     return lines
 
@@ -222,7 +310,7 @@ def _ranked_down(rows: Sequence[Row], across_encoders: bool) -> list[Row]:
     marked = list(rows)
     for members in scopes.values():
         by_column = zip(*([one.number for one in rows[i].shown] for i in members), strict=True)
-        by_row = zip(*map(ranked, by_column), strict=True)
+        by_row = zip(*map(rank_numbers, by_column), strict=True)
         for i, numbers in zip(members, by_row, strict=True):
             shown = tuple(Shown(number, one.beside) for number, one in zip(numbers, rows[i].shown, strict=True))
             marked[i] = replace(rows[i], shown=shown)
@@ -231,7 +319,7 @@ def _ranked_down(rows: Sequence[Row], across_encoders: bool) -> list[Row]:
 
 def figure(tables: Sequence[str], row: str, head: str, k: int, backbone: str) -> Number | None:
     """The figure of the first table that has it."""
-    wanted = None if backbone == ANY_BACKBONE else backbone
+    wanted = None if backbone == _ANY_BACKBONE else backbone
     for table in tables:
         found = paper_value(table, row, head, f"R@{k}", backbone=wanted)
         if found is not None:

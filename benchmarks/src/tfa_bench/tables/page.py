@@ -3,24 +3,220 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.evaluate.metrics import Paired
 from tfa_bench.heads.catalogue import GROUPS
-from tfa_bench.metrics.estimates import Scored
-from tfa_bench.metrics.scored import paired
 from tfa_bench.records import LABELS
-from tfa_bench.tables.admissions import admissions
-from tfa_bench.tables.judgements import judgements
-from tfa_bench.tables.other_encoders import other_encoders
+from tfa_bench.scores import Scored, paired
 from tfa_bench.tables.paper_figures import BACKBONES
 from tfa_bench.tables.render import markdown
 from tfa_bench.tables.table import NoTable, cells, read_scored
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
-OWN = (
+PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")
+# What the page's other sections say: our heads against the peers, calibrated against not, verified against not.
+_FINDINGS = (
+    *((own, peer) for own in ("tfa", "judged") for peer in PEERS),
+    ("judged", "tfa"),
+    ("tfa-c64", "tfa"),
+    ("judged-c64", "judged"),
+    ("judged-online", "judged"),
+    *((head, head.removesuffix("-v")) for head in GROUPS["main"] if head.endswith("-v")),
+)
+HOLDS, WITHIN_CHANCE, REVERSED = "hold", "have the same sign within chance", "do not hold"
+
+ScoresByHead = Mapping[tuple[str, str], Scored]  # dataset and head → its score under one encoder
+
+
+@dataclass(frozen=True)
+class PageFinding:
+    """A difference beyond chance under the page's encoder, and the same difference under another."""
+
+    dataset: str  # title
+    first: str  # titles of the heads
+    second: str
+    here: Paired
+    there: Paired
+
+    @property
+    def verdict(self) -> str:
+        if self.there.mean * self.here.mean <= 0:
+            return REVERSED
+        return HOLDS if beyond_chance(self.there) else WITHIN_CHANCE
+
+
+def beyond_chance(difference: Paired) -> bool:
+    """Whether the 95 % interval leaves out 0."""
+    return difference.low > 0 or difference.high < 0
+
+
+def other_encoders(scored: Sequence[Scored], others: Sequence[Scored]) -> str:
+    """`scored` is of the page's encoder, `others` of all the rest; "" where there are none."""
+    here = {(one.dataset, one.head): one for one in scored}
+    parts: list[str] = []
+    for encoder in sorted({one.encoder for one in others}):
+        there = {(one.dataset, one.head): one for one in others if one.encoder == encoder}
+        if any(key in here for key in there):
+            parts += _of_encoder(encoder, here, there)
+    if not parts:
+        return ""
+    return "\n".join(
+        [
+            "## Under other encoders\n",
+            "R@1 in percent, in brackets that of the same head under the page's encoder. Below each table: what became",
+            "of the page's findings, differences in R@1 between two heads on a dataset whose 95 % bootstrap interval",
+            "leaves out 0.\n",
+            *parts,
+        ]
+    )
+
+
+def _of_encoder(encoder: str, here: ScoresByHead, there: ScoresByHead) -> Iterator[str]:
+    datasets = sorted({one.dataset for one in there.values()}, key=lambda name: (-_queries(there, name), name))
+    titles = {one.dataset: one.dataset_title for one in there.values()}
+    card = CATALOGUE.get(encoder.partition("@")[0])
+    yield f"### `{encoder}`\n"
+    if card is not None:
+        yield f"{card.about}.\n"
+    yield f"| head | {' | '.join(titles[name] for name in datasets)} |\n|---|{'--:|' * len(datasets)}"
+    for head in GROUPS["main"]:
+        row = [there.get((name, head)) for name in datasets]
+        if any(row):
+            title = next(one.title for one in row if one is not None)
+            yield f"| {title} | " + " | ".join(_recalls(one, here) for one in row) + " |"
+    found = list(findings(datasets, here, there))
+    counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in (HOLDS, WITHIN_CHANCE, REVERSED)}
+    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    yield f"\nOf {len(found)} findings on these datasets: {listed}." if found else "\nNo finding to compare."
+    for one in found:
+        if one.verdict == REVERSED:
+            heads = f"{one.first} against {one.second} on {one.dataset}"
+            yield f"- {heads}: {_points(one.here)} under the page's encoder, {_points(one.there)} under this one."
+    yield ""
+
+
+def findings(datasets: Sequence[str], here: ScoresByHead, there: ScoresByHead) -> Iterator[PageFinding]:
+    """Every finding whose two heads were recorded under both encoders."""
+    for name in datasets:
+        for first, second in _FINDINGS:
+            keys = (name, first), (name, second)
+            if all(key in here and key in there for key in keys):
+                known = paired(here[keys[0]], here[keys[1]])
+                if beyond_chance(known):
+                    found = paired(there[keys[0]], there[keys[1]])
+                    one, other = here[keys[0]], here[keys[1]]
+                    yield PageFinding(one.dataset_title, one.title, other.title, known, found)
+
+
+def _queries(there: ScoresByHead, dataset: str) -> int:
+    return max(one.queries for one in there.values() if one.dataset == dataset)
+
+
+def _recalls(one: Scored | None, here: ScoresByHead) -> str:
+    if one is None:
+        return "–"
+    known = here.get((one.dataset, one.head))
+    beside = "" if known is None else f" ({100 * known.recalls[1].mean:.2f})"
+    return f"{100 * one.recalls[1].mean:.2f}{beside}"
+
+
+def _points(one: Paired) -> str:
+    return f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+
+
+def judgements(scored: Sequence[Scored]) -> str:
+    """A row for each dataset; nothing if no judged head was recorded."""
+    by_head = {(one.dataset, one.head): one for one in scored}
+    rows = []
+    for dataset in dict.fromkeys(one.dataset for one in scored):
+        database, target = by_head.get((dataset, "judged")), by_head.get((dataset, "judged-c64"))
+        known = database or target
+        if known is not None:
+            rows.append(f"| {known.dataset_title} | {_by_database(database)} | {_by_target(target)} |")
+    if not rows:
+        return ""
+    return "\n".join(
+        [
+            "## What the judge decided\n",
+            "The head chosen by the map's own photos, with the evidence that its first answers share with them and the",
+            "best of the others; and how often each head was chosen by 64 queries, over ten splits.\n",
+            "| dataset | judged | evidence | next best | judged-C64 |",
+            "|---|---|--:|--:|---|",
+            *rows,
+        ]
+    )
+
+
+def _by_database(one: Scored | None) -> str:
+    if one is None:
+        return "– | – | –"
+    made = one.decisions[0][0]["decisions"]
+    name, candidates = _name(made), made["candidates"]
+    if name not in candidates:  # patches that could not be compared
+        return f"{name} | – | –"
+    others = [other["value"] for key, other in candidates.items() if key != name]
+    own = candidates[name]
+    return f"{name} | {own['value']:.2f} ± {own['error']:.2f} | {max(others):.2f}" if others else f"{name} | – | –"
+
+
+def _by_target(one: Scored | None) -> str:
+    if one is None:
+        return "–"
+    chosen = Counter(_name(fold["decisions"]) for folds in one.decisions for fold in folds)
+    return ", ".join(f"{name} {count}" for name, count in sorted(chosen.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _name(made: Mapping[str, Any]) -> str:
+    """As candidates are named."""
+    more = "+centring" * made["centring"] + "+score" * made["score_calibrated"]
+    return f"{made['representation']}/{made['carrier']}{more}"
+
+
+_BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64", "judged", "judged-online", "judged-c64")
+
+
+def admissions(scored: Sequence[Scored]) -> str:
+    """A row for each head on each dataset; nothing if no verified head was recorded."""
+    by_head = {(one.dataset, one.head): one for one in scored}
+    rows = []
+    for dataset in dict.fromkeys(one.dataset for one in scored):
+        for base in _BASES:
+            three = [by_head.get((dataset, name)) for name in (base, f"{base}-v", f"{base}-v-always")]
+            if None not in three:
+                rows.append(_row(*(one for one in three if one is not None)))
+    if not rows:
+        return ""
+    return "\n".join(
+        [
+            "## Verification: admitted where, and was it right?\n",
+            "R@1 without verification, as the admission decides, and always with it. *Right*: splits where it was",
+            "admitted and did not lower R@1, or was refused and would have. **Bold**: more than a point below the same",
+            "head without.\n",
+            "| dataset | head | without | +V | always | admitted | right |",
+            "|---|---|--:|--:|--:|--:|--:|",
+            *rows,
+        ]
+    )
+
+
+def _row(without: Scored, decided: Scored, always: Scored) -> str:
+    used = [bool(folds[0]["decisions"]["verification"]["used"]) for folds in decided.decisions]
+    splits = zip(used, without.splits, always.splits, strict=True)
+    right = sum(admitted == (verified[0] >= plain[0]) for admitted, plain, verified in splits)
+    means = [100 * one.recalls[1].mean for one in (without, decided, always)]
+    shown = [f"{mean:.2f}" for mean in means]
+    if means[1] < means[0] - 1:
+        shown[1] = f"**{shown[1]}**"
+    cells = [without.dataset_title, without.title, *shown, f"{sum(used)} of {len(used)}", f"{right} of {len(used)}"]
+    return f"| {' | '.join(cells)} |"
+
+
+OURS_HEADS = (
     "tfa",
     "tfa-c64",
     "tfa-c64+",
@@ -129,7 +325,7 @@ def _against_peers(scored: Sequence[Scored]) -> str:
         "Difference in R@1, in points, over the queries that both heads answered, with its 95 % bootstrap interval "
         "over queries. **Bold**: below the peer.\n"
     )
-    for own in OWN:
+    for own in OURS_HEADS:
         rows, lost = [], []
         for first in _first_of_each(scored):
             mine = by_head.get((first.dataset, own))

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from tfa_bench.records import LABELS
 from tfa_bench.tables.build import ByDataset, ByHead, by_dataset, by_head, without_one_encoder
-from tfa_bench.tables.lookup import Lookup, paper_title
 from tfa_bench.tables.paper_figures import PAPER_TABLES, paper_table
-from tfa_bench.tables.table import Cell, NoTable, Table
+from tfa_bench.tables.table import Cell, Lookup, NoTable, Table, paper_title
 
 LAYOUTS = {
     "product": "what `tfa build` and `tfa calibrate` give, beside AnyLoc, RIA and the paper's TFA",
@@ -24,33 +23,33 @@ LAYOUTS = {
     "ablation": "TFA and the judge with one rule changed",
     "heads": "every head recorded",
 }
-AERIAL = "Aerial / cross-view"  # a heading of the catalogue of datasets
+_AERIAL = "Aerial / cross-view"  # a heading of the catalogue of datasets
 FREE = "Training-free heads"
-COMPLETE = "Complete heads"
-CONTROLS = ("original", "partial", "full", "adaptive")
-ALL_CONTROLS = ("original", "centred", "partial", "full", "adaptive")
-BUDGETS = (8, 16, 32, 64, 128, 256)
-ABLATIONS = (
+_COMPLETE = "Complete heads"
+_CONTROLS = ("original", "partial", "full", "adaptive")
+_ALL_CONTROLS = ("original", "centred", "partial", "full", "adaptive")
+_BUDGETS = (8, 16, 32, 64, 128, 256)
+_ABLATIONS = (
     "support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft", "single",
 )  # fmt: skip
-JUDGE_ABLATIONS = ("no-judge", "support", "no-centring", "no-score")
+_JUDGE_ABLATIONS = ("no-judge", "support", "no-centring", "no-score")
 DEEP = (1, 5, 10, 20)
 SECOND_ORDER, JUDGED = "Second order (ours, beyond the paper)", "Judged (ours, beyond the paper)"
-SUPERVISED = "Supervised references"
+_SUPERVISED = "Supervised references"
 KINDS = (
-    SUPERVISED, "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER,
+    _SUPERVISED, "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER,
     JUDGED, "Ablations",
 )  # fmt: skip
-PRODUCT = {
+_PRODUCT = {
     "Saw the map's photos alone": ("anyloc", "ria", "tfa", "judged-v"),
     "Saw 64 unlabelled photos of the camera too": ("judged-c64-v",),
 }
-IN_USERS_WORDS = {
+_IN_USERS_WORDS = {
     "tfa": "TFA, the paper's head",
     "judged-v": "tfa build, as shippedᵒ",
     "judged-c64-v": "tfa build + tfa calibrateᵒ",
 }
-OVERVIEW = {
+_OVERVIEW = {
     "Every photo alone": ("anyloc", "ria", "tfa", "judged", "judged-v"),
     "Adapted by the photos before": ("judged-online", "judged-online-v", "judged-follow"),
     "Calibrated on 64 unlabelled photos": ("judged-c64", "judged-c64-v"),
@@ -66,7 +65,7 @@ def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool =
         raise NoTable(f"there is no table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
     make = {
         "product": product, "overview": overview, "primary": primary, "aerial": aerial, "native": native,
-        "budgets": budgets, "ablation": ablation, "heads": heads,
+        "budgets": budgets, "ablation": ablation, "heads": all_heads,
     }  # fmt: skip
     table = spectral(cells, paper, both) if name == "spectral" else make[name](cells, paper)
     if not any(True for _ in table.rows):
@@ -80,26 +79,26 @@ def product(cells: Sequence[Cell], paper: bool = True) -> Table:
     sheet = ByHead(
         name="product",
         title="What a user gets, R@1 (%)",
-        blocks=PRODUCT,
+        blocks=_PRODUCT,
         paper=_MATCHED,
         mean=True,
-        unranked=tuple(PRODUCT)[1:],
-        titles=IN_USERS_WORDS,
+        unranked=tuple(_PRODUCT)[1:],
+        titles=_IN_USERS_WORDS,
         notes=("`tfa build` makes the head judged-v, `tfa calibrate` with 64 photos the head judged-c64-v.",),
     )
-    return by_head(sheet, Lookup(_of_heads(cells, PRODUCT.values())), paper=paper)
+    return by_head(sheet, Lookup(_of_heads(cells, _PRODUCT.values())), paper=paper)
 
 
 def overview(cells: Sequence[Cell], paper: bool = True) -> Table:
     sheet = ByHead(
         name="overview",
         title="Every way to ask a judged map, R@1 (%)",
-        blocks=OVERVIEW,
+        blocks=_OVERVIEW,
         paper=_MATCHED,
         mean=True,
         notes=("Numbers of one block are compared: its heads saw the same.",),
     )
-    return by_head(sheet, Lookup(_of_heads(cells, OVERVIEW.values())), paper=paper)
+    return by_head(sheet, Lookup(_of_heads(cells, _OVERVIEW.values())), paper=paper)
 
 
 def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
@@ -131,17 +130,17 @@ def native(cells: Sequence[Cell], paper: bool = True) -> Table:
     printed = tuple(column.name for column in paper_table("native").columns if column.supervised)
     supervised = tuple(dict.fromkeys([*printed, *Lookup(cells).trained]))
     systems = ("tfvpr", "anyloc", "segvlad", "segvlad-mobilesam", "segvlad-superpixels", "ria", "dual-c64")
-    smaller = (*(f"dual-c{n}" for n in BUDGETS if n != 64), "dual-crossfit")
+    smaller = (*(f"dual-c{n}" for n in _BUDGETS if n != 64), "dual-crossfit")
     budget_title = "Calibration budget of the dual-vocabulary system"
     own = {cell.dataset for cell in cells if cell.head.startswith(("dual", "segvlad"))}
     rows = _rows_of("native")
     sheet = ByHead(
         name="native",
         title="Native systems, R@1 (%)",
-        blocks={SUPERVISED: supervised, "Training-free systems": systems, budget_title: smaller},
+        blocks={_SUPERVISED: supervised, "Training-free systems": systems, budget_title: smaller},
         paper=("native",),
         paper_rows=True,
-        unranked=(SUPERVISED, budget_title),
+        unranked=(_SUPERVISED, budget_title),
         across_encoders=True,
         notes=("Supervised references and further budgets are not ranked.",),
     )
@@ -150,15 +149,15 @@ def native(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 
 def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> Table:
-    complete = dict.fromkeys(("tfa", "tfa-c64", "tfa-fullq"), COMPLETE)
+    complete = dict.fromkeys(("tfa", "tfa-c64", "tfa-fullq"), _COMPLETE)
     notes: list[str] = []
     if both:
-        controls = {f"{a}-{c}": f"{a.capitalize()} assignment" for a in ("hard", "soft") for c in ALL_CONTROLS}
+        controls = {f"{a}-{c}": f"{a.capitalize()} assignment" for a in ("hard", "soft") for c in _ALL_CONTROLS}
         shown = list(cells)
     else:
-        controls = dict.fromkeys(CONTROLS, "Spectral controls (TFA-FullQ assignment)")
+        controls = dict.fromkeys(_CONTROLS, "Spectral controls (TFA-FullQ assignment)")
         shown, notes = _under_chosen_assignment(cells)
-    with_controls = {cell.dataset for cell in cells if cell.head.partition("-")[2] in ALL_CONTROLS}
+    with_controls = {cell.dataset for cell in cells if cell.head.partition("-")[2] in _ALL_CONTROLS}
     sheet = ByDataset(
         name="spectral",
         title="Spectral controls and complete heads, R@1 (%)",
@@ -177,7 +176,7 @@ def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[st
     unknown: dict[str, None] = {}  # titles in the order found
     for cell in cells:
         assignment, _, control = cell.head.partition("-")
-        if assignment not in ("hard", "soft") or control not in CONTROLS:
+        if assignment not in ("hard", "soft") or control not in _CONTROLS:
             shown.append(cell)
             continue
         route = routes.get((cell.dataset, cell.encoder))
@@ -195,10 +194,10 @@ def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[st
 def budgets(cells: Sequence[Cell], paper: bool = True) -> Table:
     ours = sorted({cell.head for cell in cells if _OURS.fullmatch(cell.head)})
     blocks = {
-        "Single vocabulary": ("tfa", *(f"tfa-c{n}" for n in BUDGETS), "tfa-fullq"),
-        "Dual vocabulary": ("dual", *(f"dual-c{n}" for n in BUDGETS), "dual-crossfit", "dual-fullq"),
+        "Single vocabulary": ("tfa", *(f"tfa-c{n}" for n in _BUDGETS), "tfa-fullq"),
+        "Dual vocabulary": ("dual", *(f"dual-c{n}" for n in _BUDGETS), "dual-crossfit", "dual-fullq"),
         "Ours, beyond the paper": tuple(ours),
-        JUDGED: ("judged", *(f"judged-c{n}" for n in BUDGETS), "judged-online", "judged-online-shuffled"),
+        JUDGED: ("judged", *(f"judged-c{n}" for n in _BUDGETS), "judged-online", "judged-online-shuffled"),
     }
     sheet = ByHead(
         name="budgets",
@@ -214,10 +213,10 @@ def budgets(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
     blocks = {
-        title: (head, *(f"{head}-{name}" for name in ABLATIONS))
+        title: (head, *(f"{head}-{name}" for name in _ABLATIONS))
         for title, head in {"Database only": "tfa", "All queries calibrate": "tfa-fullq"}.items()
     } | {
-        title: (head, *(f"{head}-{name}" for name in JUDGE_ABLATIONS))
+        title: (head, *(f"{head}-{name}" for name in _JUDGE_ABLATIONS))
         for title, head in {"Judged, database only": "judged", "Judged, 64 target photos": "judged-c64"}.items()
     }
     changed = {cell.dataset for cell in _of_heads(cells, [block[1:] for block in blocks.values()])}
@@ -226,16 +225,16 @@ def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
     return by_head(sheet, Lookup(kept), paper=paper)
 
 
-def heads(cells: Sequence[Cell], paper: bool = True) -> Table:
+def all_heads(cells: Sequence[Cell], paper: bool = True) -> Table:
     """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
     present = sorted({cell.head for cell in cells}, key=_natural)
     trained = Lookup(cells).trained
-    kinds = {head: SUPERVISED if head in trained else _kind(head) for head in present}
+    kinds = {head: _SUPERVISED if head in trained else _kind(head) for head in present}
     blocks = {kind: tuple(head for head in present if kinds[head] == kind) for kind in KINDS}
     one = len({cell.dataset for cell in cells}) == 1
     title = "Heads, R@1/5/10/20 (%)" if one else "Heads, R@1 (%)"
     ks = DEEP if one else (1,)
-    sheet = ByHead(name="heads", title=title, blocks=blocks, ks=ks, paper=_MATCHED, unranked=(SUPERVISED,))
+    sheet = ByHead(name="heads", title=title, blocks=blocks, ks=ks, paper=_MATCHED, unranked=(_SUPERVISED,))
     return by_head(sheet, Lookup(cells), paper=paper)
 
 
@@ -249,9 +248,9 @@ def _kind(head: str) -> str:
     if name == "second":
         return SECOND_ORDER
     if name == "judged":
-        return "Ablations" if rest.removeprefix("c64-") in JUDGE_ABLATIONS else JUDGED
+        return "Ablations" if rest.removeprefix("c64-") in _JUDGE_ABLATIONS else JUDGED
     if name == "tfa":
-        return "Ablations" if rest.removeprefix("fullq-") in ABLATIONS else "TFA"
+        return "Ablations" if rest.removeprefix("fullq-") in _ABLATIONS else "TFA"
     return "TFA, dual vocabulary" if name == "dual" else "Peers"
 
 
@@ -259,7 +258,7 @@ _MATCHED = tuple(name for name in PAPER_TABLES if name != "spectral")
 
 
 def _is_aerial(cell: Cell) -> bool:
-    return cell.group == AERIAL or cell.paper_row in _rows_of("aerial")
+    return cell.group == _AERIAL or cell.paper_row in _rows_of("aerial")
 
 
 def _rows_of(table: str) -> set[str]:

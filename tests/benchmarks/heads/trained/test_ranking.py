@@ -139,16 +139,16 @@ def test_the_card_names_file_and_digest_and_says_labels(name, tmp_path):
     assert len(card.settings["sha256"]) == 64
     assert "trained with labels, weights of file.pth" in card.note
     assert ("two stages, 9 bits" in card.note) == (name == "selavpr++-l")
-    assert card.own_encoder is not None
-    assert card.own_encoder(EncoderOptions()).id.startswith(f"{name}@")
+    assert card.encoder_opener is not None
+    assert card.encoder_opener(EncoderOptions()).id.startswith(f"{name}@")
 
 
 def test_a_checkpoint_that_changes_in_between_is_noticed(tmp_path):
     card = trained_card(SYSTEMS["cosplace"], checkpoint(tmp_path, "cosplace"))
     checkpoint(tmp_path, "cosplace", seed=1)
-    assert card.own_encoder is not None
+    assert card.encoder_opener is not None
     with pytest.raises(BadWeights, match="changed while the run was going on"):
-        card.own_encoder(EncoderOptions())
+        card.encoder_opener(EncoderOptions())
 
 
 def test_antialiasing_is_a_switch_of_the_systems_that_leave_it_open(tmp_path):
@@ -156,7 +156,7 @@ def test_antialiasing_is_a_switch_of_the_systems_that_leave_it_open(tmp_path):
     cards = [trained_card(SYSTEMS["selavpr++-b"], path, antialias=on) for on in (False, True)]
     assert [card.settings["preprocessing"]["antialias"] for card in cards] == [False, True]
     assert [card.note.endswith(", antialiased") for card in cards] == [False, True]
-    encoders = [card.own_encoder(EncoderOptions()) for card in cards if card.own_encoder is not None]
+    encoders = [card.encoder_opener(EncoderOptions()) for card in cards if card.encoder_opener is not None]
     assert encoders[0].fingerprint != encoders[1].fingerprint
     large = random_image(0, (700, 500))
     plain, smooth = (from_halves(Tokens(one.encode([large])[0])) for one in encoders)

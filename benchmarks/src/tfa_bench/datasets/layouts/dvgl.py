@@ -20,7 +20,7 @@ from tfa.photos.positions import position_from_name
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_frame
 from tfa_bench.datasets.text_tables import natural_order
 
-GALLERIES = ("database", "gallery")
+_GALLERIES = ("database", "gallery")
 
 
 def load(
@@ -69,7 +69,7 @@ def _base(root: Path, split: str) -> Path:
 
 
 def _gallery(base: Path) -> Path:
-    return next((base / name for name in GALLERIES if (base / name).is_dir()), base / GALLERIES[0])
+    return next((base / name for name in _GALLERIES if (base / name).is_dir()), base / _GALLERIES[0])
 
 
 def _below(base: Path, root: Path) -> str:

@@ -17,12 +17,12 @@ import numpy as np
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, index_rows
 from tfa_bench.datasets.safe_pickle import load_object_array, load_rows
 
-SUFFIXES = ("dbImages", "qImages", "gt")
+_SUFFIXES = ("dbImages", "qImages", "gt")
 
 
 def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
     """`name` chooses among several lists; `images` is the folder the paths start from, if not the root."""
-    files = {suffix: find_list(root, name, suffix) for suffix in SUFFIXES}
+    files = {suffix: find_list(root, name, suffix) for suffix in _SUFFIXES}
     database = listed_images(files["dbImages"], root / images)
     queries = listed_images(files["qImages"], root / images)
     rows = load_rows(files["gt"])
@@ -32,7 +32,7 @@ def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
 
 
 def missing(root: Path, *, name: str = "", images: str = "") -> list[str]:
-    return missing_lists(root, name, SUFFIXES)
+    return missing_lists(root, name, _SUFFIXES)
 
 
 def missing_lists(root: Path, name: str, suffixes: Sequence[str]) -> list[str]:

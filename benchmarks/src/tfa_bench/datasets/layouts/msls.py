@@ -15,11 +15,11 @@ from tfa_bench.datasets.files import BadDataset, DatasetFiles, index_rows
 from tfa_bench.datasets.layouts.gsv_lists import find_list, listed_images, missing_lists
 from tfa_bench.datasets.safe_pickle import load_object_array, load_rows
 
-SUFFIXES = ("dbImages", "qImages", "qIdx", "pIdx")
+_SUFFIXES = ("dbImages", "qImages", "qIdx", "pIdx")
 
 
 def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
-    files = {suffix: find_list(root, name, suffix) for suffix in SUFFIXES}
+    files = {suffix: find_list(root, name, suffix) for suffix in _SUFFIXES}
     database = listed_images(files["dbImages"], root / images)
     pictured = len(load_object_array(files["qImages"]).ravel())
     used = _used(files["qIdx"], pictured)
@@ -33,7 +33,7 @@ def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
 
 def missing(root: Path, *, name: str = "", images: str = "") -> list[str]:
     """What the folder lacks."""
-    return missing_lists(root, name, SUFFIXES)
+    return missing_lists(root, name, _SUFFIXES)
 
 
 def _used(file: Path, pictured: int) -> np.ndarray:

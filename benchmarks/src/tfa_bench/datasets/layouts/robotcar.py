@@ -20,7 +20,7 @@ from tfa.evaluate.positives import within
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, by_name, images_in, listed_positives, read_positives
 from tfa_bench.datasets.poses import read_centres
 
-REFERENCE = "overcast-reference"
+_REFERENCE = "overcast-reference"
 CONDITIONS = (
     "dawn",
     "dusk",
@@ -46,7 +46,7 @@ def load(
 ) -> DatasetFiles:
     """Images of one camera. `positives` is used if it exists, otherwise the files of `poses`."""
     images = root / "images"
-    database = images_in(images / REFERENCE / camera)
+    database = images_in(images / _REFERENCE / camera)
     queries = {name: images_in(images / name / camera) for name in conditions}
     everything = [query for own in queries.values() for query in own]
     notes = ["the queries and the threshold of the paper are not public"]
@@ -55,19 +55,19 @@ def load(
         notes.append(f"positives are those of {positives}, not of poses")
     else:
         database, answers = _by_pose([root / name for name in poses], database, everything, radius, notes)
-    kept = [query for query in everything if query in answers]
-    if not kept:
+    evaluated = [query for query in everything if query in answers]
+    if not evaluated:
         raise BadDataset(f"{images}: no query has a pose or an entry in {positives}; poses were sought in {poses}")
-    if len(kept) < len(everything):
-        notes.append(f"{len(everything) - len(kept)} queries without a pose or positives are left out")
-    rows_of = _conditions(queries, kept)
+    if len(evaluated) < len(everything):
+        notes.append(f"{len(everything) - len(evaluated)} queries without a pose or positives are left out")
+    rows_of = _conditions(queries, evaluated)
     if missing := [name for name in conditions if name not in rows_of]:
         notes.append(f"no query is left of {', '.join(missing)}: a mean over conditions is not that of all nine")
-    return DatasetFiles(database, tuple(kept), tuple(answers[query] for query in kept), rows_of, tuple(notes))
+    return DatasetFiles(database, tuple(evaluated), tuple(answers[query] for query in evaluated), rows_of, tuple(notes))
 
 
-def _conditions(queries: Mapping[str, Sequence[Path]], kept: Sequence[Path]) -> dict[str, np.ndarray]:
-    place = {query: index for index, query in enumerate(kept)}
+def _conditions(queries: Mapping[str, Sequence[Path]], evaluated: Sequence[Path]) -> dict[str, np.ndarray]:
+    place = {query: index for index, query in enumerate(evaluated)}
     rows_of = {name: np.array([place[query] for query in own if query in place], int) for name, own in queries.items()}
     return {name: own for name, own in rows_of.items() if own.size}
 
@@ -79,15 +79,15 @@ def _by_pose(
     centres: dict[str, np.ndarray] = {}
     for file in files:
         centres.update((_key(PurePosixPath(name)), centre) for name, centre in read_centres(file).items())
-    kept = tuple(image for image in database if _key(image) in centres)
-    if not kept:
+    evaluated = tuple(image for image in database if _key(image) in centres)
+    if not evaluated:
         raise BadDataset(f"{', '.join(map(str, files))} name no image of {database[0].parent}")
-    if len(kept) < len(database):
-        notes.append(f"{len(database) - len(kept)} reference images without a pose are left out")
+    if len(evaluated) < len(database):
+        notes.append(f"{len(database) - len(evaluated)} reference images without a pose are left out")
     posed = [query for query in queries if _key(query) in centres]
     query_centres = np.array([centres[_key(query)] for query in posed]).reshape(-1, 3)
-    close = within(np.array([centres[_key(image)] for image in kept]), query_centres, radius)
-    return kept, dict(zip(posed, close, strict=True))
+    close = within(np.array([centres[_key(image)] for image in evaluated]), query_centres, radius)
+    return evaluated, dict(zip(posed, close, strict=True))
 
 
 def _key(name: Path | PurePosixPath) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tfa.evaluate.positives import earth_points, within
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.text_tables import Table, bad_line, read_table, whole_number
+from tfa_bench.datasets.text_tables import TextTable, bad_line, read_table, whole_number
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:
@@ -86,7 +86,7 @@ def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]
     return {tile: centres_and_widths[tile][0] for tile in ordered}, [centres_and_widths[tile][1] for tile in ordered]
 
 
-def _position(table: Table, line: int, row: Sequence[str]) -> tuple[float, float]:
+def _position(table: TextTable, line: int, row: Sequence[str]) -> tuple[float, float]:
     lat = table.number(line, row, table.column("lat", "latitude"))
     lon = table.number(line, row, table.column("lon", "lng", "longitude"))
     if abs(lat) > 90 or abs(lon) > 180:

@@ -25,8 +25,8 @@ from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, NeedsFile, Pho
 from tfa_bench.heads.vectors import VectorHead, check_channels, content_order, describe_each, random_start
 
 SEEDS = (0, 1, 2)
-MAX_PATCHES = 300_000
-MAX_ITERATIONS = 100
+_MAX_PATCHES = 300_000
+_MAX_ITERATIONS = 100
 TOLERANCE = 1e-4  # on Σ_k ‖Δc_k‖²
 CENTER_NORMS = ("raw", "unit")
 BLOCK = 8192  # patches compared with all centres at once
@@ -41,7 +41,7 @@ def kmeans(patches: np.ndarray, words: int, seed: int) -> np.ndarray:
     """
     centers = patches[random_start(len(patches), words, seed)].astype(np.float64)
     assignment = _Assignment(patches, words)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(_MAX_ITERATIONS):
         assignment.compare(l2(centers))
         updated = assignment.means()
         change = float(((updated - centers) ** 2).sum())
@@ -109,7 +109,7 @@ def vlad(unit: np.ndarray, centers: np.ndarray) -> np.ndarray:
     return descriptors[0]
 
 
-def describe(tokens: Tokens, centers: np.ndarray) -> np.ndarray:
+def describe_hard_vlad(tokens: Tokens, centers: np.ndarray) -> np.ndarray:
     """Descriptors `b k·d` of all images."""
     check_channels(tokens, centers.shape[1])
     words = centers.astype(np.float32)
@@ -119,12 +119,12 @@ def describe(tokens: Tokens, centers: np.ndarray) -> np.ndarray:
 def _fit(database: Photos, shared: Shared, *, words: int, center_norm: str) -> VectorHead:
     def vocabularies() -> list[np.ndarray]:
         order = shared.once("images by content", lambda: content_order(database.tokens))
-        patches = sample_patches(database.tokens.select(order), MAX_PATCHES)
+        patches = sample_patches(database.tokens.select(order), _MAX_PATCHES)
         return [kmeans(patches, words, seed) for seed in SEEDS]
 
     fitted = shared.once(f"anyloc vocabularies of {words} words", vocabularies)
     how = {
-        str(seed): partial(describe, centers=with_norm(centers, center_norm))
+        str(seed): partial(describe_hard_vlad, centers=with_norm(centers, center_norm))
         for seed, centers in zip(SEEDS, fitted, strict=True)
     }
     make = lambda: VectorHead.of(database, how, "database", shared.progress)  # noqa: E731
@@ -138,7 +138,7 @@ def _card(name: str, title: str, words: int, center_norm: str, note: str = "") -
         title=title,
         sees="database",
         fit=partial(_fit, words=words, center_norm=center_norm),
-        settings={"words": words, "center_norm": center_norm, "max_patches": MAX_PATCHES, "seeds": list(SEEDS)},
+        settings={"words": words, "center_norm": center_norm, "max_patches": _MAX_PATCHES, "seeds": list(SEEDS)},
         note=note,
     )
 
@@ -149,7 +149,7 @@ def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
     centers = with_norm(words, center_norm)
 
     def fit(database: Photos, shared: Shared) -> VectorHead:
-        return VectorHead.of(database, {ONLY: partial(describe, centers=centers)}, "nothing", shared.progress)
+        return VectorHead.of(database, {ONLY: partial(describe_hard_vlad, centers=centers)}, "nothing", shared.progress)
 
     return HeadCard(
         stages=PEER_STAGES,

@@ -20,7 +20,7 @@ from tfa.method.second_order import RIDGE, covariance, descriptor_width, half_ve
 from tfa_bench.heads.contract import PEER_STAGES, HeadCard, Photos, Shared
 from tfa_bench.heads.vectors import VectorHead, check_channels, describe_each
 
-SEEDS = (0, 1, 42)
+_SEEDS = (0, 1, 42)
 DIRECTIONS = 128
 MAPS = {"log": np.log, "sqrt": np.sqrt}
 
@@ -31,23 +31,25 @@ def projection(channels: int, directions: int, seed: int) -> np.ndarray:
     return np.linalg.qr(gaussian)[0]
 
 
-def descriptor(unit: np.ndarray, columns: np.ndarray, name: str) -> np.ndarray:
+def covariance_descriptor(unit: np.ndarray, columns: np.ndarray, name: str) -> np.ndarray:
     """Unit patches `n d` of one image → `m(m+1)/2`."""
     return l2(half_vector(spectral_map(covariance((unit - unit.mean(axis=0)) @ columns), MAPS[name])))
 
 
-def describe(tokens: Tokens, columns: np.ndarray, name: str) -> np.ndarray:
+def describe_covariance(tokens: Tokens, columns: np.ndarray, name: str) -> np.ndarray:
     """Descriptors `b m(m+1)/2` of all images."""
     channels, directions = columns.shape
     check_channels(tokens, channels)
-    return describe_each(tokens, descriptor_width(directions), lambda unit, _: descriptor(unit, columns, name))
+    return describe_each(
+        tokens, descriptor_width(directions), lambda unit, _: covariance_descriptor(unit, columns, name)
+    )
 
 
 def _fit(database: Photos, shared: Shared, *, name: str) -> VectorHead:
     how = {}
-    for seed in SEEDS:
+    for seed in _SEEDS:
         columns = projection(database.tokens.channels, DIRECTIONS, seed).astype(np.float32)
-        how[str(seed)] = partial(describe, columns=columns, name=name)
+        how[str(seed)] = partial(describe_covariance, columns=columns, name=name)
     return VectorHead.of(database, how, "nothing", shared.progress)
 
 
@@ -58,7 +60,7 @@ def _card(name: str, title: str, of_spectrum: str) -> HeadCard:
         title=title,
         sees="nothing",
         fit=partial(_fit, name=of_spectrum),
-        settings={"directions": DIRECTIONS, "ridge": RIDGE, "map": of_spectrum, "seeds": list(SEEDS)},
+        settings={"directions": DIRECTIONS, "ridge": RIDGE, "map": of_spectrum, "seeds": list(_SEEDS)},
         note=(
             f"reconstruction: unit patches centred in each image, Gaussian projection to {DIRECTIONS} orthonormal "
             f"directions, covariance + {RIDGE:g} I, {of_spectrum} map, half-vector with √2 off the diagonal, no "

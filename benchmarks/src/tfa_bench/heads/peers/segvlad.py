@@ -46,7 +46,7 @@ SEGMENTS_PER_DIMENSION = 48  # the published proportion: 50,000 sampled segments
 SAMPLED_SEGMENTS = 4096
 MATCHES = 50  # database segments a query segment votes with
 FULL_RANGE = (-2.0, 2.0)  # of 2⟨a, b⟩, where a database has no two photos to compare
-RANGE_BLOCK = 256  # sampled segments compared with all others at a time
+_RANGE_BLOCK = 256  # sampled segments compared with all others at a time
 
 
 def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -202,8 +202,8 @@ def similarity_range(gallery: np.ndarray, owner: np.ndarray, drawn: np.ndarray) 
     """Least and largest similarity of drawn segments to their nearest segments in other photos."""
     low, high = np.inf, -np.inf
     least = max(len(gallery) - MATCHES, 0)
-    for start in range(0, len(drawn), RANGE_BLOCK):
-        rows = drawn[start : start + RANGE_BLOCK]
+    for start in range(0, len(drawn), _RANGE_BLOCK):
+        rows = drawn[start : start + _RANGE_BLOCK]
         similarities = 2 * gallery[rows] @ gallery.T
         similarities[owner[rows][:, None] == owner] = -np.inf
         best = np.partition(similarities, least, axis=1)[:, least:]

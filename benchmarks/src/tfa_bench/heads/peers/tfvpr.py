@@ -3,7 +3,7 @@
     graph attention    f_i = L2(p_i), a_i = Σ_j softmax_j(⟨f_i, f_j⟩) f_j over the 8 nearest, i among them
                        g_i = L2(0.8 f_i + 0.2 a_i)
     cross attention    o_k = Σ_i softmax_k(α ⟨ĉ_k, g_i⟩) g_i,   α = −ln 0.01 / mean(s₍₁₎ − s₍₂₎)
-    descriptor         L2 [ L2(global token); L2(o_1); …; L2(o_K) ]
+    attention_descriptor         L2 [ L2(global token); L2(o_1); …; L2(o_K) ]
 
 s₍₁₎ and s₍₂₎ are the two largest ⟨ĉ_k, f⟩ of a patch. The centres are a Euclidean k-means on the f, of the database
 alone or, as the published evaluation does, of database and queries. Ours: the subsample and the random start are
@@ -29,19 +29,19 @@ from tfa_bench.heads.vectors import (
     content_order,
     describe_each,
     global_tokens,
-    joined,
+    join_tokens,
     random_start,
 )
 from tfa_bench.protocols import FULL_QUERY
 
-WORDS = 16  # and the global token: 17 blocks
+_WORDS = 16  # and the global token: 17 blocks
 NEIGHBOURS = 8
-OWN, AROUND = 0.8, 0.2
-RUNNER_UP = 0.01  # the weight of the second centre beside the first, at the mean gap
-POINTS_PER_WORD = 256
-MAX_ITERATIONS = 100
+_SELF, _AROUND = 0.8, 0.2
+_RUNNER_UP = 0.01  # the weight of the second centre beside the first, at the mean gap
+_POINTS_PER_WORD = 256
+_MAX_ITERATIONS = 100
 SEED = 1234
-NO_GAP = 1e-6  # float32 similarities closer than this are equal
+_NO_GAP = 1e-6  # float32 similarities closer than this are equal
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def graph_attention(unit: np.ndarray) -> np.ndarray:
     nearest = np.argpartition(-similarities, kept - 1, axis=1)[:, :kept]
     weights = np.zeros_like(similarities)
     np.put_along_axis(weights, nearest, _softmax(np.take_along_axis(similarities, nearest, axis=1)), axis=1)
-    return l2(OWN * unit + AROUND * (weights @ unit))
+    return l2(_SELF * unit + _AROUND * (weights @ unit))
 
 
 def cross_attention(smoothed: np.ndarray, attention: Attention) -> np.ndarray:
@@ -69,18 +69,18 @@ def cross_attention(smoothed: np.ndarray, attention: Attention) -> np.ndarray:
     return l2(weights.T @ smoothed)
 
 
-def descriptor(unit: np.ndarray, token: np.ndarray, attention: Attention) -> np.ndarray:
+def attention_descriptor(unit: np.ndarray, token: np.ndarray, attention: Attention) -> np.ndarray:
     """Unit patches `n d` and global token `d_g` of one image → `d_g + k·d`."""
     gathered = cross_attention(graph_attention(unit), attention)
     return l2(np.concatenate([l2(token), gathered.ravel()]))
 
 
-def describe(tokens: Tokens, attention: Attention) -> np.ndarray:
+def describe_attention(tokens: Tokens, attention: Attention) -> np.ndarray:
     """Descriptors of all images, `b d_g + k·d`."""
     check_channels(tokens, attention.directions.shape[1])
     cls = global_tokens(tokens, "tfvpr").astype(np.float32)
     width = cls.shape[1] + attention.directions.size
-    return describe_each(tokens, width, lambda unit, index: descriptor(unit, cls[index], attention))
+    return describe_each(tokens, width, lambda unit, index: attention_descriptor(unit, cls[index], attention))
 
 
 def lloyd(points: np.ndarray, words: int, seed: int = SEED) -> np.ndarray:
@@ -88,7 +88,7 @@ def lloyd(points: np.ndarray, words: int, seed: int = SEED) -> np.ndarray:
     points = points.astype(np.float64)
     centers = points[random_start(len(points), words, seed)]
     labels = np.full(len(points), -1)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(_MAX_ITERATIONS):
         # ‖x − c‖² = ‖x‖² − 2⟨x, c⟩ + ‖c‖²; the first term is the same for all centres.
         costs = (centers**2).sum(axis=1) - 2 * points @ centers.T
         nearest = costs.argmin(axis=1)
@@ -112,13 +112,13 @@ def sharpness(patches: np.ndarray, directions: np.ndarray) -> float:
     second, first = np.partition(similarities, len(directions) - 2, axis=1)[:, -2:].T
     gap = float((first - second).mean(dtype=np.float64))
     # Ours: centres that do not differ are attended to alike.
-    return -math.log(RUNNER_UP) / gap if gap > NO_GAP else 0.0
+    return -math.log(_RUNNER_UP) / gap if gap > _NO_GAP else 0.0
 
 
 def fit_attention(tokens: Tokens, order: np.ndarray) -> Attention:
     """Centres and α from at most 256 patches for each centre, drawn from the images in the order given."""
-    patches = sample_patches(tokens.select(order), POINTS_PER_WORD * WORDS)
-    directions = l2(lloyd(patches, WORDS)).astype(np.float32)
+    patches = sample_patches(tokens.select(order), _POINTS_PER_WORD * _WORDS)
+    directions = l2(lloyd(patches, _WORDS)).astype(np.float32)
     return Attention(directions, sharpness(patches, directions))
 
 
@@ -126,7 +126,9 @@ def _fit(database: Photos, shared: Shared) -> VectorHead:
     global_tokens(database.tokens, "tfvpr")  # say so before the work
     order = shared.once("images by content", lambda: content_order(database.tokens))
     attention = shared.once("tfvpr attention", lambda: fit_attention(database.tokens, order))
-    return VectorHead.of(database, {ONLY: partial(describe, attention=attention)}, "database", shared.progress)
+    return VectorHead.of(
+        database, {ONLY: partial(describe_attention, attention=attention)}, "database", shared.progress
+    )
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,10 @@ class Transductive:
         return self.head.scores(queries, replica)
 
     def calibrate(self, target: Photos) -> Transductive:
-        everything = joined(self.database.tokens, target.tokens)
+        everything = join_tokens(self.database.tokens, target.tokens)
         attention = fit_attention(everything, content_order(everything))
         head = VectorHead.of(
-            self.database, {ONLY: partial(describe, attention=attention)}, "target", self.shared.progress
+            self.database, {ONLY: partial(describe_attention, attention=attention)}, "target", self.shared.progress
         )
         return Transductive(head, self.database, self.shared)
 
@@ -161,7 +163,7 @@ def _fit_transductive(database: Photos, shared: Shared) -> Transductive:
     return Transductive(_fit(database, shared), database, shared)
 
 
-SETTINGS = {"words": WORDS, "neighbours": NEIGHBOURS, "own": OWN, "points_per_word": POINTS_PER_WORD, "seed": SEED}
+SETTINGS = {"words": _WORDS, "neighbours": NEIGHBOURS, "own": _SELF, "points_per_word": _POINTS_PER_WORD, "seed": SEED}
 CARDS: tuple[HeadCard, ...] = (
     HeadCard(
         stages=PEER_STAGES,

@@ -87,7 +87,7 @@ def trained_card(system: TrainedSystem, checkpoint: Path, *, antialias: bool = F
         stages=("trained",),
         note=f"trained with labels, weights of {checkpoint.name}{form}",
         needs_files=True,
-        own_encoder=partial(_opened, system, checkpoint, antialias, checked.sha256),
+        encoder_opener=partial(_opened, system, checkpoint, antialias, checked.sha256),
     )
 
 

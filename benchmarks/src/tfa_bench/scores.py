@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from tfa.encoders.fingerprint import under_todays_name
 from tfa.errors import BadSpec
 from tfa.evaluate.metrics import (
+    Interval,
     Paired,
     average_precision,
     first_right,
@@ -25,17 +27,115 @@ from tfa.evaluate.metrics import (
     paired_difference,
     precision_recall,
 )
+from tfa.report.html import Table, TableRow
 from tfa_bench.array_json import BadRecord, read_packed
-from tfa_bench.metrics.estimates import UNANSWERABLE, Acceptance, Estimate, Scored
 from tfa_bench.provenance import mixed_revisions
 from tfa_bench.records import Record, Truth, find_records, truth_of
+
+UNANSWERABLE = {
+    "miss": "queries without positives count as misses",
+    "skip": "queries without positives left out",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean and sample deviation over the splits."""
+
+    mean: float
+    sd: float
+
+    def to_dict(self) -> dict[str, float]:
+        return {"mean": self.mean, "sd": self.sd}
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Precision against recall when answers are accepted by confidence, all queries together."""
+
+    area: Estimate
+    recall_at_99: Estimate
+    recall_at_100: Estimate
+    curve: Mapping[str, list[float]]  # of the first split and replica: precision, recall, answered
+
+    def to_dict(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name).to_dict() for name in ("area", "recall_at_99", "recall_at_100")}
+        return {**numbers, "curve": dict(self.curve)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """What one record comes to. `per_query` and `strata` stay out of JSON; they pair it with another."""
+
+    dataset: str
+    dataset_title: str
+    truth: str  # fingerprint
+    database: int  # images
+    queries: int
+    encoder: str
+    head: str
+    title: str
+    sees: str
+    note: str
+    plan: str
+    seeds: tuple[int | None, ...]
+    replicas: tuple[str, ...]
+    depth: int
+    ks: tuple[int, ...]
+    unanswerable: str  # "miss" | "skip"
+    evaluated: int  # queries that count in at least one split
+    without_positives: int  # of the queries evaluated
+    recalls: Mapping[int, Estimate]  # k → recall
+    splits: tuple[tuple[float, ...], ...]  # recall at each k of each split
+    conditions: Mapping[str, Mapping[int, Estimate]]
+    interval: Interval  # of recall at 1, over queries
+    mean_average_precision: Estimate | None
+    refused: str | None  # why there is no mean average precision
+    acceptance: Acceptance
+    decisions: tuple[tuple[Mapping[str, Any], ...], ...]  # of each fold of each split
+    timings: Mapping[str, float]
+    algorithm: Mapping[str, int]  # stage → revision; {} where none was recorded
+    confidence_kinds: tuple[str, ...]  # "z-score", "probability" or both
+    per_query: np.ndarray  # hit at 1 over replicas and splits; nan if never evaluated
+    strata: tuple[np.ndarray, ...]  # queries of each condition
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = (
+            "dataset", "dataset_title", "truth", "database", "queries", "encoder", "head", "title", "sees", "note",
+            "plan", "depth", "evaluated", "without_positives",
+        )  # fmt: skip
+        precision = self.mean_average_precision
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "seeds": list(self.seeds),
+            "ks": list(self.ks),
+            "replicas": list(self.replicas),
+            "unanswerable": UNANSWERABLE[self.unanswerable],
+            "recalls": _by_k(self.recalls),
+            # JSON has no nan: a split none of whose queries counts
+            "splits": [[None if np.isnan(recall) else recall for recall in recalls] for recalls in self.splits],
+            "conditions": {name: _by_k(recalls) for name, recalls in self.conditions.items()},
+            "interval": self.interval.to_dict(),
+            "mean_average_precision": None if precision is None else precision.to_dict(),
+            "refused": self.refused,
+            "acceptance": self.acceptance.to_dict(),
+            "decisions": [[dict(fold) for fold in folds] for folds in self.decisions],
+            "timings": dict(self.timings),
+            "algorithm": dict(self.algorithm),
+            "confidence_kinds": list(self.confidence_kinds),
+        }
+
+
+def _by_k(recalls: Mapping[int, Estimate]) -> dict[str, dict[str, float]]:
+    return {str(k): recall.to_dict() for k, recall in recalls.items()}
+
 
 __all__ = [
     "KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "check_revisions", "paired", "score", "score_folder",
 ]  # fmt: skip
 
 KS = (1, 5, 10, 20)
-HIT, AVERAGE_PRECISION = "hit", "average precision"  # measures of a query, besides recall at each k
+_HIT, _AVERAGE_PRECISION = "hit", "average precision"  # measures of a query, besides recall at each k
 
 
 def score(
@@ -56,7 +156,7 @@ def score(
     fingerprint = _check_truth(record, truth)
     places = min(precision_depth or record.depth, record.depth)
     values = _values(record, truth, ks, unanswerable, places)
-    hits = values[HIT]
+    hits = values[_HIT]
     evaluated = ~np.isnan(hits).all(axis=(1, 2))
     if not evaluated.any():
         raise BadRecord(
@@ -83,9 +183,9 @@ def score(
         recalls=_recalls(by_split, ks),
         splits=tuple(zip(*(by_split[recall_name(k)].tolist() for k in ks), strict=True)),
         # A condition none of whose queries was evaluated has no recall.
-        conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[HIT]).all()},
+        conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[_HIT]).all()},
         interval=interval(per_query, strata),
-        mean_average_precision=_estimate(by_split[AVERAGE_PRECISION]) if refused is None else None,
+        mean_average_precision=_estimate(by_split[_AVERAGE_PRECISION]) if refused is None else None,
         refused=refused,
         acceptance=_acceptance(hits, record.confidence),
         per_query=per_query,
@@ -128,12 +228,12 @@ def score_folder(
 ) -> list[Scored]:
     """Score the records below a folder, all or those named; in the order of dataset, encoder and head."""
     given = {"dataset": datasets, "head": heads, "encoder": None if encoder is None else [encoder]}
-    wanted = {kind: names for kind, names in given.items() if names}
+    filters_by_kind = {kind: names for kind, names in given.items() if names}
     paths = find_records(results)
     if not paths:
         raise BadRecord(f"{results} holds no records; write some with tfa bench run --out {results}")
-    if wanted:
-        paths = _chosen(paths, wanted)
+    if filters_by_kind:
+        paths = _chosen(paths, filters_by_kind)
     truths: dict[Path, Truth] = {}
     scored = []
     for path in paths:
@@ -152,7 +252,7 @@ def recall_name(k: int) -> str:
 
 def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, places: int) -> dict[str, np.ndarray]:
     """Each measure of every query `q splits replicas`, by name; nan where a query does not count."""
-    names = (HIT, *map(recall_name, ks), AVERAGE_PRECISION)
+    names = (_HIT, *map(recall_name, ks), _AVERAGE_PRECISION)
     values = {name: np.full(record.rankings.shape[:3], np.nan) for name in names}
     answerable = np.array([len(right) > 0 for right in truth.positives])
     for split in range(len(record.folds)):
@@ -161,10 +261,10 @@ def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, 
             own = own[answerable[own]]
         ranked, right = record.rankings[own, split], [truth.positives[query] for query in own]
         first = first_right(ranked, right)
-        values[HIT][own, split] = first < 1
+        values[_HIT][own, split] = first < 1
         for k in ks:
             values[recall_name(k)][own, split] = first < k
-        values[AVERAGE_PRECISION][own, split] = average_precision(ranked[..., :places], right, record.nothing)
+        values[_AVERAGE_PRECISION][own, split] = average_precision(ranked[..., :places], right, record.nothing)
     return values
 
 
@@ -265,19 +365,19 @@ def _check_truth(record: Record, truth: Truth) -> str:
     return fingerprint
 
 
-def _chosen(paths: Sequence[Path], wanted: Mapping[str, Collection[str]]) -> list[Path]:
+def _chosen(paths: Sequence[Path], filters_by_kind: Mapping[str, Collection[str]]) -> list[Path]:
     """Files whose record is of the datasets, heads and encoders named; a name without a record is an error."""
     names = {path: _names(path) for path in paths}
-    for kind, given in wanted.items():
+    for kind, given in filters_by_kind.items():
         there = sorted({of[kind] for of in names.values()})
         for name in given:
             if name not in there:
                 near = difflib.get_close_matches(name, there, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise BadRecord(f"there is no record of {kind} {name!r}; there are {', '.join(there)}{hint}")
-    chosen = [path for path, of in names.items() if all(of[kind] in given for kind, given in wanted.items())]
+    chosen = [path for path, of in names.items() if all(of[kind] in given for kind, given in filters_by_kind.items())]
     if not chosen:
-        filters = ", ".join(f"{kind} {' or '.join(given)}" for kind, given in wanted.items())
+        filters = ", ".join(f"{kind} {' or '.join(given)}" for kind, given in filters_by_kind.items())
         raise BadRecord(f"there are records of each of these, but none of all together: {filters}")
     return chosen
 
@@ -293,3 +393,22 @@ def _names(path: Path) -> dict[str, str]:
         }
     except (OSError, ValueError, KeyError, TypeError):
         raise BadRecord(f"{path} is not a whole record; remove it or run its head again") from None
+
+
+def row_of_scores(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
+    """A head with its numbers in percent, and their deviation where it has several splits."""
+    splits = len(scored.seeds)
+    protocol = scored.plan if splits == 1 else f"{scored.plan}, {splits} splits"
+    percent = {name: (100 * v.mean, 100 * v.sd if splits > 1 else None) for name, v in numbers.items()}
+    title = scored.title + (f" ({scored.note})" if scored.note else "")
+    return TableRow(title, percent, {"protocol": protocol, "sees": scored.sees}, scored.head)
+
+
+def table_of_scores(scored: Sequence[Scored], names: Sequence[str]) -> Table:
+    """Recalls and acceptance of each record, called by the names given."""
+    rows = []
+    for one, name in zip(scored, names, strict=True):
+        accepted = {"PR area": one.acceptance.area, "R at 99 % P": one.acceptance.recall_at_99}
+        recalls = {f"R@{k}": recall for k, recall in one.recalls.items()}
+        rows.append(replace(row_of_scores(one, {**recalls, **accepted}), name=name))
+    return Table(rows)

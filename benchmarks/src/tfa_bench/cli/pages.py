@@ -1,4 +1,4 @@
-"""`tfa bench table`, `tfa bench results`: recorded results in the paper's layouts, its figures beside them."""
+"""Print or draw records: `tfa bench table`, `results`, `figures` and `explore`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import note, print_text
+from tfa.cli.console import counted, note, print_text, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa_bench.tables.table import Table
@@ -120,3 +120,85 @@ def results(
         return
     write_text(out, page)
     note(f"wrote {out}")
+
+
+def figures(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="Records, as written by [bold]tfa bench run[/bold].")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where report.html and the pictures are written.")],
+    photos: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="The folder of a dataset whose photos may be shown; may be repeated."),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Draw this dataset only; may be repeated. All of them if not given."),
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="ID", help="Draw records under this encoder only. All if not given.")
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(metavar="HEAD", help="Head whose successes and failures are shown beside the others.")
+    ] = "tfa",
+    rows: Annotated[int, typer.Option(min=1, help="Queries in a grid of photos, at most.")] = 6,
+) -> None:
+    """Draw curves, evidence, score matrices and answers of records, as PNG files and in one HTML report."""
+    folders = dict(_named_folder(text) for text in photos or [])
+    options.check_writable(out / "report.html")
+
+    from tfa_bench.figures.report import write_figures
+
+    written = write_figures(
+        results, out, photos=folders, datasets=dataset or None, encoder=encoder, reference=reference, rows=rows
+    )
+    say(f"{written[-1]}: {counted(len(written) - 1, 'picture')}, each also a PNG file below {out}")
+
+
+def _named_folder(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise typer.BadParameter(f"{text!r} is not NAME=PATH, as in sped=datasets/SPED", param_hint="--photos")
+    return name, Path(path)
+
+
+def explore(
+    records: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="RECORD|FOLDER",
+            help="Records of one dataset, as written by [bold]tfa bench run[/bold]: files or folders; may be repeated.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE.html", dir_okay=False, help="Where the page is written.")],
+    head: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this head; may be repeated. The first one is shown first."),
+    ] = None,
+    photos: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The dataset's folder, for its photos and the positions it has."),
+    ] = None,
+    split: Annotated[int, typer.Option(min=0, help="Of heads with several splits: whose answers are shown.")] = 0,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write the failure explorer of recorded heads: confidently wrong queries first, two heads side by side.
+
+    No model is loaded, and photos are read only to be shown.
+    """
+    options.check_writable(out)
+
+    from tfa.evaluate.explorer import describe_judgement, write_explorer
+    from tfa_bench.judge_records import judge_records
+    from tfa_bench.scores import table_of_scores
+
+    judged = judge_records(records, heads=head or (), photos=photos, split=split)
+    for text in judged.notes:
+        note(text)
+    facts = [*describe_judgement(judged.judgement), *judged.notes]
+    names = [run.name for run in judged.judgement.runs]
+    table = table_of_scores(judged.scored, names)
+    progress = wants_progress(quiet)
+    write_explorer(out, judged.judgement, table, facts, progress=progress)
+    queries = max(len(run.evaluated) for run in judged.judgement.runs)
+    say(f"{out}: {counted(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")
