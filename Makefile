@@ -6,7 +6,7 @@
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 #   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
 #   make docs        the documentation as a site in build/site, every link of it followed
-#   make dist        a wheel and an sdist in dist/
+#   make dist        wheels and sdists of both distributions in dist/
 #   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
 PYTHON ?= python3
 VENV   ?= .venv
@@ -106,6 +106,7 @@ docs: $(VENV)/.installed
 
 dist: $(VENV)/.installed
 	$(BIN)/python -m hatchling build --directory dist
+	cd benchmarks && $(abspath $(BIN))/python -m hatchling build --directory $(abspath dist)
 
 clean:
 	rm -rf $(VENV) demo-out $(FAULTS_OUT) dist build

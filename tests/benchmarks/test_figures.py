@@ -128,7 +128,7 @@ def test_heads_are_listed_as_people_count(town):
     [study] = find_studies(town[0])
     assert list(study.records) == ["anyloc", "tfa", "tfa-c8", "tfa-c10"]
     assert study.heads("tfa") == ["tfa", "anyloc"]
-    assert study.heads("none", wanted=("tfa-c8",)) == ["tfa-c8", "anyloc", "tfa", "tfa-c10"]
+    assert study.heads("none", usual=("tfa-c8",)) == ["tfa-c8", "anyloc", "tfa", "tfa-c10"]
 
 
 def test_evidence_is_read_with_the_chosen_candidate(town):

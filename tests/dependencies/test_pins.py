@@ -14,15 +14,18 @@ from packaging.version import Version
 
 from tests.dependencies.audit import Audit, pins
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+ROOT = Path(__file__).parents[2]
+PROJECTS = [
+    tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"] for folder in (ROOT, ROOT / "benchmarks")
+]
 INSTALLER = "pip"  # what installs by the pins is not installed by them
 PINNED = {canonicalize_name(name): version for name, version in pins().items()}
 
 
 def direct() -> list[Requirement]:
-    extras = PROJECT["optional-dependencies"].values()
-    asked = map(Requirement, [*PROJECT["dependencies"], *(one for extra in extras for one in extra)])
-    return [one for one in asked if one.name != PROJECT["name"]]
+    lists = [[project["dependencies"], *project["optional-dependencies"].values()] for project in PROJECTS]
+    needed = [Requirement(one) for extras in lists for extra in extras for one in extra]
+    return [one for one in needed if one.name not in {project["name"] for project in PROJECTS}]
 
 
 def reached() -> dict[str, str]:
