@@ -75,7 +75,7 @@ class Looks:
 class Samples:
     """Of one dataset: by (way, verified), own queries and photos outside the map; and what is noticed."""
 
-    own: Mapping[tuple[str, bool], Sample]
+    within_map: Mapping[tuple[str, bool], Sample]
     foreign: Mapping[tuple[str, bool], Sample]
     looks: Mapping[str, Looks]
 
@@ -104,7 +104,7 @@ def collect(
 ) -> Samples:
     """Of a dataset; `strangers` are photos of other datasets."""
     pairs, backend = PatchPairs(database), backend_for(device)
-    known = np.array([row for row, own in enumerate(positives) if len(own)])
+    evaluated = np.array([row for row, within_map in enumerate(positives) if len(within_map)])
     photos = _Photos(queries, pairs.of(queries), positives)
     others = [_Photos(one, pairs.of(one), None) for one in map(DescribedQueries, strangers)]
     spaces = fit_spaces(database, spec, backend, "float32", progress)
@@ -112,30 +112,30 @@ def collect(
         assemble_second_order(spaces, made, not_judged(spaces, made))
         for made in (spaces.decisions(INCUMBENT), spaces.decisions(TARGET_INCUMBENT))
     )
-    own: dict[tuple[str, bool], list[Sample]] = {}
+    within_map: dict[tuple[str, bool], list[Sample]] = {}
     foreign: dict[tuple[str, bool], list[Sample]] = {}
     usual = judge_on_database(alone, pairs.among, pairs.spec, backend, progress).usual_evidence
     looks = {"alone": looked(alone.scorer(0), photos, usual)}
     looks |= {f"outside {number}": looked(alone.scorer(0), one, usual) for number, one in enumerate(others, 1)}
     with progress.task("confidence", 2 * len(CONSTRUCTIONS), "constructions") as task:
         for s in CONSTRUCTIONS:
-            _add(own, "alone", alone.scorer(s), alone.scorer(s).scores(queries), photos, s, known)
+            _add(within_map, "alone", alone.scorer(s), alone.scorer(s).scores(queries), photos, s, evaluated)
             for one in others:
                 _add(foreign, "alone", alone.scorer(s), alone.scorer(s).scores(one.tokens), one, s)
             task.advance()
-            _add_streams(own, foreign, adapting.scorer(s), photos, others, s, known)
+            _add_streams(within_map, foreign, adapting.scorer(s), photos, others, s, evaluated)
             task.advance()
     for split, (target, rest) in enumerate(_splits(len(queries))):
         head = _calibrated(spaces, queries.select(target))
-        asked, mine = photos.select(rest, pairs), np.flatnonzero(np.isin(rest, known))
+        asked, mine = photos.select(rest, pairs), np.flatnonzero(np.isin(rest, evaluated))
         for s in CONSTRUCTIONS:
             number = s * _MORE_SPLITS + split
-            _add(own, "c64", head.scorer(s), head.scorer(s).scores(asked.tokens), asked, number, mine)
+            _add(within_map, "c64", head.scorer(s), head.scorer(s).scores(asked.tokens), asked, number, mine)
             for one in others if not split else ():
                 _add(foreign, "c64", head.scorer(s), head.scorer(s).scores(one.tokens), one, number)
         if not split:
             looks["c64"] = looked(head.scorer(0), asked, _usual_of_target(head, photos, target), centred=True)
-    joined = [{key: Sample.joined(parts) for key, parts in kind.items()} for kind in (own, foreign)]
+    joined = [{key: Sample.joined(parts) for key, parts in kind.items()} for kind in (within_map, foreign)]
     return Samples(joined[0], joined[1], looks)
 
 
@@ -170,18 +170,18 @@ def _add(
     counted: np.ndarray | None = None,
 ) -> None:
     """The answers by these scores `q m`, verified and not; only `counted` photos count."""
-    own = OwnScores(scorer)
+    within_map = OwnScores(scorer)
     rows = np.arange(len(scores)) if counted is None else counted
     for verified in (True, False):
-        found = _found(scores, photos.comparison if verified else None)
-        features = features_of(found, own, 1)
+        found = _rerank_all(scores, photos.comparison if verified else None)
+        features = features_of(found, within_map, 1)
         best = Features(*(getattr(features, field.name)[rows, 0] for field in fields(Features)))
         positives = photos.positives
         right = [positives is not None and found.indices[row, 0] in positives[row] for row in rows.tolist()]
         samples.setdefault((way, verified), []).append(Sample(best, np.array(right, bool), np.full(len(rows), number)))
 
 
-def _found(scores: np.ndarray, comparison: Comparison | None) -> Verified:
+def _rerank_all(scores: np.ndarray, comparison: Comparison | None) -> Verified:
     return (
         rerank(scores, FIRST)
         if comparison is None
@@ -190,17 +190,17 @@ def _found(scores: np.ndarray, comparison: Comparison | None) -> Verified:
 
 
 def _add_streams(
-    own: dict[tuple[str, bool], list[Sample]],
+    within_map: dict[tuple[str, bool], list[Sample]],
     foreign: dict[tuple[str, bool], list[Sample]],
     scorer: Scorer,
     photos: _Photos,
     others: Sequence[_Photos],
     number: int,
-    known: np.ndarray,
+    evaluated: np.ndarray,
 ) -> None:
     """The queries one after the other; and with a photo from outside the map after every third."""
     described = list(described_photos(scorer, photos.tokens))
-    _add(own, "online", scorer, _stream(scorer, described), photos, number, known)
+    _add(within_map, "online", scorer, _stream(scorer, described), photos, number, evaluated)
     for one in others:
         strange = list(described_photos(scorer, one.tokens))[: len(described) // _EVERY]
         mixed, places = list[DescribedPhoto](), list[int]()
@@ -221,7 +221,7 @@ def _stream(scorer: Scorer, photos: Sequence[DescribedPhoto]) -> np.ndarray:
 def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: bool = False) -> Looks:
     """Every 64 photos in a row (all, if there are fewer), each next row beginning with the last's second half."""
     scores, count = scorer.scores(photos.tokens), len(photos.tokens)
-    found, vectors = _found(scores, photos.comparison), scorer.query_vectors(photos.tokens)
+    found, vectors = _rerank_all(scores, photos.comparison), scorer.query_vectors(photos.tokens)
     common, evidence, noticed = [], [], []
     for start in range(0, max(count - _IN_A_ROW, 0) + 1, _IN_A_ROW // 2):
         part = slice(start, start + _IN_A_ROW)
@@ -243,15 +243,15 @@ OUTSIDE = 0.08  # weight of all photos outside a map beside all others
 _OF_MEANS, RIDGE = 4.0, 0.02
 
 
-def fit_constants(own: Sequence[Sample], foreign: Sequence[Sample], temperature: float) -> Constants:
+def fit_constants(within_map: Sequence[Sample], foreign: Sequence[Sample], temperature: float) -> Constants:
     """From groups of answers, and of answers to photos outside the map, with features of this temperature."""
-    every = [*own, *foreign]
+    every = [*within_map, *foreign]
     features = np.concatenate([one.features.columns() for one in every])
     right = np.concatenate([one.right for one in every]).astype(np.float64)
-    shares = [*np.full(len(own), 1 / len(own)), *np.full(len(foreign), OUTSIDE / max(len(foreign), 1))]
+    shares = [*np.full(len(within_map), 1 / len(within_map)), *np.full(len(foreign), OUTSIDE / max(len(foreign), 1))]
     counts = [len(one.right) for one in every]
     weight = np.repeat(np.array(shares) / counts, counts)
-    group = np.repeat(np.arange(len(own)), counts[: len(own)])
+    group = np.repeat(np.arange(len(within_map)), counts[: len(within_map)])
     centre = weight @ features / weight.sum()
     spread = np.sqrt(weight @ (features - centre) ** 2 / weight.sum())
     spread = np.where(spread > 1e-6, spread, np.inf)  # what is the same of all answers, up to rounding, has no factor
@@ -345,7 +345,8 @@ class ConfidenceStudy:
         rows = [LeftOut(**{key: value for key, value in row.items() if key != "holds"}) for row in facts["left_out"]]
         fitted = {kind: Constants(**facts["fitted"][name]) for name, kind in KINDS.items()}
         looks: dict[str, Mapping[str, Looks]] = {
-            name: {kind: Looks(**one) for kind, one in own.items()} for name, own in facts["unlike"].items()
+            name: {kind: Looks(**one) for kind, one in within_map.items()}
+            for name, within_map in facts["unlike"].items()
         }
         return cls(facts["encoder"], rows, fitted, looks)
 
@@ -373,30 +374,32 @@ def studied(samples: Mapping[str, Samples], encoder: str) -> ConfidenceStudy:
         for name, one in samples.items():
             constants = _fitted([other for key, other in samples.items() if key != name], verified)
             for way in WAYS:
-                if (way, verified) in one.own:
+                if (way, verified) in one.within_map:
                     foreign = one.foreign.get((way, verified))
-                    rows.append(left_out(name, way, verified, one.own[way, verified], foreign, constants))
+                    rows.append(left_out(name, way, verified, one.within_map[way, verified], foreign, constants))
     fitted = {verified: _fitted(list(samples.values()), verified) for verified in (True, False)}
     return ConfidenceStudy(encoder, rows, fitted, {name: one.looks for name, one in samples.items()})
 
 
-def left_out(name: str, way: str, verified: bool, own: Sample, foreign: Sample | None, constants: Constants) -> LeftOut:
+def left_out(
+    name: str, way: str, verified: bool, within_map: Sample, foreign: Sample | None, constants: Constants
+) -> LeftOut:
     """What these constants say of a dataset asked in one way; of several rounds the mean."""
-    confidence = own.features.confidence(constants, constants)
-    sure = own.features.sure(confidence)
-    rounds = [expected_recall(confidence[k], sure[k], verified=verified) for k in _rounds(own)]
-    known = [one for one in rounds if one is not None]
+    confidence = within_map.features.confidence(constants, constants)
+    sure = within_map.features.sure(confidence)
+    rounds = [expected_recall(confidence[k], sure[k], verified=verified) for k in _rounds(within_map)]
+    evaluated = [one for one in rounds if one is not None]
     outside = None if foreign is None else foreign.features.confidence(constants, constants)
     return LeftOut(
         dataset=name,
         way=way,
         verified=verified,
-        recall=float(np.mean([own.right[k].mean() for k in _rounds(own)])),
-        expected=float(np.mean([one.share for one in known])),
-        low=float(np.mean([one.low for one in known])),
-        high=float(np.mean([one.high for one in known])),
+        recall=float(np.mean([within_map.right[k].mean() for k in _rounds(within_map)])),
+        expected=float(np.mean([one.share for one in evaluated])),
+        low=float(np.mean([one.low for one in evaluated])),
+        high=float(np.mean([one.high for one in evaluated])),
         sure=float(sure.mean()),
-        sure_right=float(own.right[sure].mean()) if sure.any() else None,
+        sure_right=float(within_map.right[sure].mean()) if sure.any() else None,
         outside_sure=None if foreign is None or outside is None else float(foreign.features.sure(outside).mean()),
         outside_expected=None if outside is None else float(outside.mean()),
     )
@@ -407,11 +410,11 @@ def _rounds(sample: Sample) -> list[np.ndarray]:
 
 
 def _fitted(samples: Sequence[Samples], verified: bool) -> Constants:
-    own, foreign = (
+    within_map, foreign = (
         [kind[way, verified] for kind in kinds for way in WAYS if (way, verified) in kind]
-        for kinds in ([one.own for one in samples], [one.foreign for one in samples])
+        for kinds in ([one.within_map for one in samples], [one.foreign for one in samples])
     )
-    return fit_constants(own, foreign, _IN_USE[verified].temperature)
+    return fit_constants(within_map, foreign, _IN_USE[verified].temperature)
 
 
 def _evenly(count: int) -> np.ndarray:
@@ -460,8 +463,8 @@ def _percent(share: float | None) -> str:
 
 
 def _median(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{np.median(known):.2f}" if known else "–"
+    evaluated = [value for value in values if value is not None]
+    return f"{np.median(evaluated):.2f}" if evaluated else "–"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

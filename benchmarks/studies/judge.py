@@ -199,7 +199,7 @@ def _choice(title: str, table: JudgeTable) -> str:
     recall = {one.name: 100 * one.recall for one in table.candidates}
     best = max(recall, key=lambda name: recall[name])  # of equals the one of more value
     heads = " | ".join(f"{name} | {recall[name]:.1f}" for name in (table.chosen, table.incumbent, best))
-    return f"| {title} | {table.photos} | {heads} | {_known(table.rank_correlation)} |"
+    return f"| {title} | {table.photos} | {heads} | {_format_correlation(table.rank_correlation)} |"
 
 
 def markdown(study: JudgeStudy) -> str:
@@ -223,12 +223,12 @@ def markdown(study: JudgeStudy) -> str:
 
 def _summary(table: JudgeTable) -> str:
     return (
-        f"By {table.photos}: rank correlation of value and R@1 {_known(table.rank_correlation)}; the head chosen is "
-        f"{100 * table.loss:.1f} points below the best.\n"
+        f"By {table.photos}: rank correlation of value and R@1 {_format_correlation(table.rank_correlation)}; "
+        f"the head chosen is {100 * table.loss:.1f} points below the best.\n"
     )
 
 
-def _known(correlation: float | None) -> str:
+def _format_correlation(correlation: float | None) -> str:
     return "not defined" if correlation is None else f"{correlation:.2f}"
 
 

@@ -90,7 +90,7 @@ def weights_path() -> Path:
 def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, Tensor]]:
     """Tensors of both networks by name, fetched if they are not in the cache yet."""
     path = weights_path()
-    if not _is_known(path):
+    if not _is_current(path):
         try:
             _fetch(path, as_progress(progress))
         except (TfaError, OSError) as error:
@@ -110,7 +110,7 @@ def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, 
     return found
 
 
-def _is_known(path: Path) -> bool:
+def _is_current(path: Path) -> bool:
     """Whether the cache holds a whole file of these very weights."""
     with contextlib.suppress(TfaError, OSError):
         return SHA256.items() <= read_tensor_header(path)[1].items()
@@ -239,11 +239,11 @@ _TITLES = {
     _OURS_ALONE: "patch matches, M alone",
     _LEARNED: "{matcher}, inliers alone",
 }
-IMAGES_KEPT = 2048  # described photos in memory, about 0.2 MB each
+MATCHER_CACHED_IMAGES = 2048  # described photos in memory, about 0.2 MB each
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedCandidates:
     """What the matcher found for a query among its candidates `c`, and what both ways took in that run."""
 
     inliers: tuple[int, ...]
@@ -290,16 +290,18 @@ class MatcherStudy:
         heads = dict.fromkeys(one.head for one in self.datasets)
         return "\n\n".join(self._table([one for one in self.datasets if one.head == head]) for head in heads)
 
-    def _table(self, own: Sequence[MatchedDataset]) -> str:
-        rows = [("queries", [str(one.queries) for one in own])]
+    def _table(self, datasets: Sequence[MatchedDataset]) -> str:
+        rows = [("queries", [str(one.queries) for one in datasets])]
         for way, title in _TITLES.items():
-            rows.append((f"R@1, {title.format(matcher=self.title)}", [f"{100 * one.recall[way]:.1f}" for one in own]))
-        rows.append(("a right image is among the candidates", [f"{100 * one.within:.1f}" for one in own]))
+            rows.append(
+                (f"R@1, {title.format(matcher=self.title)}", [f"{100 * one.recall[way]:.1f}" for one in datasets])
+            )
+        rows.append(("a right image is among the candidates", [f"{100 * one.within:.1f}" for one in datasets]))
         for way, title in ((OURS, "patch matches"), (_LEARNED, self.title)):
-            rows.append((f"ms a query, {title}", [f"{one.milliseconds[way]:,.0f}" for one in own]))
-        rows.append(("keypoints of a query", [f"{one.keypoints:,.0f}" for one in own]))
-        head = f"{own[0].head}, {self.encoder}, {max(one.candidates for one in own)} candidates"
-        lines = [f"| {head} | {' | '.join(one.dataset for one in own)} |", f"|---|{'--:|' * len(own)}"]
+            rows.append((f"ms a query, {title}", [f"{one.milliseconds[way]:,.0f}" for one in datasets]))
+        rows.append(("keypoints of a query", [f"{one.keypoints:,.0f}" for one in datasets]))
+        head = f"{datasets[0].head}, {self.encoder}, {max(one.candidates for one in datasets)} candidates"
+        lines = [f"| {head} | {' | '.join(one.dataset for one in datasets)} |", f"|---|{'--:|' * len(datasets)}"]
         return "\n".join([*lines, *(f"| {title} | {' | '.join(cells)} |" for title, cells in rows)])
 
 
@@ -377,12 +379,12 @@ class _BothWays:
         self.digest = lru_cache(maxsize=None)(sha256_of_file)
         self._described: dict[str, Any] = {}  # by content
 
-    def of(self, query: int, candidates: np.ndarray) -> tuple[Compared, Found]:
+    def of(self, query: int, candidates: np.ndarray) -> tuple[Compared, MatchedCandidates]:
         started = time.process_time()
         [ours] = self.pairs.with_queries([query], [candidates])
         seconds = time.process_time() - started
         photo, images = self.paths[0][query], [self.paths[1][image] for image in candidates.tolist()]
-        file = _kept_in(self.matcher, self.digest(photo), [self.digest(image) for image in images])
+        file = _cache_file(self.matcher, self.digest(photo), [self.digest(image) for image in images])
         found = _read(file, len(images))
         if found is None:
             found = self._compared(photo, images, seconds)
@@ -391,36 +393,38 @@ class _BothWays:
             mark_used([file])
         return ours, found
 
-    def _compared(self, photo: Path, images: Sequence[Path], ours: float) -> Found:
+    def _compared(self, photo: Path, images: Sequence[Path], ours: float) -> MatchedCandidates:
         described = [self._describe(image) for image in images]  # a map would keep them, as it keeps our patches
         started = time.process_time()
         query = self.matcher.describe(photo)
         found = [self.matcher.compare(query, candidate) for candidate in described]
         seconds = {OURS: ours, _LEARNED: time.process_time() - started}
-        return Found(tuple(one.inliers for one in found), tuple(one.matches for one in found), len(query), seconds)
+        return MatchedCandidates(
+            tuple(one.inliers for one in found), tuple(one.matches for one in found), len(query), seconds
+        )
 
     def _describe(self, image: Path) -> Any:
         key = self.digest(image)
         if key not in self._described:
-            if len(self._described) >= IMAGES_KEPT:
+            if len(self._described) >= MATCHER_CACHED_IMAGES:
                 del self._described[next(iter(self._described))]  # the oldest
             self._described[key] = self.matcher.describe(image)
         return self._described[key]
 
 
-def _kept_in(matcher: Matcher, query: str, images: Iterable[str]) -> Path:
+def _cache_file(matcher: Matcher, query: str, images: Iterable[str]) -> Path:
     key = sha256_of_json([matcher.fingerprint, query, list(images)])
     return cache_folder() / "matches" / matcher.name / f"{key}.json"
 
 
-def _read(file: Path, candidates: int) -> Found | None:
+def _read(file: Path, candidates: int) -> MatchedCandidates | None:
     """None where the query was not compared yet, or its file is damaged: it is then compared again."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         content = read_json(file)
         inliers, matches = (tuple(int(one) for one in content[name]) for name in ("inliers", "matches"))
         seconds = {way: float(content["seconds"][way]) for way in (OURS, _LEARNED)}
         if len(inliers) == len(matches) == candidates:
-            return Found(inliers, matches, int(content["keypoints"]), seconds)
+            return MatchedCandidates(inliers, matches, int(content["keypoints"]), seconds)
     return None
 
 

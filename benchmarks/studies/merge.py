@@ -47,8 +47,8 @@ class Recalled:
 class Overlap:
     """Photos of the second map that merging found to show places of the first."""
 
-    asked: int
-    found: int
+    queries: int
+    matched: int
     right: int  # those that do
 
 
@@ -60,7 +60,7 @@ class SessionsStudy:
     title: str
     encoder: str
     images: Mapping[str, int]  # of each map
-    asked: Mapping[str, int]  # photos of each session
+    queries: Mapping[str, int]  # photos of each session
     recalls: Mapping[str, Mapping[str, Recalled]]  # by the session asked, then by the map
     overlap: Overlap
 
@@ -106,7 +106,7 @@ def study_sessions(
         tokens = cache.encode(paths[1::2], encoder, progress=bars).tokens
         rights = [set(dataset.positives[i].tolist()) for i in range(1, len(paths), 2)]
         recalls[session] = {
-            name: _asked(one, tokens, rights, frame, f"{session} session, asked of {name}", bars)
+            name: _query(one, tokens, rights, frame, f"{session} session, asked of {name}", bars)
             for name, one in maps.items()
         }
     return SessionsStudy(
@@ -120,7 +120,7 @@ def study_sessions(
     )
 
 
-def _asked(
+def _query(
     place_map: PlaceMap, tokens: Tokens, rights: Sequence[set[int]], frame: Mapping[str, int], what: str, bars: Progress
 ) -> Recalled:
     right, sure = np.zeros(len(rights), bool), np.zeros(len(rights), bool)
@@ -153,8 +153,8 @@ def page(studies: Sequence[Mapping[str, Any]]) -> str:
         found, counts = study["overlap"], study["images"]
         lines.append(
             f"{study['dataset']}, {study['encoder']}: maps of {counts['first']}, {counts['second']} and "
-            f"{counts['merged']} photos; {found['found']} of {found['asked']} photos of the second were found to show "
-            f"places of the first, {found['right']} of them rightly."
+            f"{counts['merged']} photos; {found['matched']} of {found['queries']} photos of the second were found to "
+            f"show places of the first, {found['right']} of them rightly."
         )
     return "\n".join(lines)
 
@@ -163,7 +163,7 @@ def _row(study: Mapping[str, Any], session: str) -> str:
     own = study["recalls"][session]
     recalls = [f"{100 * one['recall']:.1f} [{100 * one['low']:.1f}, {100 * one['high']:.1f}]" for one in own.values()]
     sure = f"{own['merged']['sure_right']} of {own['merged']['sure']}"
-    return f"| {' | '.join([study['dataset'], session, str(study['asked'][session]), *recalls, sure])} |"
+    return f"| {' | '.join([study['dataset'], session, str(study['queries'][session]), *recalls, sure])} |"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -73,24 +73,24 @@ class FileStudy:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryPhotos:
     """Queries of a dataset: their photos, and the rows of the map that are right."""
 
     photos: Sequence[Path]
     positives: Sequence[np.ndarray]
 
 
-def chosen_queries(dataset: Dataset, most: int | None) -> Asked:
+def chosen_queries(dataset: Dataset, most: int | None) -> QueryPhotos:
     """All queries, or so many evenly spaced ones."""
     count = len(dataset.queries)
     numbers = range(count) if most is None or most >= count else np.linspace(0, count - 1, most).round().astype(int)
-    return Asked([dataset.queries[i] for i in numbers], [dataset.positives[i] for i in numbers])
+    return QueryPhotos([dataset.queries[i] for i in numbers], [dataset.positives[i] for i in numbers])
 
 
 def study_file(
     dataset: Dataset,
     place_map: PlaceMap,
-    asked: Asked,
+    chosen: QueryPhotos,
     dims: Sequence[int],
     *,
     fast: bool = False,
@@ -106,23 +106,23 @@ def study_file(
     vectors = np.concatenate(
         [
             runs.vector(graph, photo)
-            for photo in tracked(asked.photos, len(asked.photos), f"{dataset.card.name}, {kind}", bars, "photos")
+            for photo in tracked(chosen.photos, len(chosen.photos), f"{dataset.card.name}, {kind}", bars, "photos")
         ]
     )
-    first = (cache or TokenCache()).encode(asked.photos[:_CHECKED], encoder, progress=bars).tokens
+    first = (cache or TokenCache()).encode(chosen.photos[:_CHECKED], encoder, progress=bars).tokens
     own = query_vectors(compiled, first) @ compiled.with_bias.T
     scores = vectors @ whole.rows(compiled).vectors.T
-    files = [Written(whole.width, size, _recall(scores, asked), _differs(scores, own))]
+    files = [Written(whole.width, size, _recall(scores, chosen), _differs(scores, own))]
     for number in dims:
         form = fit_unit_vectors(compiled, number)
         rows = form.rows(compiled).vectors
         scores = _reduced(vectors, whole, form) @ rows.T
         graph, size = runs.written(form)
-        checked = np.concatenate([runs.vector(graph, photo) for photo in asked.photos[:_CHECKED]])
-        files.append(Written(number, size, _recall(scores, asked), _differs(scores, checked @ rows.T)))
+        checked = np.concatenate([runs.vector(graph, photo) for photo in chosen.photos[:_CHECKED]])
+        files.append(Written(number, size, _recall(scores, chosen), _differs(scores, checked @ rows.T)))
     return FileStudy(
         dataset.card.name, dataset.card.title, encoder.id, place_map.state.map_spec.head, len(place_map),
-        len(asked.photos), fast, tuple(files),
+        len(chosen.photos), fast, tuple(files),
     )  # fmt: skip
 
 
@@ -159,8 +159,8 @@ def _reduced(vectors: np.ndarray, whole: UnitVectors, form: UnitVectors) -> np.n
     return np.concatenate([own @ form.axes.T, rest], axis=1)
 
 
-def _recall(scores: np.ndarray, asked: Asked) -> float:
-    return recall_at(top_k(scores, 1)[0], asked.positives, (1,))[0]
+def _recall(scores: np.ndarray, chosen: QueryPhotos) -> float:
+    return recall_at(top_k(scores, 1)[0], chosen.positives, (1,))[0]
 
 
 def _differs(scores: np.ndarray, others: np.ndarray) -> float:

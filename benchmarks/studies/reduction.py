@@ -117,7 +117,7 @@ class ReducedGallery:
 
 
 @dataclass(frozen=True)
-class Asked:
+class GalleryQueries:
     """Queries of one dataset as vectors, and the images of a gallery that are right."""
 
     name: str
@@ -138,31 +138,31 @@ def study_gallery(
     head = fitted_judged(database, shared)
     assert isinstance(head.decisions, JudgedDecisions)
     compiled = head.scorer(0).compile()
-    asked = list(_asked(benches, compiled))
-    full = [one.vectors @ compiled.database.T + compiled.bias for one in asked]
+    described = list(_describe_queries(benches, compiled))
+    full = [one.vectors @ compiled.database.T + compiled.bias for one in described]
     width = compiled.database.shape[1]
     sizes = [*(size for size in dims if size <= width), width + 1]
     variants: list[Variant] = []
     spreads: list[Spread] = []
     for size in sizes:
         reduction = _fit(compiled, size)
-        variants += _variants(name, reduction, compiled, asked, full)
-        spreads.append(_spread(name, reduction, compiled, asked, full))
+        variants += _variants(name, reduction, compiled, described, full)
+        spreads.append(_spread(name, reduction, compiled, described, full))
         if counted and size <= width:
             for share in SHARES[:-1]:
                 some = _fit(compiled, size, share)
-                variants += _variants(name, some, compiled, asked, full, share, kinds=("int8",))
-    recall = _recall(asked, [scores.argmax(axis=1)[:, None] for scores in full])
+                variants += _variants(name, some, compiled, described, full, share, kinds=("int8",))
+    recall = _recall(described, [scores.argmax(axis=1)[:, None] for scores in full])
     return ReducedGallery(name, head.decisions.name, len(database), width, recall, tuple(variants), tuple(spreads))
 
 
-def _asked(benches: Sequence[Bench], compiled: Compiled) -> Iterator[Asked]:
+def _describe_queries(benches: Sequence[Bench], compiled: Compiled) -> Iterator[GalleryQueries]:
     start = 0
     for bench in benches:
         queries = bench.queries.tokens
         blocks = [queries.select(slice(low, low + AT_ONCE)) for low in range(0, len(queries), AT_ONCE)]
         vectors = np.concatenate([compiled.query(block) for block in blocks])
-        yield Asked(bench.truth.name, vectors, [np.asarray(right) + start for right in bench.truth.positives])
+        yield GalleryQueries(bench.truth.name, vectors, [np.asarray(right) + start for right in bench.truth.positives])
         start += len(bench.database)
 
 
@@ -180,19 +180,19 @@ def _variants(
     name: str,
     reduction: Reduction,
     compiled: Compiled,
-    asked: Sequence[Asked],
+    described: Sequence[GalleryQueries],
     full: Sequence[np.ndarray],
     share: float = 1.0,
     kinds: Sequence[str] = tuple(KINDS),
 ) -> Iterator[Variant]:
     images = reduction.of_images(compiled.database, compiled.bias)
-    small = [reduction.of_queries(one.vectors) for one in asked]
+    small = [reduction.of_queries(one.vectors) for one in described]
     for kind in kinds:
         rows = KINDS[kind](images)
         coarse = [queries @ rows.T for queries in small]
         for again in (0, AGAIN):
             first = [_first(c, f, again) for c, f in zip(coarse, full, strict=True)]
-            yield Variant(name, reduction.dims, kind, again, _recall(asked, first), share)
+            yield Variant(name, reduction.dims, kind, again, _recall(described, first), share)
 
 
 def _first(coarse: np.ndarray, full: np.ndarray, again: int) -> np.ndarray:
@@ -202,15 +202,15 @@ def _first(coarse: np.ndarray, full: np.ndarray, again: int) -> np.ndarray:
     return np.take_along_axis(candidates, best, axis=1)
 
 
-def _recall(asked: Sequence[Asked], first: Sequence[np.ndarray]) -> dict[str, float]:
-    return {one.name: recall_at(own, one.positives, (1,))[0] for one, own in zip(asked, first, strict=True)}
+def _recall(described: Sequence[GalleryQueries], first: Sequence[np.ndarray]) -> dict[str, float]:
+    return {one.name: recall_at(own, one.positives, (1,))[0] for one, own in zip(described, first, strict=True)}
 
 
 def _spread(
-    name: str, reduction: Reduction, compiled: Compiled, asked: Sequence[Asked], full: Sequence[np.ndarray]
+    name: str, reduction: Reduction, compiled: Compiled, described: Sequence[GalleryQueries], full: Sequence[np.ndarray]
 ) -> Spread:
     moments = Moments.of(np.asarray(rounded(reduction.of_images(compiled.database, compiled.bias))))
-    found = [moments.mean_and_spread(reduction.of_queries(one.vectors)) for one in asked]
+    found = [moments.mean_and_spread(reduction.of_queries(one.vectors)) for one in described]
     mean, spread = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     scores = np.concatenate(full).astype(np.float64)
     own = np.maximum(scores.std(axis=1), 1e-30)
@@ -235,8 +235,8 @@ def fitted_on(share: float, head: str, benches: Sequence[Bench], database: Photo
     coordinates = np.concatenate([space.side.describe(block, True, DTYPE).coordinates for block in blocks])
     every = replace(space, coordinates=coordinates.astype(np.float64), duplicates=None)  # as they would join a map
     compiled = every.scorer(spaces.decisions(carrier).kernel(SECOND_ORDER, 0), DTYPE).compile()
-    asked = list(_asked(benches, compiled))
-    first = [(one.vectors @ compiled.database.T).argmax(axis=1)[:, None] for one in asked]
-    recall = _recall(asked, first)
+    described = list(_describe_queries(benches, compiled))
+    first = [(one.vectors @ compiled.database.T).argmax(axis=1)[:, None] for one in described]
+    recall = _recall(described, first)
     return {"fitted_on": share, "images": len(chosen), "carrier": carrier, "recall": recall,
             "mean": float(np.mean(list(recall.values())))}  # fmt: skip

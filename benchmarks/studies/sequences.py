@@ -52,8 +52,10 @@ class EventStudy:
 
     right: float  # R@1 of frames in the map
     lost: float  # of them: being lost is likelier than the best place
-    found_after: float  # frames until two in a row are right and not lost, in the mean; those not found count in full
-    found_last: int  # the most
+    recovered_after: (
+        float  # frames until two in a row are right and not lost, in the mean; those not found count in full
+    )
+    recovered_last: int  # the most
     outside_lost: float | None  # of frames outside, after the first three: known to be lost
 
 
@@ -324,7 +326,7 @@ def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[s
             rows.append((name, str(one["photos"]), *cells[:3], f"{cells[3]} (lost {_percent(facts['lost'])})"))
         elif table == "events":
             for kind, event in facts.items():
-                found = f"{event['found_after']:.1f}, at most {event['found_last']}"
+                found = f"{event['recovered_after']:.1f}, at most {event['recovered_last']}"
                 outside = "" if event["outside_lost"] is None else _percent(event["outside_lost"])
                 rows.append(
                     (name, _EVENT_WORDS[kind], _percent(event["right"]), _percent(event["lost"]), found, outside)

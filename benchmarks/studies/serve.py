@@ -215,7 +215,7 @@ class Load:
 
 ENCODER = "dinov2-s14@56/l0"  # one block of random weights at 56 pixels: quick, so that the service itself is seen
 QUIET = 100  # queries sent one after the other, to the service and in this process in turn
-_KEPT_PHOTOS = 20  # photos of surviving additions that are fetched after the restart
+_FETCHED_PHOTOS = 20  # photos of surviving additions that are fetched after the restart
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ def _lost(client: Client, edits: Edits) -> list[str]:
     present = {record.id for record in client.images()}
     lost = [f"image {i} was added and is gone" for i in sorted(edits.added - edits.removal_requested - present)]
     lost += [f"image {i} was removed and is back" for i in sorted(edits.removed & present)]
-    for image_id in sorted(edits.added & present)[:_KEPT_PHOTOS]:
+    for image_id in sorted(edits.added & present)[:_FETCHED_PHOTOS]:
         if not client.image(image_id).startswith(b"\xff\xd8"):
             lost.append(f"the photo of image {image_id} is gone")
     return lost

@@ -191,14 +191,14 @@ FULL = 1 << 20  # more dimensions than any encoder has: all of them are kept
 NOTHING, BUILT = "none", "default"
 
 
-class Kept(NamedTuple):
+class StoredPatch(NamedTuple):
     """What is kept of a patch."""
 
     dimensions: int = DEFAULT.dimensions
     patches: str = DEFAULT.patches  # full or small
 
 
-_AS_BUILT = Kept()
+_AS_BUILT = StoredPatch()
 
 
 def weighted(weight: float) -> Fuse:
@@ -219,7 +219,7 @@ class Variant:
     title: str
     measure: Measure | None = as_built  # None: the head's own order
     fuse: Fuse = fused
-    kept: Kept = _AS_BUILT
+    stored: StoredPatch = _AS_BUILT
     candidates: Candidates = FEW
 
 
@@ -237,12 +237,12 @@ VARIANTS: Mapping[str, Variant] = {
     "one-way": Variant(factor="matches", title="one-way matches", measure=one_way),
     "by-similarity": Variant(factor="votes", title="weighted by similarity", measure=by_similarity),
     "counted": Variant(factor="votes", title="counted alike", measure=counted),
-    "dimensions-64": Variant(factor="dimensions", title="64 dimensions", kept=Kept(64)),
-    "dimensions-128": Variant(factor="dimensions", title="128 dimensions", kept=Kept(128)),
-    "dimensions-256": Variant(factor="dimensions", title="256 dimensions", kept=Kept(256)),
-    "dimensions-full": Variant(factor="dimensions", title="all dimensions", kept=Kept(FULL)),
+    "dimensions-64": Variant(factor="dimensions", title="64 dimensions", stored=StoredPatch(64)),
+    "dimensions-128": Variant(factor="dimensions", title="128 dimensions", stored=StoredPatch(128)),
+    "dimensions-256": Variant(factor="dimensions", title="256 dimensions", stored=StoredPatch(256)),
+    "dimensions-full": Variant(factor="dimensions", title="all dimensions", stored=StoredPatch(FULL)),
     "patches-small": Variant(
-        factor="patches", title="small patches, else as built", kept=Kept(patches="small"), candidates=AUTO
+        factor="patches", title="small patches, else as built", stored=StoredPatch(patches="small"), candidates=AUTO
     ),
     "candidates-10": Variant(factor="candidates", title="10 candidates", candidates=10),
     "candidates-20": Variant(factor="candidates", title="20 candidates", candidates=20),
@@ -266,7 +266,7 @@ def of_factors(names: Sequence[str] | None) -> dict[str, Variant]:
 
 
 HALVES = ("tuning", "confirmation")
-IMAGES_KEPT = 256  # compact patches of so many images and dimensions, in memory
+CACHED_IMAGES = 256  # compact patches of so many images and dimensions, in memory
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def study_dataset(
     candidates in every way given, that as built among them."""
     bars, positives = as_progress(progress), bench.truth.positives
     studied = StudiedQueries(bench, card, most, shared or Shared(spec=bench.spec, progress=bars))
-    patches = _Patches(bench.database.tokens, bench.queries.tokens, [variant.kept for variant in variants.values()])
+    patches = _Patches(bench.database.tokens, bench.queries.tokens, [variant.stored for variant in variants.values()])
     found = []
     with bars.task(f"{bench.truth.name}: verifying", len(studied), "queries") as task:
         for query, scores in studied:
@@ -342,7 +342,7 @@ def study_dataset(
             task.advance()
     recall = {name: float(np.mean([one[name].image in positives[query] for query, one in found])) for name in variants}
     verified = float(np.mean([one[BUILT].candidates for _, one in found]))
-    sizes = {name: patches.bytes_per_image(variant.kept) for name, variant in variants.items() if variant.measure}
+    sizes = {name: patches.bytes_per_image(variant.stored) for name, variant in variants.items() if variant.measure}
     return Studied(bench.truth.name, bench.truth.title, half, card.name, len(found), recall, verified, sizes)
 
 
@@ -382,7 +382,7 @@ class Answer(NamedTuple):
 
 def answers(
     scores: np.ndarray,
-    pair: Callable[[Kept, int], Pair],
+    pair: Callable[[StoredPatch, int], Pair],
     variants: Mapping[str, Variant] = VARIANTS,
 ) -> dict[str, Answer]:
     """The best database image of a row of scores `m` under each variant.
@@ -400,9 +400,9 @@ def answers(
     def evidence_of(variant: Variant, images: np.ndarray) -> np.ndarray:
         assert variant.measure is not None
         for image in images.tolist():
-            if (variant.kept, variant.measure, image) not in known:
-                known[variant.kept, variant.measure, image] = variant.measure(pair(variant.kept, image))
-        return np.array([known[variant.kept, variant.measure, image] for image in images.tolist()], np.float64)
+            if (variant.stored, variant.measure, image) not in known:
+                known[variant.stored, variant.measure, image] = variant.measure(pair(variant.stored, image))
+        return np.array([known[variant.stored, variant.measure, image] for image in images.tolist()], np.float64)
 
     best = {}
     for name, variant in variants.items():
@@ -426,55 +426,55 @@ def _verified(standing: np.ndarray, candidates: Candidates, first: Callable[[int
 
 
 def _measured(
-    chosen: Mapping[str, np.ndarray], pair: Callable[[Kept, int], Pair], variants: Mapping[str, Variant]
-) -> dict[tuple[Kept, Measure, int], float]:
+    chosen: Mapping[str, np.ndarray], pair: Callable[[StoredPatch, int], Pair], variants: Mapping[str, Variant]
+) -> dict[tuple[StoredPatch, Measure, int], float]:
     """What each measure says of each of its candidates, by what is kept of a patch."""
-    wanted: dict[tuple[Kept, int], dict[Measure, None]] = {}
+    wanted: dict[tuple[StoredPatch, int], dict[Measure, None]] = {}
     for name, images in chosen.items():
         measure = variants[name].measure
         if measure is not None:
             for image in images.tolist():
-                wanted.setdefault((variants[name].kept, image), {})[measure] = None
+                wanted.setdefault((variants[name].stored, image), {})[measure] = None
     evidence_of = {}
-    for (kept, image), measures in wanted.items():
-        patches = pair(kept, image)  # its matches serve every measure, then are forgotten
-        evidence_of.update({(kept, measure, image): measure(patches) for measure in measures})
+    for (stored, image), measures in wanted.items():
+        patches = pair(stored, image)  # its matches serve every measure, then are forgotten
+        evidence_of.update({(stored, measure, image): measure(patches) for measure in measures})
     return evidence_of
 
 
 class _Patches:
     """Compact patches of database and queries, by what is kept of them; the projection is fitted once."""
 
-    def __init__(self, database: Tokens, queries: Tokens, kinds: Iterable[Kept]) -> None:
+    def __init__(self, database: Tokens, queries: Tokens, kinds: Iterable[StoredPatch]) -> None:
         self.database, self.queries = database, queries
         self.grids = require_grid(queries), require_grid(database)
         sample = sample_patches(database, DEFAULT.max_patches)
         widest = fit_compaction(sample, FULL)
 
-        def compaction(kept: Kept) -> Compaction:
+        def compaction(stored: StoredPatch) -> Compaction:
             # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
-            full = replace(widest, projection=widest.projection[:, : numbers_kept(kept.patches, kept.dimensions)])
-            return full if kept.patches == "full" else in_two_bits(full, sample)
+            full = replace(widest, projection=widest.projection[:, : numbers_kept(stored.patches, stored.dimensions)])
+            return full if stored.patches == "full" else in_two_bits(full, sample)
 
-        self._compactions = {kept: compaction(kept) for kept in dict.fromkeys(kinds)}
+        self._compactions = {stored: compaction(stored) for stored in dict.fromkeys(kinds)}
         # Of one query after the other, and of the images that several queries have as candidates.
         self.of_query = lru_cache(len(self._compactions))(self._of_query)
-        self.of_image = lru_cache(IMAGES_KEPT)(self._of_image)
+        self.of_image = lru_cache(CACHED_IMAGES)(self._of_image)
 
-    def pair(self, query: int, kept: Kept, image: int) -> Pair:
-        return Pair(self.of_query(kept, query), self.of_image(kept, image), *self.grids)
+    def pair(self, query: int, stored: StoredPatch, image: int) -> Pair:
+        return Pair(self.of_query(stored, query), self.of_image(stored, image), *self.grids)
 
-    def bytes_per_image(self, kept: Kept) -> int:
+    def bytes_per_image(self, stored: StoredPatch) -> int:
         """In a map."""
         rows, columns = self.grids[1]
-        return rows * columns * self._compactions[kept].bytes_per_patch
+        return rows * columns * self._compactions[stored].bytes_per_patch
 
-    def _of_query(self, kept: Kept, query: int) -> np.ndarray:
-        return self._compactions[kept].compact(self.queries.load(query, query + 1)[0])
+    def _of_query(self, stored: StoredPatch, query: int) -> np.ndarray:
+        return self._compactions[stored].compact(self.queries.load(query, query + 1)[0])
 
-    def _of_image(self, kept: Kept, image: int) -> np.ndarray:
+    def _of_image(self, stored: StoredPatch, image: int) -> np.ndarray:
         """As a map keeps it: in few bits."""
-        return CompactTokens.of(self.database.select([image]), self._compactions[kept]).rows([0])[0]
+        return CompactTokens.of(self.database.select([image]), self._compactions[stored]).rows([0])[0]
 
 
 def check_halves(names: Sequence[str]) -> None:
@@ -566,7 +566,7 @@ def show(study: Study) -> None:
         factor = variant.factor
         if name == BUILT:
             table.add_row("", "  candidates it takes, mean", *_candidates(shown))
-        if name == BUILT or variant.kept.patches == "small":
+        if name == BUILT or variant.stored.patches == "small":
             table.add_row("", "  bytes an image in a map", *_bytes(shown, name))
     console().print(table)
     say()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from studies.scale.local_servers import AnyServer, new_server
-from studies.scale.rows import KeptRows
+from studies.scale.rows import SavedRows
 from tfa.base import spill
 from tfa.base.files import make_folder
 from tfa.base.progress import Progress, as_progress, tracked
@@ -40,7 +40,7 @@ PHOTOS = 4  # of a place
 DECAY = 0.8  # of the spectrum
 SAME = 0.5  # of the variance of z is the place's
 _BIAS = 0.1  # spreads of scores
-_ASKED_BLOCKS = 10  # blocks whose places are asked for
+_QUERY_BLOCKS = 10  # blocks whose places are asked for
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MadeUpPlaces:
     def queries(self, images: int, count: int) -> np.ndarray:
         """`count dims`, float32: one more photo of places that the first `images` are of."""
         blocks = -(-images // self.block)
-        chosen = np.unique(np.linspace(0, blocks - 1, min(_ASKED_BLOCKS, blocks)).astype(int))
+        chosen = np.unique(np.linspace(0, blocks - 1, min(_QUERY_BLOCKS, blocks)).astype(int))
         asked = []
         for part, number in enumerate(chosen.tolist()):
             there = min(images - number * self.block, self.block) // PHOTOS
@@ -343,10 +343,12 @@ class EngineSettings:
         return {"milvus": self.milvus, "postgres": self.postgres}.get(scheme)
 
 
-def run_engines(settings: EngineSettings, kept: KeptRows, progress: Progress | bool | None) -> Iterator[dict[str, Any]]:
+def run_engines(
+    settings: EngineSettings, saved: SavedRows, progress: Progress | bool | None
+) -> Iterator[dict[str, Any]]:
     """Rows that are not there yet, as they are done."""
     for images in settings.sizes:
-        missing = [name for name in settings.engines if not kept.has(_PART, _named(name, images))]
+        missing = [name for name in settings.engines if not saved.has(_PART, _named(name, images))]
         if not missing:
             continue
         vectors = settings.places.vectors(images, progress)
@@ -354,7 +356,7 @@ def run_engines(settings: EngineSettings, kept: KeptRows, progress: Progress | b
         truth = exact_answers(vectors, queries, K)
         for name in missing:
             facts = _in_its_own_process(name, images, queries, truth, settings)
-            yield kept.keep(_PART, _named(name, images), {"engine": name, "images": images, **facts})
+            yield saved.keep(_PART, _named(name, images), {"engine": name, "images": images, **facts})
 
 
 def _named(name: str, images: int) -> str:
@@ -403,9 +405,9 @@ def _answer(pipe: Connection, child: Any, limit: float, server: AnyServer | None
     return facts
 
 
-def _measure_into(pipe: Connection, name: str, images: int, *given: Any) -> None:
+def _measure_into(pipe: Connection, name: str, images: int, *settings: Any) -> None:
     try:
-        pipe.send(measured(name, images, *given))
+        pipe.send(measured(name, images, *settings))
         pipe.recv()
     except (TfaError, MemoryError) as error:
         pipe.send({"given_up": str(error) or type(error).__name__})

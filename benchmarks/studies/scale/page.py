@@ -84,9 +84,9 @@ def all_tables(rows: Iterable[Row]) -> str:
     return "\n\n".join(f"### {part}\n\n{table}" for part, table in tables(rows).items()) + "\n"
 
 
-def filled(text: str, found: Mapping[str, str]) -> str:
+def filled(text: str, tables: Mapping[str, str]) -> str:
     """A page in Markdown with these tables between its marks, `<!-- scale: PART -->` and `<!-- end of PART -->`."""
-    for part, own in found.items():
+    for part, own in tables.items():
         between = re.compile(rf"(<!-- scale: {part} -->\n).*?(<!-- end of {part} -->)", re.DOTALL)
         text = between.sub(lambda mark: f"{mark[1]}{own}\n{mark[2]}", text)  # noqa: B023
     return text
@@ -160,12 +160,12 @@ def union_table(rows: Sequence[Row]) -> str:
             alone = found.get((head, name), {}).get("recall", {}).get(name)
             joined = found.get((head, UNION), {}).get("recall", {}).get(name)
             cells.append(f"{percent(alone)} → {percent(joined)}")
-            for value, kept in zip((alone, joined), means[head], strict=True):
+            for value, saved in zip((alone, joined), means[head], strict=True):
                 if value is not None:
-                    kept.append(value)
+                    saved.append(value)
         body.append([name, *cells])
     count = len(body)
-    whole = [[percent(sum(kept) / count if len(kept) == count else None) for kept in means[head]] for head in heads]
+    whole = [[percent(sum(saved) / count if len(saved) == count else None) for saved in means[head]] for head in heads]
     body.append(["mean", *(" → ".join(pair) for pair in whole)])
     return table(["dataset", *(titles[head] for head in heads)], body)
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from studies.scale.local_servers import AnyServer, free_port, new_server
-from studies.scale.rows import KeptRows, SmallTown
+from studies.scale.rows import SavedRows, SmallTown
 from studies.serve import ENCODER
 from tfa.base.reading import parse_json
 from tfa.errors import EngineUnavailable, TfaError
@@ -176,9 +176,9 @@ class Built:
         return once and bool(np.abs(self.vectors - other.vectors).max() <= CLOSE)
 
 
-def run_ray(settings: RaySettings, kept: KeptRows) -> Iterator[dict[str, Any]]:
+def run_ray(settings: RaySettings, saved: SavedRows) -> Iterator[dict[str, Any]]:
     """All cases; a case is compared with the first two, so that all are run if one is missing."""
-    if all(kept.has(_PART, _named(case, settings)) for case in CASES):
+    if all(saved.has(_PART, _named(case, settings)) for case in CASES):
         return
     server = new_server(settings.store)
     with tempfile.TemporaryDirectory(prefix="tfa-ray-") as name, contextlib.ExitStack() as stack:
@@ -204,7 +204,7 @@ def run_ray(settings: RaySettings, kept: KeptRows) -> Iterator[dict[str, Any]]:
                 "same_map": built.same_as(alone),
                 **facts,
             }
-            yield kept.keep(_PART, _named(case, settings), row)
+            yield saved.keep(_PART, _named(case, settings), row)
 
 
 def _named(case: str, settings: RaySettings) -> str:

@@ -26,7 +26,7 @@ FORMAT, VERSION = "tfa-scale", 1
 Row = Mapping[str, Any]
 
 
-class KeptRows:
+class SavedRows:
     """Rows by part and name. Without a file they are kept for this run alone."""
 
     def __init__(self, file: Path | None = None, *, again: bool = False) -> None:
@@ -90,8 +90,8 @@ class SmallTown:
     def map(self, name: str, first: int = 0, images: int = IMAGES) -> PlaceMap:
         """Of photos by the seeds from `first` on."""
         photos = [self.photo(name, seed) for seed in range(first, first + images)]
-        kept = MapSpec(head="second-order", verify=False)
-        return PlaceMap.build(photos, encoder=ENCODER, options=self.options, spec=HeadSpec(words=16), map_spec=kept)
+        saved = MapSpec(head="second-order", verify=False)
+        return PlaceMap.build(photos, encoder=ENCODER, options=self.options, spec=HeadSpec(words=16), map_spec=saved)
 
     def tokens(self, photo: Path) -> Tokens:
         """In memory, so that another process can be given them."""
@@ -105,11 +105,11 @@ T = TypeVar("T")
 
 
 def row_for_each(
-    part: str, engines: Sequence[str], kept: KeptRows, measure: Callable[[SmallTown, AnyServer], dict[str, Any]]
+    part: str, engines: Sequence[str], saved: SavedRows, measure: Callable[[SmallTown, AnyServer], dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """`measure` with a new town and a new server of each engine that has no row yet."""
     for engine in engines:
-        if kept.has(part, engine):
+        if saved.has(part, engine):
             continue
         server = new_server(engine)
         try:
@@ -117,7 +117,7 @@ def row_for_each(
                 facts = measure(SmallTown(Path(folder)), server)
         finally:
             server.remove()
-        yield kept.keep(part, engine, {"engine": engine, **facts})
+        yield saved.keep(part, engine, {"engine": engine, **facts})
 
 
 def until_answered(ask: Callable[[], T], refusal: type[Exception], patience: float) -> T:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from studies.options import make_parser, run_script
 from studies.scale.engines import CONTENDERS
 from studies.scale.page import all_tables, filled, tables
-from studies.scale.rows import KeptRows
+from studies.scale.rows import SavedRows
 from tfa.base.config import EncoderOptions
 from tfa.base.files import cache_folder, write_text
 from tfa.base.progress import Progress, as_progress
@@ -54,8 +54,8 @@ class ScaleSettings:
     edits: int = 20
     images: int = 600  # photos of a drawn town
 
-    def chosen(self, known: Sequence[str]) -> list[str]:
-        return [one for one in known if not self.engines or one in self.engines]
+    def chosen(self, names_there: Sequence[str]) -> list[str]:
+        return [one for one in names_there if not self.engines or one in self.engines]
 
     @property
     def stores(self) -> list[str]:
@@ -65,7 +65,7 @@ class ScaleSettings:
 Rows = Iterator[dict[str, Any]]
 
 
-def engines(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def engines(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.engines import EngineSettings, run_engines
 
     own = EngineSettings(
@@ -78,49 +78,49 @@ def engines(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool |
         milvus=settings.milvus,
         postgres=settings.postgres,
     )
-    return run_engines(own, kept, progress)
+    return run_engines(own, saved, progress)
 
 
-def union(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def union(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.union import HEADS, run_union
 
     assert settings.datasets is not None
-    return run_union(settings.datasets(), settings.heads or HEADS, kept, progress, settings.records)
+    return run_union(settings.datasets(), settings.heads or HEADS, saved, progress, settings.records)
 
 
-def reduction(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def reduction(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.union import run_reduction
 
     assert settings.datasets is not None
-    return run_reduction(settings.datasets(), kept, progress)
+    return run_reduction(settings.datasets(), saved, progress)
 
 
-def ray(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def ray(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.ray_builds import QUICK, RaySettings, run_ray
 
     own = RaySettings(settings.photos, settings.images, settings.encoder or QUICK, limit=settings.limit)
-    return run_ray(own, kept)
+    return run_ray(own, saved)
 
 
-def switches(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def switches(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.versions import run_switches
 
-    return run_switches(settings.stores, kept, progress, switches=settings.switches)
+    return run_switches(settings.stores, saved, progress, switches=settings.switches)
 
 
-def killed(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def killed(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.versions import run_killed
 
-    return run_killed(settings.stores, kept, added=settings.edits)
+    return run_killed(settings.stores, saved, added=settings.edits)
 
 
-def replicas(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+def replicas(settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None) -> Rows:
     from studies.scale.versions import run_replicas
 
-    return run_replicas(settings.stores, kept, edits=settings.edits)
+    return run_replicas(settings.stores, saved, edits=settings.edits)
 
 
-PARTS: Mapping[str, Callable[[ScaleSettings, KeptRows, Progress | bool | None], Rows]] = {
+PARTS: Mapping[str, Callable[[ScaleSettings, SavedRows, Progress | bool | None], Rows]] = {
     "engines": engines,
     "switches": switches,
     "killed": killed,
@@ -142,21 +142,21 @@ def check_engines(names: Sequence[str]) -> None:
     _check("engine", names, list(dict.fromkeys([*CONTENDERS, *STORES])))
 
 
-def _check(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+def _check(what: str, names: Sequence[str], names_there: Sequence[str]) -> None:
     for name in names:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
+        if name not in names_there:
+            close = get_close_matches(name, names_there, 1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise BadSpec(f"there is no {what} {name!r} to measure; {hint}there are {', '.join(known)}")
+            raise BadSpec(f"there is no {what} {name!r} to measure; {hint}there are {', '.join(names_there)}")
 
 
 def run_parts(
-    names: Sequence[str], settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None = None
+    names: Sequence[str], settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None = None
 ) -> Rows:
     """Rows that were not there yet, as they are done."""
     check_engines(settings.engines)
     for name in chosen_parts(names):
-        yield from PARTS[name](settings, kept, progress)
+        yield from PARTS[name](settings, saved, progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,16 +209,16 @@ def _run(arguments: Namespace) -> None:
         records=arguments.records,
         datasets=cache(lambda: _identify(arguments.dataset, arguments.encoder or "dinov2-s14-focus", progress)),
     )
-    kept = KeptRows(out, again=arguments.again)
-    for row in run_parts(parts, settings, kept, progress):
+    saved = SavedRows(out, again=arguments.again)
+    for row in run_parts(parts, settings, saved, progress):
         if not arguments.quiet and not arguments.json:
             note(f"{row['part']}: {row['name']}{': ' + row['given_up'] if 'given_up' in row else ''}")
     if arguments.json:
-        print_json(kept.to_dict())
+        print_json(saved.to_dict())
     else:
-        print_text(all_tables(kept.rows.values()))
+        print_text(all_tables(saved.rows.values()))
     if arguments.page is not None:
-        write_text(arguments.page, filled(arguments.page.read_text("utf-8"), tables(kept.rows.values())))
+        write_text(arguments.page, filled(arguments.page.read_text("utf-8"), tables(saved.rows.values())))
         note(f"wrote {arguments.page}")
     if out is not None:
         note(f"wrote {out}")
@@ -229,8 +229,8 @@ def _identify(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets:
     from studies.scale.union import Datasets
 
     model, bars, loaded = loaded_encoder(encoder, EncoderOptions()), as_progress(progress), load_all(dataset)
-    known = [identify(data, model) for data in loaded]
-    return Datasets(known, lambda: [prepare(data, model, progress=bars) for data in loaded])
+    names_there = [identify(data, model) for data in loaded]
+    return Datasets(names_there, lambda: [prepare(data, model, progress=bars) for data in loaded])
 
 
 def _listed(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from studies.reduction import DIMS, SHARES, fitted_on, joined_tokens, study_gallery
-from studies.scale.rows import KeptRows
+from studies.scale.rows import SavedRows
 from tfa.base.progress import Progress, as_progress
 from tfa.evaluate.metrics import recall_at
 from tfa_bench.heads.catalogue import head_card
@@ -33,8 +33,8 @@ UNION = "all as one"
 class Datasets:
     """Several datasets under one encoder."""
 
-    def __init__(self, known: Sequence[Identified], encode: Callable[[], Sequence[Bench]]) -> None:
-        self.known, self._encode = known, encode
+    def __init__(self, identified: Sequence[Identified], encode: Callable[[], Sequence[Bench]]) -> None:
+        self.identified, self._encode = identified, encode
 
     @classmethod
     def of(cls, benches: Sequence[Bench]) -> Datasets:
@@ -48,12 +48,12 @@ class Datasets:
 
     @property
     def encoder(self) -> str:
-        return self.known[0].encoder.id
+        return self.identified[0].encoder.id
 
     @property
     def galleries(self) -> list[str]:
         """All datasets as one, then each alone."""
-        return [UNION, *(one.truth.name for one in self.known)]
+        return [UNION, *(one.truth.name for one in self.identified)]
 
     def members(self, gallery: str) -> Sequence[Bench]:
         return [bench for bench in self.benches if gallery in (UNION, bench.truth.name)]
@@ -63,9 +63,9 @@ def joined(members: Sequence[Bench]) -> Photos:
     """The images of some datasets as one database."""
     if len(members) == 1:
         return members[0].database
-    known = all(bench.database.paths is not None for bench in members)
+    identified = all(bench.database.paths is not None for bench in members)
     paths = tuple(path for bench in members for path in bench.database.paths or ())
-    return Photos(joined_tokens([bench.database.tokens for bench in members]), paths if known else None)
+    return Photos(joined_tokens([bench.database.tokens for bench in members]), paths if identified else None)
 
 
 _UNION_PART = "union"
@@ -75,16 +75,16 @@ HEADS = ("anyloc", "tfa", "judged", "judged-c64", "anyloc-v", "tfa-v", "judged-v
 def run_union(
     datasets: Datasets,
     heads: Sequence[str],
-    kept: KeptRows,
+    saved: SavedRows,
     progress: Progress | bool | None,
     records: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row for each gallery and head, heads of one gallery after each other: they share what is fitted."""
     bars = as_progress(progress)
     if records is not None:
-        yield from _rows_of_records(datasets.known, heads, kept, records)
+        yield from _rows_of_records(datasets.identified, heads, saved, records)
     for gallery in datasets.galleries:
-        missing = [name for name in heads if not kept.has(_UNION_PART, _name(datasets.encoder, gallery, name))]
+        missing = [name for name in heads if not saved.has(_UNION_PART, _name(datasets.encoder, gallery, name))]
         if not missing:
             continue
         members = datasets.members(gallery)
@@ -97,22 +97,22 @@ def run_union(
             facts = _facts(members[0], gallery, card, len(database), found, getattr(fitted, "decisions", {}))
             seconds = time.perf_counter() - started  # less what heads before it fitted
             name = _name(datasets.encoder, gallery, card.name)
-            yield kept.keep(_UNION_PART, name, {**facts, "seconds": round(seconds, 1)})
+            yield saved.keep(_UNION_PART, name, {**facts, "seconds": round(seconds, 1)})
         del shared
         gc.collect()
 
 
 def _rows_of_records(
-    known: Sequence[Identified], heads: Sequence[str], kept: KeptRows, records: Path
+    identified: Sequence[Identified], heads: Sequence[str], saved: SavedRows, records: Path
 ) -> Iterator[dict[str, Any]]:
-    for bench in known:
+    for bench in identified:
         gallery = bench.truth.name
         for card in map(head_card, heads):
             name = _name(bench.encoder.id, gallery, card.name)
-            record = None if kept.has(_UNION_PART, name) else current_record(bench, card, records)
+            record = None if saved.has(_UNION_PART, name) else current_record(bench, card, records)
             if record is not None:
                 images = len(bench.truth.database)
-                yield kept.keep(_UNION_PART, name, _facts(bench, gallery, card, images, *recorded(record, bench)))
+                yield saved.keep(_UNION_PART, name, _facts(bench, gallery, card, images, *recorded(record, bench)))
 
 
 def _name(encoder: str, gallery: str, head: str) -> str:
@@ -167,23 +167,23 @@ _REDUCTION_PART = "reduction"
 
 
 def run_reduction(
-    datasets: Datasets, kept: KeptRows, progress: Progress | bool | None, dims: Sequence[int] = DIMS
+    datasets: Datasets, saved: SavedRows, progress: Progress | bool | None, dims: Sequence[int] = DIMS
 ) -> Iterator[dict[str, Any]]:
     """A row for each gallery, and for each share of the images of the union."""
     bars = as_progress(progress)
     encoder = datasets.encoder
     for gallery in datasets.galleries:
         name = f"{encoder}, {gallery}"
-        if not kept.has(_REDUCTION_PART, name):
+        if not saved.has(_REDUCTION_PART, name):
             members = datasets.members(gallery)
             shared = Shared(spec=members[0].spec, progress=bars)
             found = study_gallery(gallery, members, joined(members), shared, dims, counted=gallery == UNION)
-            yield kept.keep(_REDUCTION_PART, name, {"encoder": encoder, **found.to_dict()})
-    [head] = [row["head"] for row in kept.of(_REDUCTION_PART) if row["name"] == f"{encoder}, {UNION}"]
+            yield saved.keep(_REDUCTION_PART, name, {"encoder": encoder, **found.to_dict()})
+    [head] = [row["head"] for row in saved.of(_REDUCTION_PART) if row["name"] == f"{encoder}, {UNION}"]
     for share in SHARES:
         name = f"{encoder}, {UNION}, head fitted on {share:.0%}"
-        if not kept.has(_REDUCTION_PART, name):
+        if not saved.has(_REDUCTION_PART, name):
             members = datasets.members(UNION)
             shared = Shared(spec=members[0].spec, progress=bars)
             found_on = fitted_on(share, head, members, joined(members), shared)
-            yield kept.keep(_REDUCTION_PART, name, {"encoder": encoder, "gallery": UNION, **found_on})
+            yield saved.keep(_REDUCTION_PART, name, {"encoder": encoder, "gallery": UNION, **found_on})

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from studies.scale.local_servers import AnyServer, FolderEngine
-from studies.scale.rows import DIMS, IMAGES, KeptRows, SmallTown, row_for_each, until_answered
+from studies.scale.rows import DIMS, IMAGES, SavedRows, SmallTown, row_for_each, until_answered
 from studies.serve import ENCODER, Child, serve_command
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
@@ -52,7 +52,7 @@ class Switched:
 
 def run_switches(
     engines: Sequence[str],
-    kept: KeptRows,
+    saved: SavedRows,
     progress: Progress | bool | None,
     *,
     switches: int = 30,
@@ -63,7 +63,7 @@ def run_switches(
     def measure(town: SmallTown, server: AnyServer) -> dict[str, Any]:
         return _switched(town, f"{server.start().url}/town", switches, watched, progress)
 
-    return row_for_each(_SWITCHES, engines, kept, measure)
+    return row_for_each(_SWITCHES, engines, saved, measure)
 
 
 def _switched(
@@ -147,16 +147,16 @@ _ADDED = 20  # acknowledged additions before the kill
 _KILL_PATIENCE = 120.0  # seconds
 
 
-def run_killed(engines: Sequence[str], kept: KeptRows, *, added: int = _ADDED) -> Iterator[dict[str, Any]]:
+def run_killed(engines: Sequence[str], saved: SavedRows, *, added: int = _ADDED) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
-    return row_for_each(_KILLED, engines, kept, lambda town, server: _killed(town, server, added))
+    return row_for_each(_KILLED, engines, saved, lambda town, server: _killed(town, server, added))
 
 
 def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
     url = f"{server.start().url}/town"
-    asked = EngineMap.build_from(town.map("first"), url, dims=DIMS)
+    store_map = EngineMap.build_from(town.map("first"), url, dims=DIMS)
     tokens = town.tokens(town.photo("asked", 10, 0.8))
-    [before] = asked.query_tokens(tokens, 1)
+    [before] = store_map.query_tokens(tokens, 1)
     for seed in range(1000, 1000 + 10 * added):
         town.photo("new", seed)
     context = multiprocessing.get_context("spawn")
@@ -176,17 +176,17 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
             acknowledged.append(ours.recv())
     except (EOFError, OSError):
         pass
-    says = None if killed == "writer" else _error_of(asked, tokens)
+    says = None if killed == "writer" else _error_of(store_map, tokens)
     restart = time.monotonic()
     if killed == "server":
         server.start()
-    until_answered(lambda: asked.query_tokens(tokens, 1), EngineUnavailable, _KILL_PATIENCE)
+    until_answered(lambda: store_map.query_tokens(tokens, 1), EngineUnavailable, _KILL_PATIENCE)
     back = time.monotonic() - restart
     writer.kill()
     writer.join()
     ours.close()
-    there = {record.id for record in asked.records()}
-    [after] = asked.query_tokens(tokens, 1)
+    there = {record.id for record in store_map.records()}
+    [after] = store_map.query_tokens(tokens, 1)
     return {
         "killed": killed,
         "acknowledged": len(acknowledged),
@@ -213,11 +213,11 @@ def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
             pipe.send(own)
 
 
-def _error_of(asked: EngineMap, tokens: Tokens) -> str | None:
+def _error_of(store_map: EngineMap, tokens: Tokens) -> str | None:
     """What a question is answered while the server is away."""
     time.sleep(1.0)  # longer than a header is believed
     try:
-        asked.query_tokens(tokens, 1)
+        store_map.query_tokens(tokens, 1)
     except EngineUnavailable as error:
         return str(error)
     return None
@@ -228,9 +228,9 @@ EDITS = 20
 _REPLICA_PATIENCE = 60.0  # seconds
 
 
-def run_replicas(engines: Sequence[str], kept: KeptRows, *, edits: int = EDITS) -> Iterator[dict[str, Any]]:
+def run_replicas(engines: Sequence[str], saved: SavedRows, *, edits: int = EDITS) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
-    return row_for_each(_REPLICAS, engines, kept, lambda town, server: _measured(town, server, edits))
+    return row_for_each(_REPLICAS, engines, saved, lambda town, server: _measured(town, server, edits))
 
 
 def _measured(town: SmallTown, server: AnyServer, edits: int) -> dict[str, Any]:

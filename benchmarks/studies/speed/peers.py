@@ -71,18 +71,18 @@ def anyloc_descriptors(images: list[np.ndarray], centers: Any, *, reuse: bool = 
     described = np.empty((len(images), centers.numel()), np.float32)
     most = max(map(len, images), default=0)
     with torch.inference_mode():
-        kept = torch.empty((most, *centers.shape), dtype=centers.dtype) if reuse else None
+        buffer = torch.empty((most, *centers.shape), dtype=centers.dtype) if reuse else None
         for row, patches in enumerate(images):
-            described[row] = _anyloc_descriptor(torch.from_numpy(patches), centers, kept).numpy()
+            described[row] = _anyloc_descriptor(torch.from_numpy(patches), centers, buffer).numpy()
     return described
 
 
-def _anyloc_descriptor(patches: Any, centers: Any, kept: Any | None) -> Any:
+def _anyloc_descriptor(patches: Any, centers: Any, buffer: Any | None) -> Any:
     import torch
     from torch.nn.functional import normalize
 
     unit = normalize(patches, dim=1)
-    into = None if kept is None else kept[: len(unit)]
+    into = None if buffer is None else buffer[: len(unit)]
     residuals = torch.sub(unit[:, None, :], centers[None, :, :], out=into)  # n k d
     labels = (unit @ normalize(centers, dim=1).T).argmax(dim=1)
     blocks = torch.zeros_like(centers)
@@ -278,7 +278,7 @@ def _holding(patches: np.ndarray, measured: Measured) -> Measured:
 
 
 def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]:
-    own = own_search(descriptors)
+    own = tfa_search(descriptors)
     calls: dict[str, Any] = {OWN_ALL: lambda: own(descriptors), OWN_ONE: lambda: own(descriptors[:1])}
     if faiss is not None:
         other = faiss_search(faiss, descriptors, min(TOP, len(descriptors)))
@@ -286,21 +286,21 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
     return measure_in_turn(calls, _SEARCHES)
 
 
-def own_search(descriptors: np.ndarray) -> Any:
+def tfa_search(descriptors: np.ndarray) -> Any:
     """Queries `q D` → indices `q k`, by our own exact engine."""
     engine = ExactEngine.create(descriptors, np.zeros(len(descriptors)), np.arange(len(descriptors)))
     return lambda queries: engine.search(queries, TOP).ids
 
 
 def _whitenings(descriptors: np.ndarray) -> dict[str, Measured]:
-    calls: dict[str, Any] = {_OWN_WHITENING: lambda: own_whitened(descriptors)}
+    calls: dict[str, Any] = {_OWN_WHITENING: lambda: tfa_whitened(descriptors)}
     decomposition = library("sklearn.decomposition")
     if decomposition is not None:
         calls[SKLEARN] = lambda: sklearn_whitened(decomposition, descriptors)
     return measure_in_turn(calls)
 
 
-def own_whitened(descriptors: np.ndarray) -> np.ndarray:
+def tfa_whitened(descriptors: np.ndarray) -> np.ndarray:
     """φ_1 of the rows: Gram matrix, spectrum, coordinates divided by √λ, L2."""
     gram = gram_matrix(descriptors, backend_for("cpu"))
     everyone = np.arange(len(descriptors))

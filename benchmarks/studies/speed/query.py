@@ -175,7 +175,7 @@ class IncrementBenchmark:
     untouched: bool  # is every file that was there before still the same?
 
     @property
-    def own_seconds(self) -> float:
+    def tfa_seconds(self) -> float:
         return self.seconds - self.encode_seconds
 
     def lines(self) -> list[Line]:
@@ -183,13 +183,13 @@ class IncrementBenchmark:
         kept = "no file rewritten but the header" if self.untouched else "files were rewritten"
         note = f"{kept}; the floor is what is allowed"
         return [
-            compared(what, self.own_seconds, ALLOWED, Bar(1.0), disk_bytes=self.written_bytes, note=note),
+            compared(what, self.tfa_seconds, ALLOWED, Bar(1.0), disk_bytes=self.written_bytes, note=note),
             Line("the same, just after the map was opened", self.first_seconds - self.encode_seconds),
             Line("the map itself", disk_bytes=self.map_bytes),
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "own_seconds": self.own_seconds}
+        return {**asdict(self), "own_seconds": self.tfa_seconds}
 
     def __str__(self) -> str:
         rows = [COLUMNS, *map(cells, self.lines())]
@@ -351,7 +351,7 @@ def run_cold_benchmark(
             task.advance()
             made = []
             for what, arithmetic in ways.items():
-                made.append(_asked(what, arithmetic, town, photo, encoder, repeats))
+                made.append(_time_query(what, arithmetic, town, photo, encoder, repeats))
                 task.advance()
     return ColdBenchmark(images, tuple(made))
 
@@ -370,7 +370,7 @@ def synthetic_map(images: int, encoder: Encoder) -> PlaceMap:
     return PlaceMap.from_head(fit_second_order(tokens), EncodedImages(names, digests, tokens, []), encoder)
 
 
-def _asked(what: str, arithmetic: str, town: Path, photo: Path, encoder: Encoder, repeats: int) -> ColdQuery:
+def _time_query(what: str, arithmetic: str, town: Path, photo: Path, encoder: Encoder, repeats: int) -> ColdQuery:
     verb = [sys.executable, "-c", _AS_VERB, "query", str(town), str(photo), "--quiet"]
     verb += ["--fast"] if arithmetic == "fast" else []
     runs = [_run(verb) for _ in range(repeats)]

@@ -32,7 +32,7 @@ from tfa.cli.console import console, note, open_table, print_json, say, wants_pr
 from tfa.errors import BadSpec, MissingExtra, WeightsMissing
 
 
-def own_lines(result: HasLines) -> Sequence[Line]:
+def result_lines(result: HasLines) -> Sequence[Line]:
     return result.lines()
 
 
@@ -73,7 +73,7 @@ class Benchmark:
     small: Settings  # seconds in all, for trying out
     full: Settings  # what the page of performance reports
     limits: str = ""  # sentences: why a bar may stay out of reach
-    lines: Callable[[Any], Sequence[Line]] = own_lines  # of the function's result
+    lines: Callable[[Any], Sequence[Line]] = result_lines  # of the function's result
     named_only: bool = False  # long, or in need of more libraries: not part of a run without names
 
 

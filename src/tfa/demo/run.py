@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tfa.base.tokens import Tokens
 from tfa.demo.pictures import draw_match_pictures, write_report
 from tfa.demo.sample import SampleTown, copy_sample_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from tfa.errors import FewPhotos
 from tfa.evaluate.metrics import recall_at
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
 from tfa.maps import Answer, PlaceMap
@@ -116,7 +119,8 @@ def run_demo(
     # A second map, so that the saved one answers as it was built.
     calibrated = PlaceMap.from_head(judged, database, encoder, where, map_spec=MapSpec(), progress=progress)
     if count:
-        calibrated.calibrate(encoded.paths[:count], progress=progress)
+        with _few_photos_allowed():
+            calibrated.calibrate(encoded.paths[:count], progress=progress)
     paper = pipeline.fit(database.tokens, progress=progress)
     target = encoded.tokens.select(slice(0, count))
     recalls = {
@@ -146,10 +150,20 @@ def _calibrate(head: Head | SecondOrderHead, target: Tokens, place_map: PlaceMap
     """The head for the second drive; a drive too short to calibrate leaves it as it is."""
     if not len(target):
         return head
-    if isinstance(head, Head):
-        return pipeline.calibrate(head, target)
     compact = place_map.state.compact
-    return pipeline.calibrate_judged(head, target, None if compact is None else photo_evidence(compact, target))
+    evidence = None if compact is None else photo_evidence(compact, target)
+    with _few_photos_allowed():
+        if isinstance(head, Head):
+            return pipeline.calibrate(head, target)
+        return pipeline.calibrate_judged(head, target, evidence)
+
+
+@contextmanager
+def _few_photos_allowed() -> Iterator[None]:
+    """A short demo calibrates with few photos, which is no news to its user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewPhotos)
+        yield
 
 
 def _head_recall(head: Head | SecondOrderHead, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:

@@ -101,8 +101,10 @@ def test_a_dataset_has_no_part_in_the_constants_that_judge_it():
     }
     study = studied(made, "encoder")
     odd = next(row for row in study.rows if row.dataset == "odd" and row.verified)
-    expected = fit_constants([made[name].own["alone", True] for name in ("a", "b")], [], 0.5)
-    assert odd.expected == pytest.approx(made["odd"].own["alone", True].features.confidence(expected, expected).mean())
+    expected = fit_constants([made[name].within_map["alone", True] for name in ("a", "b")], [], 0.5)
+    assert odd.expected == pytest.approx(
+        made["odd"].within_map["alone", True].features.confidence(expected, expected).mean()
+    )
     apart = [row.expected - row.recall for row in study.rows if row.verified]
     assert study.summary(True)["most_apart"] == pytest.approx(max(map(abs, apart)))
     assert study.summary(True)["root_mean_square"] == pytest.approx(np.sqrt(np.mean(np.square(apart))))

@@ -100,9 +100,9 @@ def test_a_second_run_goes_on_with_what_is_missing(bench, card, tmp_path):
     first, second = NumberedPhotos(stopping), NumberedPhotos(lambda query, image: int(query == image))
     with pytest.raises(KeyboardInterrupt):
         match_dataset(bench, card, first)
-    kept = sorted((tmp_path / "own" / "matches" / "numbered").glob("*.json"))
-    assert len(kept) == 6
-    kept[0].write_text('{"inliers": [1]')
+    stored = sorted((tmp_path / "own" / "matches" / "numbered").glob("*.json"))
+    assert len(stored) == 6
+    stored[0].write_text('{"inliers": [1]')
     assert match_dataset(bench, card, second).recall["learned"] == 1
     assert len({query for query, _ in second.compared}) == PLACES - 5
     assert {query for query, _ in second.compared} >= {f"q{place:02}.png" for place in range(6, PLACES)}

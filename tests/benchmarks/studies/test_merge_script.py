@@ -28,14 +28,14 @@ def test_each_session_is_asked_of_each_map(script, fake_encoder):
     assert done.exit_code == 0, done.output
     [told] = json.loads((fake_encoder / "merged.json").read_text("utf-8"))
     assert told["images"] == {"first": FRAMES // 2, "second": FRAMES // 2, "merged": FRAMES}
-    assert told["asked"] == {"first": FRAMES // 2, "second": FRAMES // 2}
+    assert told["queries"] == {"first": FRAMES // 2, "second": FRAMES // 2}
     for session in ("first", "second"):
         own = told["recalls"][session]
         assert own[session]["recall"] == 1.0  # the frame before it differs by nearly nothing
         assert own["merged"]["recall"] == 1.0
         assert all(one["low"] <= one["recall"] <= one["high"] for one in own.values())
         assert all(one["sure_right"] <= one["sure"] <= FRAMES // 2 for one in own.values())
-    assert told["overlap"]["right"] <= told["overlap"]["found"] <= told["overlap"]["asked"] == FRAMES // 2
+    assert told["overlap"]["right"] <= told["overlap"]["matched"] <= told["overlap"]["queries"] == FRAMES // 2
     assert "| route | second | 8 |" in done.stdout
     assert "route, fake@28: maps of 8, 8 and 16 photos" in done.stdout
 

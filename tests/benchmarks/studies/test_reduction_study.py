@@ -9,7 +9,7 @@ import pytest
 
 from studies.reduction import KINDS, four_bits, joined_tokens, one_bit, study_gallery
 from studies.scale.page import all_tables
-from studies.scale.rows import KeptRows
+from studies.scale.rows import SavedRows
 from studies.scale.union import UNION, Datasets, run_reduction
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
@@ -38,16 +38,16 @@ def benches():
 
 
 @pytest.fixture(scope="module")
-def kept(benches):
-    kept = KeptRows()
-    assert len(list(run_reduction(Datasets.of(benches), kept, None, DIMS))) == 6
-    assert list(run_reduction(Datasets.of(benches), kept, None, DIMS)) == []
-    return kept
+def saved(benches):
+    saved = SavedRows()
+    assert len(list(run_reduction(Datasets.of(benches), saved, None, DIMS))) == 6
+    assert list(run_reduction(Datasets.of(benches), saved, None, DIMS)) == []
+    return saved
 
 
 @pytest.fixture(scope="module")
-def union(kept):
-    return next(row for row in kept.of("reduction") if row["gallery"] == UNION and "variants" in row)
+def union(saved):
+    return next(row for row in saved.of("reduction") if row["gallery"] == UNION and "variants" in row)
 
 
 def test_joined_tokens_are_those_of_the_parts(benches):
@@ -70,25 +70,25 @@ def test_full_recall_is_that_of_the_head(benches):
 
 def test_every_variant_is_there_and_all_numbers_lose_nothing(union):
     assert union["images"] == 32
-    kept = [one for one in union["variants"] if one["share"] == 1]
+    saved = [one for one in union["variants"] if one["share"] == 1]
     full = union["width"] + 1
     expected = {(dims, kind, again) for dims in (*DIMS, full) for kind in KINDS for again in (0, 100)}
-    assert {(one["dims"], one["rows"], one["again"]) for one in kept} == expected
-    for one in kept:
+    assert {(one["dims"], one["rows"], one["again"]) for one in saved} == expected
+    for one in saved:
         assert set(one["recall"]) == set(PLACES)
         assert one["mean"] == pytest.approx(np.mean(list(one["recall"].values())))
         if one["again"] or (one["dims"] == full and one["rows"] == "float32"):
             assert one["recall"] == union["recall"]  # a hundred are all there are
-    assert any(one["recall"] != union["recall"] for one in kept if one["dims"] == 3)
+    assert any(one["recall"] != union["recall"] for one in saved if one["dims"] == 3)
     assert union["spreads"][-1]["ratio"] == pytest.approx(1, abs=0.02)
     assert union["spreads"][0]["ratio"] < union["spreads"][-1]["ratio"]
 
 
-def test_fewer_images_are_tried(union, kept):
+def test_fewer_images_are_tried(union, saved):
     assert {(one["dims"], one["share"]) for one in union["variants"] if one["share"] < 1} == {
         (dims, share) for dims in DIMS for share in (0.25, 0.5)
     }
-    shares = [row for row in kept.of("reduction") if "fitted_on" in row]
+    shares = [row for row in saved.of("reduction") if "fitted_on" in row]
     assert [(row["fitted_on"], row["images"]) for row in shares] == [(0.25, 8), (0.5, 16), (1.0, 32)]
     if union["head"].startswith("second_order"):
         assert shares[-1]["recall"] == union["recall"]
@@ -104,8 +104,8 @@ def test_few_bits_keep_what_they_can():
     assert len(np.unique(four_bits(rows)[0])) <= 15
 
 
-def test_it_can_be_written_down_and_shown(kept):
-    text = all_tables(json.loads(json.dumps(kept.to_dict()))["rows"])
+def test_it_can_be_written_down_and_shown(saved):
+    text = all_tables(json.loads(json.dumps(saved.to_dict()))["rows"])
     assert f"**{UNION}**: 32 images" in text
     assert "| reduction to 12, int8 | 25% |" in text
     assert "| directions and covariance of the head | 50% |" in text

@@ -21,7 +21,7 @@ from studies.scale.engines import (
 )
 from studies.scale.local_servers import RunningEngine, folder_bytes, new_server
 from studies.scale.page import all_tables, tables
-from studies.scale.rows import KeptRows
+from studies.scale.rows import SavedRows
 from studies.scale.run import PARTS, ScaleSettings, chosen_parts, main, run_parts
 from studies.scale.versions import Seen, Switched, judged
 from tfa.base.files import BadFile
@@ -122,17 +122,17 @@ def test_rows_are_measured_once_and_given_up_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "_in_its_own_process", answer)
     settings = EngineSettings(tmp_path, sizes=[500], engines=["exact", "reduced"], dims=DIMS, block=BLOCK)
     file = tmp_path / "scale.json"
-    assert [row["engine"] for row in run_engines(settings, KeptRows(file), None)] == ["exact", "reduced"]
-    assert list(run_engines(settings, KeptRows(file), None)) == []
+    assert [row["engine"] for row in run_engines(settings, SavedRows(file), None)] == ["exact", "reduced"]
+    assert list(run_engines(settings, SavedRows(file), None)) == []
     assert ran == [("exact", 500), ("reduced", 500)]
-    assert len(list(run_engines(settings, KeptRows(file, again=True), None))) == 2
-    assert len(KeptRows(file).rows) == 2
+    assert len(list(run_engines(settings, SavedRows(file, again=True), None))) == 2
+    assert len(SavedRows(file).rows) == 2
 
 
 @pytest.mark.slow
 def test_a_row_that_takes_too_long_is_given_up(tmp_path):
     settings = EngineSettings(tmp_path, sizes=[500], engines=["exact"], dims=DIMS, block=BLOCK, limit=0.01)
-    [row] = run_engines(settings, KeptRows(), None)
+    [row] = run_engines(settings, SavedRows(), None)
     assert row["given_up"] == "not done within 0 s"
 
 
@@ -141,7 +141,7 @@ def test_a_row_that_takes_too_long_is_given_up(tmp_path):
 def test_a_store_is_measured_in_a_process_of_its_own(tmp_path):
     pytest.importorskip("qdrant_edge")
     settings = EngineSettings(tmp_path, sizes=[600], engines=["qdrant"], dims=DIMS, block=BLOCK)
-    [row] = run_engines(settings, KeptRows(), None)
+    [row] = run_engines(settings, SavedRows(), None)
     assert row["recall_at_10"] > 0.99
     assert row["disk_bytes"] > 600 * DIMS * 2
 
@@ -149,7 +149,7 @@ def test_a_store_is_measured_in_a_process_of_its_own(tmp_path):
 def test_another_file_is_not_taken_for_rows(tmp_path):
     (tmp_path / "other.json").write_text('{"format": "tfa-speed", "version": 1}')
     with pytest.raises(BadFile):
-        KeptRows(tmp_path / "other.json")
+        SavedRows(tmp_path / "other.json")
 
 
 def test_parts_and_engines_by_name(tmp_path):
@@ -158,7 +158,7 @@ def test_parts_and_engines_by_name(tmp_path):
     with pytest.raises(BadSpec, match="did you mean 'switches'"):
         chosen_parts(["switchs"])
     with pytest.raises(BadSpec, match="no engine 'exat' to measure; did you mean 'exact'"):
-        list(run_parts(["engines"], ScaleSettings(engines=["exat"]), KeptRows()))
+        list(run_parts(["engines"], ScaleSettings(engines=["exat"]), SavedRows()))
 
 
 def test_a_server_that_runs_elsewhere_is_not_killed():
@@ -203,15 +203,15 @@ def test_what_goes_wrong_in_switches_is_counted():
 def test_switches_kills_and_replicas_of_a_folder_of_lancedb(monkeypatch):
     pytest.importorskip("lancedb")
     monkeypatch.setattr(versions, "ASKERS", 1)  # each imports for seconds; two: python benchmarks/studies/scale/run.py
-    settings, kept = ScaleSettings(engines=["lance"], switches=3, edits=2), KeptRows()
-    rows = {row["part"]: row for row in run_parts(["switches", "killed", "replicas"], settings, kept)}
+    settings, saved = ScaleSettings(engines=["lance"], switches=3, edits=2), SavedRows()
+    rows = {row["part"]: row for row in run_parts(["switches", "killed", "replicas"], settings, saved)}
     assert rows["switches"]["queries"] > 0
     assert (rows["switches"]["errors"], rows["switches"]["mixed"]) == (0, 0)
     assert rows["killed"]["lost"] == 0
     assert rows["killed"]["acknowledged"] >= 2
     assert rows["killed"]["same_answer"]
     assert rows["replicas"]["edits"] == 2
-    assert set(tables(kept.rows.values())) == {"switches", "killed", "replicas"}
+    assert set(tables(saved.rows.values())) == {"switches", "killed", "replicas"}
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -245,9 +245,9 @@ def test_the_script_refuses_what_it_cannot_do(script):
 
 
 def test_the_script_prints_what_is_there_already(script, tmp_path):
-    file, kept = tmp_path / "scale.json", KeptRows(tmp_path / "scale.json")
+    file, saved = tmp_path / "scale.json", SavedRows(tmp_path / "scale.json")
     row = engine_row("exact", 20_000, 1.0)
-    kept.keep("engines", row["name"], row)
+    saved.keep("engines", row["name"], row)
     words = ["engines", "--sizes", "20000", "--engines", "exact", "--out", str(file)]
     shown = script(main, *words)
     assert shown.exit_code == 0, shown.stderr

@@ -111,10 +111,10 @@ def test_events_are_measured_by_hand():
     study = measured([stream], [[belief(*one) for one in told]], [np.array([i]) for i in range(6)])
     assert study.right == pytest.approx(5 / 6)
     assert study.lost == pytest.approx(1 / 6)
-    assert (study.found_after, study.found_last) == (1, 1)
+    assert (study.recovered_after, study.recovered_last) == (1, 1)
     assert study.outside_lost == 0.5
     never = measured([stream], [[belief(9, 0)] * 11], [np.array([i]) for i in range(6)])
-    assert never.found_last == 4
+    assert never.recovered_last == 4
     assert never.outside_lost == 0
 
 
@@ -137,7 +137,7 @@ def test_a_study_has_all_tables(tmp_path):
 
 
 def test_tables_are_in_percent():
-    event = {"right": 0.5, "lost": 0.25, "found_after": 1.5, "found_last": 3, "outside_lost": None}
+    event = {"right": 0.5, "lost": 0.25, "recovered_after": 1.5, "recovered_last": 3, "outside_lost": None}
     drive = {"alone": 0.5, "online": 0.75, "verified": 0.8, "followed": 1.0, "lost": 0.125}
     change = {"fresh": [0.5, None, None, None], "changed": [0.25, None, None, None]}
     facts = [{"dataset": "made", "photos": 8, "drive": drive, "events": {"gap": event}, "change": change}]

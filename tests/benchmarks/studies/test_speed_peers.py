@@ -113,8 +113,8 @@ def test_faiss_words_are_unit_and_of_all_patches():
 def test_both_searches_give_the_exhaustive_answer():
     descriptors = l2(RNG.normal(size=(40, 12)).astype(np.float32))
     expected = np.argsort(-(descriptors @ descriptors.T), axis=1)[:, :10]
-    np.testing.assert_array_equal(peers.own_search(descriptors)(descriptors), expected)
-    np.testing.assert_array_equal(peers.own_search(descriptors)(descriptors[:1]), expected[:1])
+    np.testing.assert_array_equal(peers.tfa_search(descriptors)(descriptors), expected)
+    np.testing.assert_array_equal(peers.tfa_search(descriptors)(descriptors[:1]), expected[:1])
     faiss = pytest.importorskip("faiss")
     np.testing.assert_array_equal(peers.faiss_search(faiss, descriptors, 10)(descriptors), expected)
 
@@ -122,7 +122,7 @@ def test_both_searches_give_the_exhaustive_answer():
 def test_both_whitenings_give_the_same_products():
     decomposition = pytest.importorskip("sklearn.decomposition")
     rows = RNG.normal(size=(20, 60)).astype(np.float32)
-    own, other = peers.own_whitened(rows), peers.sklearn_whitened(decomposition, rows)
+    own, other = peers.tfa_whitened(rows), peers.sklearn_whitened(decomposition, rows)
     assert own.shape == other.shape == (20, 19)
     np.testing.assert_allclose(own @ own.T, other @ other.T, atol=1e-4)
 

@@ -12,8 +12,8 @@ from studies import verification as verification_study
 from studies.verification import (
     BUILT,
     VARIANTS,
-    Kept,
     Pair,
+    StoredPatch,
     Studied,
     Study,
     Variant,
@@ -165,11 +165,11 @@ def test_each_way_compares_its_own_candidates_and_matches_are_computed_once():
         "two": Variant(factor="", title="", candidates=2, measure=arrangements.without_geometry),
         "three": Variant(factor="", title="", candidates=3, measure=arrangements.without_geometry),
         "wide": Variant(factor="", title="", candidates=2, measure=arrangements.one_way),
-        "narrow": Variant(factor="", title="", candidates=1, kept=Kept(64)),
+        "narrow": Variant(factor="", title="", candidates=1, stored=StoredPatch(64)),
     }
 
-    def pair(kept, image):
-        compared.append((kept.dimensions, image))
+    def pair(stored, image):
+        compared.append((stored.dimensions, image))
         return pair_of(0, {7: 1}.get(image, 3))  # image 7 holds every patch of query 0
 
     found = answers(scores, pair, variants)
@@ -188,7 +188,7 @@ def test_as_built_the_candidates_are_those_of_rerank():
     counts = []
     for _ in range(20):
         scores, evidence = rng.normal(size=120), rng.gamma(1.0, 0.15, size=120)
-        found = answers(scores, lambda kept, image: image, variants)["built"]
+        found = answers(scores, lambda stored, image: image, variants)["built"]
         table = KnownEvidence(evidence[None])
         best = rerank(scores[None], 100, "auto", table)
         assert found == (best.indices[0, 0], (best.matches != UNVERIFIED).sum())
