@@ -1,12 +1,12 @@
 # Each of these does all the set-up on a fresh machine with Python 3.11+ and pip:
-#   make demo        renders a small town, maps it, recognises places in it
+#   make demo        maps sample photos of a town, recognizes places in it
 #   make check       everything a change must pass, as CI runs it
 #   make test        the tests alone
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 #   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
 #   make docs        the documentation as a site in build/site, every link of it followed
-#   make dist        a wheel and an sdist in dist/
+#   make dist        wheels and sdists of both distributions in dist/
 #   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
 PYTHON ?= python3
 VENV   ?= .venv
@@ -35,10 +35,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # The stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
 # Most modules are never imported: those that are get compiled then, all of them would take a minute now.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-$(VENV)/.installed: pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml
+$(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	-$(PIP) --upgrade 'pip>=25'
-	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
 	touch $@
 
 demo: $(VENV)/.installed
@@ -106,6 +106,7 @@ docs: $(VENV)/.installed
 
 dist: $(VENV)/.installed
 	$(BIN)/python -m hatchling build --directory dist
+	cd benchmarks && $(abspath $(BIN))/python -m hatchling build --directory $(abspath dist)
 
 clean:
 	rm -rf $(VENV) demo-out $(FAULTS_OUT) dist build

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfa.bench.scale import local_servers
-from tfa.bench.scale.local_servers import free_port
+from studies.scale import local_servers
+from studies.scale.local_servers import free_port
 from tfa.errors import MissingExtra
 
 __all__ = ["PostgresServer", "free_port"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.bench.scale.local_servers import MilvusServer
+from studies.scale.local_servers import MilvusServer
 
 
 def need_milvus_lite() -> None:

@@ -16,17 +16,21 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tfa"
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
+BENCHMARK = ROOT / "benchmarks"
+BENCHMARK_MODULES = sorted(BENCHMARK.rglob("*.py"))
 
 
 def name_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).as_posix()
+    return file.relative_to(PACKAGE if file.is_relative_to(PACKAGE) else BENCHMARK).as_posix()
 
 
 def test_the_top_holds_the_tour_and_the_public_names_alone():
     assert {file.stem for file in PACKAGE.glob("*.py")} == {"__init__", "__main__", "version", "errors", "pipeline"}
 
 
-@pytest.mark.parametrize("room", sorted({file.parent for file in MODULES}), ids=lambda room: room.name)
+@pytest.mark.parametrize(
+    "room", sorted({file.parent for file in (*MODULES, *BENCHMARK_MODULES)}), ids=lambda room: room.name
+)
 def test_every_room_has_a_sign_at_its_door(room):
     sign = ast.get_docstring(ast.parse((room / "__init__.py").read_text("utf-8")))
     assert sign is not None, f"{room.name}/__init__.py says neither what comes in nor what goes out"
@@ -36,7 +40,7 @@ def test_every_room_has_a_sign_at_its_door(room):
 def test_imports_are_absolute():
     relative = [
         f"{name_of(file)}:{node.lineno}"
-        for file in MODULES
+        for file in (*MODULES, *BENCHMARK_MODULES)
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom) and node.level
     ]

@@ -220,8 +220,8 @@ def test_the_readme_leads_with_what_the_records_say():
 
 
 def test_the_tables_of_the_judge_are_those_the_command_printed():
-    from tfa.bench.studies.judge import JudgeStudy
-    from tfa.bench.studies.judge import page as judge_page
+    from studies.judge import JudgeStudy
+    from studies.judge import page as judge_page
 
     studies = [JudgeStudy.from_dict(one) for one in json.loads(page("judge.json"))]
     assert judge_page(studies).strip() in page("judge-tables.md")
@@ -229,7 +229,7 @@ def test_the_tables_of_the_judge_are_those_the_command_printed():
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_the_tables_of_confidence_are_those_the_command_printed(verified):
-    from tfa.bench.studies.confidence import COLUMNS, LOOK_COLUMNS, ConfidenceStudy, in_words, look_rows, table_rows
+    from studies.confidence import COLUMNS, LOOK_COLUMNS, ConfidenceStudy, in_words, look_rows, table_rows
 
     study = ConfidenceStudy.from_dict(json.loads(page("confidence.json")))
     text = page("confidence.md")
@@ -242,7 +242,7 @@ def test_the_tables_of_confidence_are_those_the_command_printed(verified):
 
 @pytest.mark.parametrize("table", ["drive", "curve", "events", "change"])
 def test_the_tables_of_sequences_are_those_the_command_printed(table):
-    from tfa.bench.studies.sequences import TABLES, table_rows
+    from studies.sequences import TABLES, table_rows
 
     told = json.loads(page("sequences.json"))
     rows = table_rows(told, table)
@@ -255,7 +255,7 @@ def test_the_tables_of_sequences_are_those_the_command_printed(table):
 
 @pytest.mark.parametrize("part", ["engines", "switches", "killed", "replicas", "ray", "union", "reduction"])
 def test_the_tables_of_scale_are_those_the_command_printed(part):
-    from tfa.bench.scale.page import tables
+    from studies.scale.page import tables
 
     told = tables(json.loads(page("scale.json"))["rows"])
     shown = re.search(rf"<!-- scale: {part} -->\n(.*?)\n?<!-- end of {part} -->", page("scale.md"), re.DOTALL)

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.bench.figure_records import write_photos
-from tests.bench.synthetic_records import named, synthetic_record, synthetic_truth, written
+from tests.benchmarks.figure_records import write_photos
+from tests.benchmarks.synthetic_records import named, synthetic_record, synthetic_truth, written
 from tests.browser.conftest import PHONE
 from tests.browser.steps import drawing
 from tests.browser.test_access import CONTRASTS, UNNAMED
-from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
-from tfa.bench.explorer.page import UPLOT, write_explorer
+from tfa.evaluate.explorer import UPLOT, write_explorer
+from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.photos.positions import Position
 from tfa.report.html import ReportTable, TableRow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.datasets.trees import pictures
+from tests.benchmarks.datasets.trees import pictures
 from tests.cli.conftest import Run
-from tfa.bench.datasets.card import cards
+from tfa_bench.datasets.card import cards
 
 
 @pytest.fixture

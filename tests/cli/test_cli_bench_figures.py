@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.bench.figure_records import write_photos, write_town
+from tests.benchmarks.figure_records import write_photos, write_town
 
 pytestmark = pytest.mark.slow
 
@@ -23,11 +23,11 @@ def figures(run, monkeypatch, tmp_path):
 def given(monkeypatch):
     """What write_figures is called with; it is replaced."""
     calls = {}
-    fake = ModuleType("tfa.bench.figures.report")
+    fake = ModuleType("tfa_bench.figures.report")
     fake.write_figures = lambda results, out, **options: (
         calls.update(results=results, out=out, **options) or [out / "a.png", out / "report.html"]
     )
-    monkeypatch.setitem(sys.modules, "tfa.bench.figures.report", fake)
+    monkeypatch.setitem(sys.modules, "tfa_bench.figures.report", fake)
     return calls
 
 

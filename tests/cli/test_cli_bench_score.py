@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
+from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.slow

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
+from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tests.cli.conftest import Run
-from tfa.bench.tables.render import FORMATS
-from tfa.bench.tables.table_specs import LAYOUTS
-from tfa.cli.bench import table as verb
+from tfa_bench.cli import pages as verb
+from tfa_bench.tables.render import FORMATS
+from tfa_bench.tables.table_specs import LAYOUTS
 
 RIGHT, WRONG = ranking([0], 20), ranking([1], 20)
 

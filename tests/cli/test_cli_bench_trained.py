@@ -8,11 +8,11 @@ import json
 import pytest
 import torch
 
-from tests.bench.heads.trained.tiny import tensors_of
+from tests.benchmarks.heads.trained.tiny import tensors_of
 from tests.cli.conftest import write_drive
-from tfa.bench.provenance import ALGORITHM
-from tfa.bench.record_files import record_path
-from tfa.bench.records import Record
+from tfa_bench.provenance import ALGORITHM
+from tfa_bench.record_files import record_path
+from tfa_bench.records import Record
 
 PLACES = 6
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_becomes_a_record_and_a_row(run, fake_encoder, town, salad,
 
 
 def test_with_trained_heads_alone_no_other_encoder_is_loaded(run, town, salad, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfa.cli.bench.run.loaded_encoder", lambda *_: pytest.fail("was loaded"))
+    monkeypatch.setattr("tfa_bench.cli.run.loaded_encoder", lambda *_: pytest.fail("was loaded"))
     monkeypatch.setenv("TFA_CHECKPOINTS", str(salad.parent))
     done = run("bench", "run", "--dataset", f"town={town}", "--heads", "salad", "--out", tmp_path / "r", "--json")
     assert done.exit_code == 0, done.output

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.figure_records import write_photos, write_town
+from tests.benchmarks.figure_records import write_photos, write_town
 
 LISTED = {f"{place:02d}.png": [f"{place:02d}.png"] for place in range(14)}
 
@@ -130,7 +130,7 @@ def test_records_become_a_page(run, tmp_path, monkeypatch):
 
 def test_many_photos_lie_in_a_folder_beside_the_page(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tfa.bench.explorer.photos.INSIDE", 10)
+    monkeypatch.setattr("tfa.evaluate.explorer.INSIDE", 10)
     _, truth = write_town(Path("results"))
     write_photos(Path("photos"), truth)
     Path("page_files").mkdir()

@@ -1,16 +1,13 @@
-"""`tfa serve` and `tfa bench serve` apart from what they call."""
+"""`tfa serve` apart from what it calls."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from tfa.base.config import EncoderOptions
-from tfa.bench.load_test import run as serving
-from tfa.bench.load_test.run import Latency, ServingBenchmark
 from tfa.cli import serve as verb
 from tfa.service import app
 from tfa.service import server as running
@@ -113,37 +110,6 @@ def test_what_is_no_size_is_told(run, started, text):
     result = run("serve", "town.tfa", "--max-upload", text)
     assert result.exit_code == 2
     assert "is not a valid size" in result.stderr
-
-
-def benchmark(lost):
-    latency = Latency(10, 1.5, 2.5)
-    return ServingBenchmark(
-        images=5, encoder="e", clients=1, editors=1, threads=1, seconds=2.0, bare=latency, alone=latency,
-        queries=latency, edits=latency, errors=[], added=3, removed=1, lost=lost, machine="m",
-    )  # fmt: skip
-
-
-def test_bench_serve_prints_a_table_or_json(run, monkeypatch):
-    asked = {}
-
-    def measured(**given):
-        asked.update(given)
-        return benchmark([])
-
-    monkeypatch.setattr(serving, "run_serving_benchmark", measured)
-    result = run("bench", "serve", "--seconds", 2, "--clients", 3)
-    assert result.exit_code == 0, result.stderr
-    assert "after kill -9 and restart: 3 additions, 1 removals accepted, every one is there" in result.stdout
-    assert (asked["seconds"], asked["clients"], asked["editors"], asked["images"]) == (2.0, 3, 2, 200)
-    told = json.loads(run("bench", "serve", "--json").stdout)
-    assert (told["passed"], told["queries"]["p99"], told["queries_per_second"]) == (True, 2.5, 5.0)
-
-
-def test_bench_serve_fails_if_an_edit_is_lost(run, monkeypatch):
-    monkeypatch.setattr(serving, "run_serving_benchmark", lambda **_: benchmark(["image 2 was added and is gone"]))
-    result = run("bench", "serve")
-    assert result.exit_code == 1
-    assert "image 2 was added and is gone" in result.stdout
 
 
 def test_ctrl_c_is_the_usual_end(run, started, monkeypatch):

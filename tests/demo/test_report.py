@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfa.demo.report import MatchPicture, write_demo_report
+from tfa.demo.pictures import MatchPicture, write_demo_report
 from tfa.errors import TfaError
 from tfa.report.html import Decision, TableRow
 

@@ -89,3 +89,22 @@ def test_an_sdist_holds_what_its_tests_need(built):
 def test_the_citation_is_of_this_version():
     cited = (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.findall(r"^version: (.*)$", cited, re.MULTILINE) == [__version__]
+
+
+def test_the_benchmark_is_a_distribution_of_the_same_version(tmp_path):
+    pytest.importorskip("hatchling", reason="hatchling is not installed (pip install -e '.[dev]')")
+    folder = ROOT / "benchmarks"
+    settings = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (settings["version"], settings["license"]) == (__version__, "Apache-2.0")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=folder, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    about = f"tfa_bench-{__version__}.dist-info"
+    assert {name.split("/")[0] for name in held} == {"tfa_bench", about}
+    assert f"{about}/licenses/LICENSE" in held
+    package = {
+        file.relative_to(folder / "src").as_posix() for file in tracked_files() if folder / "src" in file.parents
+    }
+    assert sorted(package - held) == []

@@ -16,17 +16,18 @@ from tests.dependencies.audit import Audit, pins
 from tfa.version import __version__
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-PLUGINS = [tomllib.loads(path.read_text("utf-8"))["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+_FILES = ["pyproject.toml", "benchmarks/pyproject.toml", "plugins/*/pyproject.toml"]
+PROJECTS = [
+    tomllib.loads(path.read_text("utf-8"))["project"] for pattern in _FILES for path in sorted(ROOT.glob(pattern))
+]
 INSTALLER = "pip"  # what installs by the pins is not installed by them
 PINNED = {canonicalize_name(name): version for name, version in pins().items()}
 
 
 def direct() -> list[Requirement]:
-    extras = PROJECT["optional-dependencies"].values()
-    plugins = [one for plugin in PLUGINS for one in plugin["dependencies"]]
-    asked = map(Requirement, [*PROJECT["dependencies"], *(one for extra in extras for one in extra), *plugins])
-    return [one for one in asked if one.name != PROJECT["name"]]
+    lists = [[project["dependencies"], *project.get("optional-dependencies", {}).values()] for project in PROJECTS]
+    needed = [Requirement(one) for extras in lists for extra in extras for one in extra]
+    return [one for one in needed if one.name not in {project["name"] for project in PROJECTS}]
 
 
 def reached() -> dict[str, str]:
@@ -49,9 +50,9 @@ def reached() -> dict[str, str]:
     return versions
 
 
-def test_plugins_have_the_version_of_the_project():
-    assert [plugin["name"] for plugin in PLUGINS] == ["tfa-milvus", "tfa-qdrant"]
-    assert {plugin["version"] for plugin in PLUGINS} == {__version__}
+def test_distributions_have_one_version():
+    assert [project["name"] for project in PROJECTS] == ["tfa-vpr", "tfa-bench", "tfa-milvus", "tfa-qdrant"]
+    assert {project["version"] for project in PROJECTS[1:]} == {__version__}
 
 
 def test_every_direct_dependency_is_pinned_to_a_version_it_allows():

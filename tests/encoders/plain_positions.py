@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tests.bench.heads.trained.plain_layers import cubic
+from tests.benchmarks.heads.trained.plain_layers import cubic
 
 A = -0.75  # of the cubic without antialias
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tfa.base.files import write_tensors
-from tfa.demo.countryside import outside_photos
-from tfa.demo.town import render_town
 from tfa.encoders import find_encoder_card
 from tfa.encoders.weight_names import expected_shapes
+from town.countryside import outside_photos
+from town.traverses import render_town
 
 
 @pytest.fixture(scope="session")

@@ -181,9 +181,3 @@ def test_a_broken_photo_among_good_ones(run, town, work, random_weights):
     done = run("build", photos, *options, "--skip-bad")
     assert "torn.jpg" in done.stdout + done.stderr
     assert json.loads(run("info", work / "mixed.tfa", "--json").stdout)["images"] == 5
-
-
-def test_bench_fit_prints_a_ratio(run):
-    result = json.loads(run("bench", "fit", "--images", 24, "--patches", 20, "--channels", 16, "--json").stdout)
-    assert len(result["parts"]) == 4
-    assert result["ratio"] > 0

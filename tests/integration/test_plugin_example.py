@@ -14,10 +14,6 @@ from typer.testing import CliRunner
 
 from tests.fakes import random_image
 from tfa.base.entry_points import load_plugin, plugin_names
-from tfa.bench.datasets.load import layout_names, layout_of
-from tfa.bench.heads.catalogue import head_card, names
-from tfa.bench.record_files import find_records
-from tfa.bench.records import Record
 from tfa.cli.app import app
 from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.plugins import list_plugin_encoders
@@ -25,6 +21,10 @@ from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.search.store_contract import StoreContract
+from tfa_bench.datasets.load import layout_names, load_layout
+from tfa_bench.heads.catalogue import head_card, names
+from tfa_bench.record_files import find_records
+from tfa_bench.records import Record
 
 pytestmark = pytest.mark.slow
 
@@ -157,12 +157,12 @@ def test_a_broken_distribution_is_named(tmp_path, monkeypatch):
     ):
         head_card("torn")
     with pytest.raises(BadPlugin, match=r"layout 'odd' of broken 1\.0 has no function load"):
-        layout_of("odd")
+        load_layout("odd")
 
 
 @pytest.mark.parametrize(
     ("entry", "told"),
-    [("json:loads", "must be a HeadCard of that name"), ("tfa.bench.heads.peers.ria:CARDS", "must be a HeadCard")],
+    [("json:loads", "must be a HeadCard of that name"), ("tfa_bench.heads.peers.ria:CARDS", "must be a HeadCard")],
 )
 def test_a_head_that_is_no_head_is_refused(tmp_path, monkeypatch, entry, told):
     write_distribution(tmp_path, "wrong", {"tfa.heads": {"odd": entry}})

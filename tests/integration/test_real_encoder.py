@@ -11,16 +11,16 @@ import pytest
 
 import tfa
 from tfa.base.config import MapSpec
-from tfa.bench.heads.contract import Photos
-from tfa.bench.heads.own_heads import RetrieverHead
-from tfa.bench.heads.spectral import CONTROLS, under_control
-from tfa.bench.rank import mean_recall
-from tfa.demo.run import SHOWN_QUERIES, run_demo
+from tfa.demo.run import SHOWN, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
 from tfa.exports import compile_map, query_vectors, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
+from tfa_bench.heads.contract import Photos
+from tfa_bench.heads.spectral import CONTROLS, under_control
+from tfa_bench.heads.tfa_heads import RetrieverHead
+from tfa_bench.rank import mean_recall
 
 pytestmark = pytest.mark.encoder
 
@@ -50,7 +50,7 @@ def test_the_demo_writes_what_it_says(demo):
         assert name in text
     kept = json.loads((demo.out / "result.json").read_text())["recall"]
     assert kept["judged map"]["R@1"] == demo.recalls["judged map"][0]
-    assert set(demo.recalls) == set(SHOWN_QUERIES)
+    assert set(demo.recalls) == set(SHOWN)
     for values in demo.recalls.values():
         assert 0 <= values[0] <= values[1] <= 1
     assert demo.recalls["judged map"][1] >= 0.5  # far above the chance of 5 in 24

@@ -86,7 +86,7 @@ class Asker(threading.Thread):
         return later()[0]
 
 
-@pytest.mark.parametrize("kind", ["postgres"])  # LanceDB: tests/bench/test_scale.py, thirty switches: tfa bench scale
+@pytest.mark.parametrize("kind", ["postgres"])  # LanceDB: tests/benchmarks/test_scale.py
 def test_versions_switch_under_those_who_ask_and_no_answer_is_mixed_or_old(kind, request, tmp_path):
     url = f"{place_of(kind, request)}/{new_name()}"
     towns = {"first": town_of(tmp_path / "first", PLACES), "second": town_of(tmp_path / "second", PLACES - 3)}

@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
+from studies.speed.synthetic import DECISIONS, EVIDENCE
 from tests.maps.conftest import reopened
 from tfa.base.config import HeadSpec
-from tfa.bench.speed.synthetic_states import DECISIONS, EVIDENCE
 from tfa.maps.folder import writer
 from tfa.maps.records import ImageRecord
 from tfa.maps.space_terms import rebuild_rows

@@ -5,12 +5,11 @@ import os
 import numpy as np
 import pytest
 
+from studies.speed.synthetic import SyntheticEncoder, synthetic_head, synthetic_state
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
-from tfa.bench.speed.synthetic_maps import synthetic_head
-from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb

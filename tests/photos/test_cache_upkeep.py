@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from studies.scale.engines import MadeUpPlaces
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.files import cache_folder
-from tfa.bench.scale.made_up_places import MadeUpPlaces
 from tfa.cli.app import app
 from tfa.errors import BadSpec
 from tfa.maps.building.work_folder import WorkFolder

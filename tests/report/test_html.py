@@ -11,7 +11,7 @@ from PIL import Image
 from tfa.errors import TfaError
 from tfa.report.html import Decision, ReportTable, embed_photo, render_template
 
-REPORTS = {"tfa.report": "map.html", "tfa.bench.figures": "figures.html", "tfa.demo": "demo.html"}
+REPORTS = {"tfa.report": "map.html", "tfa_bench.figures": "figures.html", "tfa.demo": "demo.html"}
 SHARED = {"base.html", "macros.html", "style.css"}
 
 

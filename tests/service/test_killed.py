@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from studies import serve as serving
+from studies.serve import Child, NotServing, synthetic_photo
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
 from tfa.base.config import EncoderOptions
-from tfa.bench.load_test import run as serving
-from tfa.bench.load_test.child import Child, NotServing
-from tfa.bench.load_test.clients import synthetic_photo
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder
-from tfa.demo.town import render_town
+from town.traverses import render_town
 
 REFERENCES, QUERIES = 16, 10
 
@@ -55,7 +55,6 @@ def newcomer(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     shutil.copytree(drawn, work)
     monkeypatch.chdir(work)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    import tfa.bench.run
     import tfa.maps.base_map
     import tfa.maps.place_map  # noqa: F401
 

@@ -19,7 +19,7 @@ from tfa.cli.app import app
 ROOT = Path(__file__).parents[2]
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 # Commands of the README that other tests run: on fresh clones, in an empty environment, by the fault campaign.
-ELSEWHERE = {"make demo", "make check", "pip install -c constraints.txt ."}
+ELSEWHERE = {"make demo", "make check", "pip install -c constraints.txt . ./benchmarks"}
 PORT = "8000"
 ADDRESS = f"http://127.0.0.1:{PORT}"
 

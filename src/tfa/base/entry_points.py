@@ -1,5 +1,5 @@
-"""Plugins of other distributions: objects by name, under the entry points `tfa.encoders`, `tfa.heads`, `tfa.layouts`
-and `tfa.stores`.
+"""Plugins of other distributions: objects by name, under the entry points `tfa.encoders`, `tfa.heads`, `tfa.layouts`,
+`tfa.stores`, `tfa.commands` and `tfa.weights`.
 
     [project.entry-points."tfa.heads"]
     brightness = "my_package.heads:BRIGHTNESS"
@@ -15,7 +15,7 @@ from typing import Any
 
 from tfa.errors import BadPlugin
 
-_GROUPS = ("tfa.encoders", "tfa.heads", "tfa.layouts", "tfa.stores")
+_GROUPS = ("tfa.commands", "tfa.encoders", "tfa.heads", "tfa.layouts", "tfa.stores", "tfa.weights")
 
 
 def plugin_names(group: str, taken: Collection[str] = ()) -> list[str]:
@@ -40,6 +40,12 @@ def load_plugin(group: str, name: str, taken: Collection[str] = ()) -> Any | Non
 def plugin_source(group: str, name: str) -> str:
     """The distribution that brings a name, and its version."""
     return _describe_source(_plugins(group, ())[name])
+
+
+def plugin_summary(group: str, name: str) -> str:
+    """Read what the distribution of a plugin says of itself, in one line."""
+    dist = _plugins(group, ())[name].dist
+    return "" if dist is None else str(dist.metadata["Summary"] or "")
 
 
 def _describe_source(entry: EntryPoint) -> str:

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 from tfa.base.printable import make_lines_printable, make_printable
 from tfa.cli import add_remove_refit as edit
 from tfa.cli import (
-    bench,
     build,
     cache,
     calibrate,
@@ -37,6 +36,7 @@ from tfa.cli import (
     streams,
     tiles,
 )
+from tfa.cli.commands import PluginCommands, plugin_commands
 from tfa.cli.console import console, examples, show_error
 from tfa.cli.settings import Settings
 from tfa.errors import TfaError, from_os_error
@@ -47,6 +47,15 @@ INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
 class Shell(TyperGroup):
     """Turns whatever a verb raises into one readable block and an exit code."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for command in plugin_commands(taken=self.commands):
+            self.add_command(command)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, PluginCommands) else command, rest
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # --debug is an option of tfa itself, but people add it at the end of the command that failed.
@@ -255,7 +264,6 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
 for verb, shown in VERBS.items():
     app.command(verb.__name__.removesuffix("_command"), epilog=examples(*shown))(verb)
 app.add_typer(encoders.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
-bench.register(app)
 
 
 def main() -> None:

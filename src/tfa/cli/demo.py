@@ -1,4 +1,4 @@
-"""`tfa demo`: a small rendered town, a map of it, and how well it is recognised in other light."""
+"""`tfa demo`: photos of a small town, a map of it, and its recall in other light."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfa.cli.console import print_text, wants_progress
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures, the map and the report.")] = Path("demo-out"),
-    references: Annotated[int, typer.Option(min=2, help="Photos of the first traverse: the map.")] = 90,
-    queries: Annotated[int, typer.Option(min=1, help="Photos of the second traverse: the questions.")] = 45,
+    references: Annotated[int, typer.Option(min=2, max=90, help="Photos of the first drive: the map.")] = 90,
+    queries: Annotated[int, typer.Option(min=1, max=45, help="Photos of the second drive: the queries.")] = 45,
     quiet: options.Quiet = False,
 ) -> None:
-    """Render a town, build a map of it and query it: the whole path in a few minutes."""
+    """Build a map of sample photos and query it: the whole path in a few minutes."""
     options.check_writable(out)
 
     from tfa.demo.run import run_demo

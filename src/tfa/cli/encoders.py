@@ -78,21 +78,20 @@ def weights_of_encoders() -> None:
     """Get the weights of encoders."""  # a group of one verb is a group only if it has a callback
 
 
-@weights.command(
-    epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14", "tfa weights get mobilesam")
-)
+@weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
 def get(
     name: Annotated[
         str,
-        typer.Argument(help="An encoder of [bold]tfa encoders[/bold], or mobilesam, for the head segvlad-mobilesam."),
+        typer.Argument(help="An encoder of [bold]tfa encoders[/bold], or mobilesam if tfa-bench is installed."),
     ],
     quiet: options.Quiet = False,
 ) -> None:
     """Fetch the weights of an encoder once, so that later work needs no network."""
-    from tfa.bench.heads.peers import mobile_sam
+    from tfa.base.entry_points import load_plugin
 
-    if name == mobile_sam.NAME:
-        say(f"weights of {name}: {mobile_sam.get_mobile_sam(wants_progress(quiet))}")
+    fetch = load_plugin("tfa.weights", name)  # weights that are not an encoder's, such as a segmenter's
+    if fetch is not None:
+        say(f"weights of {name}: {fetch(wants_progress(quiet))}")
         return
 
     from tfa.encoders.encoder_name import parse_encoder

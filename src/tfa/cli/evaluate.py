@@ -13,9 +13,8 @@ from tfa.cli import options
 from tfa.cli.console import console, delivered, format_count, note, open_table, say, show_notes
 
 if TYPE_CHECKING:
-    from tfa.bench.evaluation.judgement import Judgement, Run
-    from tfa.bench.evaluation.numbers import RunNumbers
-    from tfa.bench.evaluation.of_map import MapEvaluation
+    from tfa.evaluate.judgement import Judgement, Run, RunScores
+    from tfa.evaluate.map_evaluation import MapEvaluation
 
 _FOLDED = ("query", "answer", "a true image")
 
@@ -93,32 +92,32 @@ def evaluate(
 
     A query that cannot be read, or whose place the ground truth does not name, is left out and reported.
     """
-    from tfa.bench.evaluation import saved
-    from tfa.bench.evaluation.of_map import evaluate_map, heads_of
-    from tfa.bench.evaluation.truth import check_truth, read_truth
     from tfa.cli.query import expanded
+    from tfa.evaluate import map_evaluation
+    from tfa.evaluate.ground_truth import check_ground_truth, read_ground_truth
+    from tfa.evaluate.map_evaluation import choose_heads, evaluate_map
 
-    check_truth(ground_truth, radius)
+    check_ground_truth(ground_truth, radius)
     for file in (html, out):
         if file is not None:
             options.check_writable(file)
     options.check_folder(map, "evaluate")
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
-    heads_of(place_map, calibration or ())
+    choose_heads(place_map, calibration or ())
     photos = expanded(queries)
     root = queries[0] if len(queries) == 1 and queries[0].is_dir() else None
-    known = read_truth(ground_truth, photos, root, place_map.images, radius, utm)
+    known = read_ground_truth(ground_truth, photos, root, place_map.images, radius, utm)
     evaluation = evaluate_map(
         place_map, photos, known, heads=calibration or (), k=k, lines=html is not None,
         skip_unanswerable=skip_unanswerable, progress=progress,
     )  # fmt: skip
-    judgement = saved.set_beside(evaluation, against) if against is not None else evaluation.judgement
+    judgement = map_evaluation.compare_with_file(evaluation, against) if against is not None else evaluation.judgement
     _report_left_out(evaluation)
     if html is not None:  # before anything is printed: whoever reads that may leave
         write_page(html, evaluation, judgement, progress=progress)
         note(f"failure explorer: {html}")
     beside = judgement.runs[len(evaluation.judgement.runs) :]
-    if not delivered(saved.to_dict(evaluation, worst, beside), out=out, json=json):
+    if not delivered(map_evaluation.to_dict(evaluation, worst, beside), out=out, json=json):
         show_evaluation(evaluation, judgement, worst)
 
 
@@ -133,21 +132,21 @@ def _report_left_out(evaluation: MapEvaluation) -> None:
 
 def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     """One row for each head, then the worst mistakes of the one that answers."""
-    from tfa.bench.evaluation.numbers import change_of, numbers_of
-    from tfa.bench.evaluation.summary import facts_of, metres_row, row_of
+    from tfa.evaluate.explorer import describe_judgement, distance_row, score_row
+    from tfa.evaluate.judgement import compare_runs, score_run
 
     say(judgement.title, style="bold")
-    for fact in facts_of(judgement):
+    for fact in describe_judgement(judgement):
         say(fact)
-    numbers = {run.name: numbers_of(judgement, run) for run in judgement.runs}
-    rows = [row_of(run, numbers[run.name], run.name == evaluation.active) for run in judgement.runs]
+    numbers = {run.name: score_run(judgement, run) for run in judgement.runs}
+    rows = [score_row(run, numbers[run.name], run.name == evaluation.active) for run in judgement.runs]
     _show_rows(rows)
     say(
         "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
     )
     distances = [(run, metres) for run in judgement.runs if (metres := numbers[run.name].metres) is not None]
     if distances:
-        _show_rows([metres_row(run, metres) for run, metres in distances])
+        _show_rows([distance_row(run, metres) for run, metres in distances])
         if any(metres.placed for _, metres in distances):
             some = any(metres.placed < metres.queries for _, metres in distances)
             say(
@@ -159,7 +158,7 @@ def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int)
             say("in metres, of the best answers; no query has a place, for nothing was verified")
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:
-        change = change_of(judgement.runs[chosen], other)
+        change = compare_runs(judgement.runs[chosen], other)
         mean, low, high = (
             100 * value for value in (change.difference.mean, change.difference.low, change.difference.high)
         )
@@ -178,8 +177,8 @@ def _show_rows(rows: Sequence[Mapping[str, str]]) -> None:
     console().print(table)
 
 
-def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: int) -> None:
-    from tfa.bench.evaluation.summary import short_names
+def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: int) -> None:
+    from tfa.evaluate.explorer import short_names
 
     asked = [query.query for query in judgement.queries]
     lists = [list(judgement.images), asked]
@@ -213,10 +212,9 @@ def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:
 
 
 def write_page(path: Path, evaluation: MapEvaluation, judgement: Judgement, *, progress: bool) -> None:
-    from tfa.bench.evaluation.numbers import numbers_of
-    from tfa.bench.evaluation.summary import facts_of, table_of
-    from tfa.bench.explorer.page import write_explorer
+    from tfa.evaluate.explorer import describe_judgement, score_table, write_explorer
+    from tfa.evaluate.judgement import score_run
 
-    table = table_of([(run, numbers_of(judgement, run)) for run in judgement.runs])
-    facts = [*facts_of(judgement), *evaluation.notes]
+    table = score_table([(run, score_run(judgement, run)) for run in judgement.runs])
+    facts = [*describe_judgement(judgement), *evaluation.notes]
     write_explorer(path, judgement, table, facts, shown=shown_run(evaluation, judgement), progress=progress)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfa.cli.commands import PluginCommands
 from tfa.errors import BadSpec
 
 FILE_NAME = "tfa.toml"
@@ -90,6 +91,9 @@ class Settings:
             )
         made: dict[str, Any] = {}
         for verb, command in group.commands.items():
+            named = verb in table or verb == context.invoked_subcommand
+            if isinstance(command, PluginCommands) and not (command.installed and named):
+                continue  # looking at its options would import it
             own = table.get(verb, {})
             if hasattr(command, "commands"):
                 made[verb] = self.defaults(command, context, own, f"{where}{verb}.")

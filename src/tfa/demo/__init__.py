@@ -1,4 +1,4 @@
-"""A drawn town, mapped and recognised: the data of `tfa demo` and of the integration tests.
+"""A small town, mapped and recognized: the data and the program of `tfa demo`.
 
-In: a seed. Out: photos, positions, a map and a page.
+In: sample photos of two drives. Out: a map, its recall, pictures and a page.
 """

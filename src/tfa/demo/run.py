@@ -1,44 +1,49 @@
-"""The demo: render a town, map its first traverse, recognise the second, and say how well that went."""
+"""The demo: map the first drive through a town, recognize the second, and report the recall."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tfa import pipeline
+from tfa.base.backend import backend_for
 from tfa.base.config import MapSpec
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.heads.catalogue import head_card
-from tfa.bench.heads.contract import Calibratable, Fitted, Photos, Shared
-from tfa.bench.heads.own_heads import RetrieverHead
-from tfa.bench.rank import mean_recall
-from tfa.demo.match_pictures import draw_match_pictures
-from tfa.demo.report import write_demo_report
-from tfa.demo.town import Town, render_town
+from tfa.base.tokens import Tokens
+from tfa.demo.pictures import draw_match_pictures, write_demo_report
+from tfa.demo.sample import SampleTown, copy_sample_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from tfa.errors import FewPhotos
+from tfa.evaluate.metrics import recall_at
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 from tfa.maps import Answer, PlaceMap
-from tfa.method.head import Head
+from tfa.method.controllers.decisions import Decisions
+from tfa.method.head import Head, assemble
+from tfa.method.residuals import HARD
 from tfa.method.second_order_head import SecondOrderHead
+from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.photos.find_positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow
+from tfa.search.gallery import top_k
+from tfa.verification.patch_store import prepare_photo_evidence
 
 _KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others
-# What is compared: head of the benchmark, and what it has seen beside the references.
-SHOWN_QUERIES = {
-    "AnyLoc's head (hard VLAD, cosine)": "anyloc",
-    "TFA, the paper's head": "tfa",
-    "judged map": "judged",
-    "judged map, verified": "judged-v",
-    "judged map, calibrated": f"judged-c{TARGET}",
-    "judged map, calibrated, verified": f"judged-c{TARGET}-v",
-}
-MONTAGE_QUERIES = 12
+# Rows of the table: a plain head, the paper's, and the map that `tfa build` makes.
+_HARD_VLAD, PAPER = "hard VLAD, cosine", "TFA, the paper's head"
+JUDGED, _CALIBRATED = "judged map", "judged map, calibrated"
+SHOWN = (_HARD_VLAD, PAPER, JUDGED, f"{JUDGED}, verified", _CALIBRATED, f"{_CALIBRATED}, verified")
+_MONTAGE_QUERIES = 12
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,14 @@ class DemoResult:
     references: int
     queries: int  # that recall is of
     target: int  # photos that calibrate, before them
-    recalls: Mapping[str, list[float]]  # method → recall at KS, as shares
+    recalls: Mapping[str, list[float]]  # method → recall at _KS, as shares
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
         width = max(len(method) for method in self.recalls)
         lines = [
-            f"{self.queries} queries against {self.references} references, mean of three constructions; calibrated by "
-            f"{self.target} photos before them",
+            f"{self.queries} queries against {self.references} references; calibrated by {self.target} photos before "
+            "them; mean of three constructions unless verified",
             "",
         ]
         lines.append(" " * width + "".join(f"{f'R@{k}':>8}" for k in _KS))
@@ -88,58 +93,98 @@ def run_demo(
     *,
     references: int = 90,
     queries: int = 45,
-    size: tuple[int, int] = (480, 360),
     encoder: Encoder | None = None,
     progress: bool | Progress | None = None,
 ) -> DemoResult:
-    """Render, map, query, compare.
+    """Copy the photos, map, query, compare.
 
     Writes the photos, `town.tfa`, `montage.png`, pictures of matches, `report.html` and `result.json`.
     """
     out, progress = Path(out), as_progress(progress)
-    town = render_town(out / "town", references=references, queries=queries, size=size, progress=progress)
+    town = copy_sample_town(out / "town", references=references, queries=queries)
     encoder = encoder or load_encoder(DEFAULT_ENCODER, progress=progress)
     database = encode(town.references, encoder, progress=progress)
     encoded = encode(town.queries, encoder, progress=progress)
-    rows = [[town.reference_files.index(name) for name in town.positives[path.name]] for path in encoded.paths]
-    count = min(TARGET, len(rows) // 2)
-    photos, shared = Photos(encoded.tokens), Shared(progress=progress)
-    target, asked = photos.select(slice(0, count)), photos.select(slice(count, None))
-    heads = {name: _fitted(card, Photos(database.tokens), target, shared) for name, card in SHOWN_QUERIES.items()}
-    recalls = {name: mean_recall(made, asked, rows[count:], _KS) for name, made in heads.items()}
+    count = min(TARGET, len(encoded.paths) // 2)
+    later = encoded.tokens.select(slice(count, None))
+    positives = [
+        [town.reference_files.index(name) for name in town.positives[path.name]] for path in encoded.paths[count:]
+    ]
 
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
     where = dict(zip(database.paths, places, strict=True))
-    judged = heads["judged map"]
-    assert isinstance(judged, RetrieverHead)
-    head = judged.retriever
-    assert isinstance(head, (Head, SecondOrderHead))
-    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
+    judged = pipeline.fit_judged(database.tokens, progress=progress)
+    place_map = PlaceMap.from_head(judged, database, encoder, where, map_spec=MapSpec(), progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
+    # A second map, so that the saved one answers as it was built.
+    calibrated = PlaceMap.from_head(judged, database, encoder, where, map_spec=MapSpec(), progress=progress)
+    if count:
+        with _few_photos_allowed():
+            calibrated.calibrate(encoded.paths[:count], progress=progress)
+    paper = pipeline.fit(database.tokens, progress=progress)
+    target = encoded.tokens.select(slice(0, count))
+    recalls = {
+        _HARD_VLAD: _head_recall(_plain_head(paper), later, positives),
+        PAPER: _head_recall(paper, later, positives),
+        JUDGED: _head_recall(judged, later, positives),
+        f"{JUDGED}, verified": _map_recall(place_map, later, positives),
+        _CALIBRATED: _head_recall(_calibrate(judged, target, place_map), later, positives),
+        f"{_CALIBRATED}, verified": _map_recall(calibrated, later, positives),
+    }
     facts = place_map.info()
     reasons = {"head": facts["reasons"]["judge"], "verification": (facts["verification"] or {}).get("reason", "none")}
-    result = DemoResult(out, references, len(asked), count, recalls, reasons)
+    result = DemoResult(out, len(database.paths), len(later), count, recalls, reasons)
     _draw(out, town, place_map, result, encoded)
     (out / "result.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _fitted(name: str, database: Photos, target: Photos, shared: Shared) -> Fitted:
-    """A head of the benchmark on the references, calibrated by the target photos if it calibrates."""
-    card = head_card(name)
-    fitted = card.fit(database, shared)
-    if not card.plan.calibrates:
-        return fitted
-    assert isinstance(fitted, Calibratable)
-    return fitted.calibrate(target)
+def _plain_head(head: Head) -> Head:
+    """Hard assignment, cosine scores, no global token: VLAD as AnyLoc uses it, with this head's vocabularies."""
+    assert isinstance(head.decisions, Decisions)
+    decisions = dataclasses.replace(head.decisions, assignment=HARD, carrier="original", admit_cls=False)
+    return assemble(head, decisions, head.evidence, backend_for("cpu"))
 
 
-def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encoded: EncodedImages) -> None:
+def _calibrate(head: Head | SecondOrderHead, target: Tokens, place_map: PlaceMap) -> Head | SecondOrderHead:
+    """The head for the second drive; a drive too short to calibrate leaves it as it is."""
+    if not len(target):
+        return head
+    compact = place_map.state.compact
+    evidence = None if compact is None else prepare_photo_evidence(compact, target)
+    with _few_photos_allowed():
+        if isinstance(head, Head):
+            return pipeline.calibrate(head, target)
+        return pipeline.calibrate_judged(head, target, evidence)
+
+
+@contextmanager
+def _few_photos_allowed() -> Iterator[None]:
+    """A short demo calibrates with few photos, which is no news to its user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewPhotos)
+        yield
+
+
+def _head_recall(head: Head | SecondOrderHead, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:
+    """Mean over the three constructions."""
+    ranked = [top_k(head.scores(queries, construction), max(_KS))[0] for construction in CONSTRUCTIONS]
+    return np.mean([recall_at(rows, positives, _KS) for rows in ranked], axis=0).tolist()
+
+
+def _map_recall(place_map: PlaceMap, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:
+    """Recall of a map's answers, verified if the map decided so."""
+    answers = place_map.query_tokens(queries, max(_KS))
+    ranked = np.array([[hit.id for hit in hits] for hits in answers])  # ids of a new map are rows
+    return recall_at(ranked, positives, _KS)
+
+
+def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, encoded: EncodedImages) -> None:
     answered = zip(encoded.paths, place_map.query_tokens(encoded.tokens, k=4), strict=True)
     # Of the photos that recall is of: the first of the drive calibrated other heads.
     answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered][result.target :]
-    step = max(len(answers) // MONTAGE_QUERIES, 1)
-    draw_montage([_montage_row(answer, town) for answer in answers[::step][:MONTAGE_QUERIES]], out / "montage.png")
+    step = max(len(answers) // _MONTAGE_QUERIES, 1)
+    draw_montage([_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]], out / "montage.png")
     facts = place_map.info()
     decided, verification = facts["decisions"], facts["verification"]
     decisions = [Decision("The head", decided["carrier"], result.reasons["head"])]
@@ -151,7 +196,8 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encode
         title="TFA demo: a town seen twice",
         intro=[
             f"{result.references} reference photos of a rendered town on a clear day, {result.queries} queries from a "
-            "second drive in other light and weather. Recall is the mean over three constructions.",
+            "second drive in other light and weather. Recall is the mean over three constructions unless answers are "
+            "verified.",
             f"The references alone made every decision, but in the calibrated rows: there {result.target} photos of "
             "the second drive, its first ones, without labels, decided too. Nothing was trained.",
         ],
@@ -169,7 +215,7 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encode
     )
 
 
-def _montage_row(answer: Answer, town: Town) -> MontageRow:
+def _montage_row(answer: Answer, town: SampleTown) -> MontageRow:
     right = set(town.positives[Path(answer.query).name])
     tiles = [
         MontageTile(

@@ -4,8 +4,9 @@
     interval = share ± 1.645 √(τ² + Σ c (1 − c) / n²), within 0 and 1
 
 τ is how far mean confidence and recall of a dataset lie apart that the constants were not fitted on (root mean square
-over eight datasets, `tfa bench confidence`); the sum is the chance of n answers of confidence c. Nine in ten such
-intervals should hold the recall. Photos that are unlike each other say more about what comes than a few in a row.
+over eight datasets, `benchmarks/studies/confidence.py`); the sum is the chance of n answers of confidence c. Nine in
+ten such intervals should hold the recall. Photos that are unlike each other say more about what comes than a few in a
+row.
 """
 
 from __future__ import annotations

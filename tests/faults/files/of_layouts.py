@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.datasets.trees import pictures, python2_pairs, ragged, save_objects, with_npy_header
+from tests.benchmarks.datasets.trees import pictures, python2_pairs, ragged, save_objects, with_npy_header
 from tests.faults.files.targets import PLAIN_JSON, Target, files_below
-from tfa.bench.datasets.load import Reading, card_for, check_files, plan_reading
+from tfa_bench.datasets.load import Reading, card_for, check_files, plan_reading
 
 NAMES = [f"{number}.png" for number in range(4)]
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.judged_queries import made_judgement
-from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth
-from tests.bench.zip_members import read_member, replace_member
+from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth
+from tests.benchmarks.zip_members import read_member, replace_member
+from tests.evaluate.judged_queries import made_judgement
 from tests.faults.files.targets import PLAIN_JSON, Layer, Target, files_below
 from tfa.base.files import write_json
-from tfa.bench.evaluation.numbers import numbers_of
-from tfa.bench.evaluation.of_map import MapEvaluation
-from tfa.bench.evaluation.saved import set_beside, to_dict
-from tfa.bench.evaluation.summary import table_of
-from tfa.bench.evaluation.truth import QueryTruth
-from tfa.bench.explorer.content import page_content
-from tfa.bench.explorer.page import embedded_json
-from tfa.bench.record_files import find_records, record_path
-from tfa.bench.records import Record, Truth
 from tfa.encoders.released_words import load_vocabulary
+from tfa.evaluate.explorer import embedded_json, page_content, score_table
+from tfa.evaluate.ground_truth import GroundTruth
+from tfa.evaluate.judgement import score_run
+from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, to_dict
 from tfa.photos.find_positions import find_positions
+from tfa_bench.record_files import find_records, record_path
+from tfa_bench.records import Record, Truth
 
 
 def _with_facts(facts: bytes, archive: bytes) -> bytes:
@@ -70,13 +67,13 @@ def truth(name: str, folder: Path) -> Target:
 
 
 def evaluation(name: str, folder: Path) -> Target:
-    now = MapEvaluation(made_judgement(queries=6, images=4, depth=3), QueryTruth("near", "f", (), ()), "none", (), ())
+    now = MapEvaluation(made_judgement(queries=6, images=4, depth=3), GroundTruth("near", "f", (), ()), "none", (), ())
     write_json(folder / "before.json", to_dict(now, worst=2))
     files = files_below(folder, "*.json")
 
     def read(folder: Path, victim: str, changed: bool) -> None:
-        both = set_beside(now, folder / victim)
-        table_of([(run, numbers_of(both, run)) for run in both.runs])
+        both = compare_with_file(now, folder / victim)
+        score_table([(run, score_run(both, run)) for run in both.runs])
         embedded_json(page_content(both))
 
     return Target(name, files, read, dict.fromkeys(files, PLAIN_JSON))

@@ -18,23 +18,23 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bench.datasets.trees import with_npy_header
-from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
-from tests.bench.zip_members import read_member, replace_member
+from tests.benchmarks.datasets.trees import with_npy_header
+from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.benchmarks.zip_members import read_member, replace_member
 from tests.encoders.tiny import TINY
 from tests.faults.conftest import Campaign
 from tfa.base.files import BadFile, map_tensors
-from tfa.bench.datasets.files import BadDataset
-from tfa.bench.datasets.layouts.gt_npy import read_positives as read_pairs
-from tfa.bench.datasets.layouts.safe_pickle import load_object_array
-from tfa.bench.datasets.layouts.text_tables import read_table
-from tfa.bench.datasets.matching import read_positives
-from tfa.bench.record_files import BadRecord, RecordPath
-from tfa.bench.records import Record, Truth
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError
+from tfa.evaluate.positives import BadEvaluation, read_positives
 from tfa.photos.positions import read_positions_csv
+from tfa_bench.datasets.files import BadDataset
+from tfa_bench.datasets.layouts.gt_npy import read_positives as read_pairs
+from tfa_bench.datasets.safe_pickle import load_object_array
+from tfa_bench.datasets.text_tables import read_table
+from tfa_bench.record_files import BadRecord, RecordPath
+from tfa_bench.records import Record, Truth
 
 MEMORY, SECONDS = 1 << 30, 60
 DEEP = 20_000
@@ -156,9 +156,9 @@ def npy_bytes(shape: str, kind: str, data: bytes = b"") -> bytes:
 
 
 CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
-    "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadDataset, "nested too deep"),
+    "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadEvaluation, "nested too deep"),
     "nested truth": ("dataset.json", text("[" * DEEP), lambda p: Truth.read(p.parent), BadRecord, "nested too deep"),
-    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadDataset, "too large a number"),
+    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadEvaluation, "too large a number"),
     "record of nests": (
         "records.zip", record(member("facts.json", b"[" * DEEP)), read_record, BadRecord, "nested too deep",
     ),
@@ -329,5 +329,5 @@ def test_an_archive_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
 def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "p.json", "wb") as file:
         file.truncate(10**12)  # a hole, which takes no room
-    with within_bounds(), pytest.raises(BadDataset, match=r"p\.json.*larger than the 128,000,000 bytes"):
+    with within_bounds(), pytest.raises(BadEvaluation, match=r"p\.json.*larger than the 128,000,000 bytes"):
         read_positives(tmp_path / "p.json")

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.datasets.trees import pictures, save_objects
+from tests.benchmarks.datasets.trees import pictures, save_objects
 from tests.golden.regenerate import HERE, queries
 from tfa.base.files import map_tensors, write_tensors
-from tfa.bench.datasets.files import BadDataset
-from tfa.bench.datasets.layouts import gsv_lists, gt_matches, msls, sues, uav_visloc, vpr_bench
-from tfa.bench.datasets.layouts.pose_files import read_centres
-from tfa.bench.datasets.load import load_dataset
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
+from tfa_bench.datasets.files import BadDataset
+from tfa_bench.datasets.layouts import gsv_lists, gt_matches, msls, sues, uav_visloc, vpr_bench
+from tfa_bench.datasets.load import load_dataset
+from tfa_bench.datasets.poses import read_centres
 
 
 def test_a_model_of_one_endless_line_is_not_read_whole(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthetic_truth
 from tests.faults.conftest import Campaign, darker_photos
 from tests.faults.verb_runs import STREAMS, exit_codes
 from tests.golden.regenerate import HERE
-from tfa.bench.record_files import record_path
+from tfa_bench.record_files import record_path
 
 MAP, PHOTO = "judged", "photos/7.png"
 VERBS = [

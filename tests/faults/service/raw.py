@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tfa.bench.load_test.child import Child, Command
+from studies.serve import Child, Command
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from studies.serve import Child
 from tests.faults.service.confined import USER, command, given_to_the_user, obstacle
 from tests.faults.service.raw import serving
 from tests.service.conftest import opened, picture
-from tfa.bench.load_test.child import Child
 from tfa.client.client import Client
 
 pytestmark = pytest.mark.kill

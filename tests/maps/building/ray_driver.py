@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tfa.bench.scale.ray_cluster import Cluster, paths
+from studies.scale.ray_builds import Cluster, paths
 
 
 class RayDriver:

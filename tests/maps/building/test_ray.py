@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from studies.scale.ray_builds import PATIENCE, Cluster, paths
 from tests.listening import LOOPBACK, listened_at
 from tests.maps.building.builders import LOG, Published, build, counted, same
 from tests.maps.building.ray_driver import RayDriver
 from tests.maps.conftest import photo
-from tfa.bench.scale.ray_cluster import PATIENCE, Cluster, paths
 from tfa.errors import StoreUnavailable
 from tfa.maps.building.executors import RayExecutor
 

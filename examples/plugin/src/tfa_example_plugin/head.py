@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
+from tfa_bench.heads.contract import ONLY, HeadCard, Photos, Shared
 
 
 def describe(photos: Photos) -> np.ndarray:

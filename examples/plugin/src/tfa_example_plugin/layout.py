@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.files import DatasetFiles, images_in, same_labels
+from tfa_bench.datasets.files import DatasetFiles, images_in, same_labels
 
 
 def load(root: Path, *, before: str = "before", after: str = "after") -> DatasetFiles:

@@ -1,0 +1,70 @@
+"""The verbs of `tfa bench`, one file each, and the examples that their help shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+
+from tfa.cli.console import examples
+from tfa_bench.cli import datasets, pages, run, score
+
+VERBS: Mapping[Callable[..., Any], str] = {
+    run.run: """
+        tfa bench run --dataset sped=data/sped --heads anyloc,tfvpr,ria,tfa,tfa-c64 --out results/
+        tfa bench run --dataset sped=data/sped --dataset mine=photos/ --heads all
+        tfa bench run --dataset pitts30k=data/pitts30k --encoder dinov2-b14@322 --weights vitb14.pth
+    """,
+    run.heads: """
+        tfa bench heads
+        tfa bench heads --json
+    """,
+    datasets.datasets: """
+        tfa bench datasets
+        tfa bench datasets pitts30k
+        tfa bench datasets --json
+    """,
+    datasets.check: """
+        tfa bench check sped data/sped
+        tfa bench check pitts30k data/pitts30k --deep
+        tfa bench check my-town photos/ --positives town.json
+    """,
+    score.score_records: """
+        tfa bench score results/
+        tfa bench score results/ --dataset sped --against vlad
+        tfa bench score results/ --head tfa-c64 --ks 1,5 --json
+    """,
+    pages.table: """
+        tfa bench table primary
+        tfa bench table heads --records results/sped --format csv
+        tfa bench table all --out tables/
+    """,
+    pages.results: """
+        tfa bench results --records results/ --out docs/results.md
+    """,
+    pages.figures: """
+        tfa bench figures results/ --out figures/
+        tfa bench figures results/ --out figures/ --dataset sped --photos sped=datasets/SPED
+    """,
+    pages.explore: """
+        tfa bench explore --records results/sped --head tfa --head judged --photos data/sped --out failures.html
+        tfa bench explore --records old/tfa.json.xz --records new/tfa.json.xz --out changed.html
+    """,
+}
+
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Recall on datasets, compared with published methods.",
+    epilog=examples(
+        "tfa bench run --dataset sped=data/sped --out results/",
+        "tfa bench table primary --records results/",
+    ),
+)
+for verb, shown in VERBS.items():
+    app.command(
+        verb.__name__.partition("_")[0], epilog=examples(*(line.strip() for line in shown.strip().splitlines()))
+    )(verb)

@@ -1,0 +1,204 @@
+"""Print or draw records: `tfa bench table`, `results`, `figures` and `explore`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import format_count, note, print_text, say, wants_progress
+
+if TYPE_CHECKING:
+    from tfa_bench.tables.table import Table
+
+
+class Name(StrEnum):
+    """The layouts of tfa_bench.tables.table_specs, and all of them."""
+
+    product = "product"
+    overview = "overview"
+    primary = "primary"
+    aerial = "aerial"
+    native = "native"
+    spectral = "spectral"
+    budgets = "budgets"
+    ablation = "ablation"
+    heads = "heads"
+    all = "all"
+
+
+class Format(StrEnum):
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+def table(
+    name: Annotated[
+        Name,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="primary (ground datasets), aerial, native (systems under their own encoders), spectral (controls), "
+            "budgets (calibration queries), ablation, heads (every head recorded), or all.",
+        ),
+    ],
+    records: Annotated[
+        Path,
+        typer.Option(metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]."),
+    ] = Path("results"),
+    encoder: Annotated[str | None, typer.Option(metavar="ID", help="Only records under this encoder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write NAME.md, NAME.csv and NAME.tex there.")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="What is printed.")] = Format.markdown,
+    no_paper: Annotated[bool, typer.Option("--no-paper", help="Leave the paper's figures out.")] = False,
+    both: Annotated[
+        bool,
+        typer.Option("--both", help="spectral: controls under both assignments, not only the one TFA-FullQ chose."),
+    ] = False,
+) -> None:
+    """Print recorded results in a layout of the paper, its own figures beside them. No model is loaded."""
+    from tfa_bench.tables.render import FORMATS, write_table
+
+    if out is not None:
+        options.check_writable(out / "table.md")
+    _, render = FORMATS[format.value]
+    for i, made in enumerate(_tables(name, records, encoder, paper=not no_paper, both=both)):
+        print_text(("\n" if i else "") + render(made))
+        if out is not None:
+            for path in write_table(made, out):
+                note(f"wrote {path}")
+
+
+def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both: bool) -> list[Table]:
+    """The table requested; of `all`, those the records have something for."""
+    from tfa_bench.tables.table import NoTable, read_cells
+    from tfa_bench.tables.table_specs import LAYOUTS, layout
+
+    cells = read_cells(records, encoder=encoder)
+    if name is not Name.all:
+        return [layout(name.value, cells, paper=paper, both=both)]
+    made = []
+    for one in LAYOUTS:
+        try:
+            made.append(layout(one, cells, paper=paper, both=both))
+        except NoTable as error:
+            note(*error.lines)
+    if not made:
+        raise NoTable(f"the records of {records} fill no table")
+    return made
+
+
+def results(
+    records: Annotated[
+        Path,
+        typer.Option(metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]."),
+    ] = Path("results"),
+    encoder: Annotated[
+        str, typer.Option(metavar="ID", help="The encoder whose records are shown.")
+    ] = "dinov2-s14-focus@322",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write the page there rather than print it.")
+    ] = None,
+    command: Annotated[
+        str, typer.Option(help="How the records were made, for the page to say.")
+    ] = "make results DATA=data",
+) -> None:
+    """Write every table of a folder of records as one Markdown page, and say where TFA is below a peer."""
+    from tfa.base.files import write_text
+    from tfa_bench.tables.page import results_page
+
+    if out is not None:
+        options.check_writable(out)
+    page = results_page(records, encoder=encoder, command=command)
+    if out is None:
+        print_text(page)
+        return
+    write_text(out, page)
+    note(f"wrote {out}")
+
+
+def figures(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="Records, as written by [bold]tfa bench run[/bold].")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where report.html and the pictures are written.")],
+    photos: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="The folder of a dataset whose photos may be shown; may be repeated."),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Draw this dataset only; may be repeated. All of them if not given."),
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="ID", help="Draw records under this encoder only. All if not given.")
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(metavar="HEAD", help="Head whose successes and failures are shown beside the others.")
+    ] = "tfa",
+    rows: Annotated[int, typer.Option(min=1, help="Queries in a grid of photos, at most.")] = 6,
+) -> None:
+    """Draw curves, evidence, score matrices and answers of records, as PNG files and in one HTML report."""
+    folders = dict(_named_folder(text) for text in photos or [])
+    options.check_writable(out / "report.html")
+
+    from tfa_bench.figures.report import write_figures
+
+    written = write_figures(
+        results, out, photos=folders, datasets=dataset or None, encoder=encoder, reference=reference, rows=rows
+    )
+    say(f"{written[-1]}: {format_count(len(written) - 1, 'picture')}, each also a PNG file below {out}")
+
+
+def _named_folder(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise typer.BadParameter(f"{text!r} is not NAME=PATH, as in sped=datasets/SPED", param_hint="--photos")
+    return name, Path(path)
+
+
+def explore(
+    records: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="RECORD|FOLDER",
+            help="Records of one dataset, as written by [bold]tfa bench run[/bold]: files or folders; may be repeated.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE.html", dir_okay=False, help="Where the page is written.")],
+    head: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this head; may be repeated. The first one is shown first."),
+    ] = None,
+    photos: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The dataset's folder, for its photos and the positions it has."),
+    ] = None,
+    split: Annotated[int, typer.Option(min=0, help="Of heads with several splits: whose answers are shown.")] = 0,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write the failure explorer of recorded heads: confidently wrong queries first, two heads side by side.
+
+    No model is loaded, and photos are read only to be shown.
+    """
+    options.check_writable(out)
+
+    from tfa.evaluate.explorer import describe_judgement, write_explorer
+    from tfa_bench.judge_records import judge_records
+    from tfa_bench.scores import table_of_scores
+
+    judged = judge_records(records, heads=head or (), photos=photos, split=split)
+    for text in judged.notes:
+        note(text)
+    facts = [*describe_judgement(judged.judgement), *judged.notes]
+    names = [run.name for run in judged.judgement.runs]
+    table = table_of_scores(judged.scored, names)
+    progress = wants_progress(quiet)
+    write_explorer(out, judged.judgement, table, facts, progress=progress)
+    queries = max(len(run.evaluated) for run in judged.judgement.runs)
+    say(f"{out}: {format_count(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")

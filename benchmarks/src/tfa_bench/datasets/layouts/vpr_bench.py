@@ -1,0 +1,74 @@
+"""The layout of VPR-Bench.
+
+    query/0000000.jpg, …
+    ref/0000000.jpg, …
+    ground_truth_new.npy     rows [index of the query, indices of its reference images]
+
+The ground truth is a pickle of Python 2; it is read without running it. Where it is absent, `tolerance` matches
+frames of the same number, plus or minus so many.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, index_rows, same_frame
+from tfa_bench.datasets.safe_pickle import load_object_array
+from tfa_bench.datasets.text_tables import natural_order
+
+TRUTH = "ground_truth_new.npy"
+
+
+def load(
+    root: Path,
+    *,
+    queries: Sequence[str] = ("query",),
+    database: Sequence[str] = ("ref",),
+    truth: str = TRUTH,
+    tolerance: int | None = None,
+) -> DatasetFiles:
+    """`queries` and `database` are the names their folders go by in different releases."""
+    query_images = natural_order(images_in(_first(root, queries)))
+    known = natural_order(images_in(_first(root, database)))
+    file = root / truth
+    if not file.is_file() and tolerance is not None:
+        note = f"no {truth}: a query matches the frames of its own number ± {tolerance}"
+        return DatasetFiles(known, query_images, same_frame(len(known), len(query_images), tolerance), notes=(note,))
+    rows = index_rows(_in_order(load_object_array(file), len(query_images), file), file, len(known))
+    return DatasetFiles(known, query_images, rows)
+
+
+def missing(root: Path, *, queries: Sequence[str] = ("query",), database: Sequence[str] = ("ref",), truth: str = TRUTH,
+            tolerance: int | None = None) -> list[str]:  # fmt: skip
+    """What the folder lacks."""
+    absent = [" or ".join(names) for names in (queries, database) if not _first(root, names).is_dir()]
+    return absent + ([truth] if tolerance is None and not (root / truth).is_file() else [])
+
+
+def _first(root: Path, names: Sequence[str]) -> Path:
+    return next((root / name for name in names if (root / name).is_dir()), root / names[0])
+
+
+def _in_order(pairs: np.ndarray, queries: int, file: Path) -> list[Any]:
+    """The second cell of each row, by the index in the first."""
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise BadDataset(f"{file} has shape {pairs.shape}, must have two columns: query, its references")
+    rows: dict[int, Any] = {}
+    for query, references in pairs:
+        try:
+            number = int(np.asarray(query).ravel()[0])
+        except (TypeError, ValueError, OverflowError, IndexError):
+            raise BadDataset(f"{file} names a query {reprlib.repr(query)}; it must be a whole number") from None
+        if number in rows:
+            raise BadDataset(f"{file} lists query {number} twice")
+        rows[number] = references
+    if sorted(rows) != list(range(queries)):
+        raise BadDataset(
+            f"{file} lists {len(rows):,} queries, there are images of {queries:,}; get both from one release"
+        )
+    return [rows[number] for number in range(queries)]

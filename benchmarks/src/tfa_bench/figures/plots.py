@@ -1,0 +1,325 @@
+"""Draw curves, grids of answers and score matrices with matplotlib."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from tfa.base.files import write_atomically
+from tfa.errors import BadSpec, MissingExtra
+from tfa.explain.draw_montage import EDGE, GAP, TILE, TITLE, MontageRow, MontageTile, compose, elide
+from tfa.explain.draw_montage import INK as MONTAGE_INK
+from tfa.explain.draw_montage import PAPER as MONTAGE_PAPER
+from tfa.method.evidence.rows import mean_and_spread, z_scores
+from tfa_bench.figures.record_groups import BestAnswers, Study
+from tfa_bench.records import ScoreSample, Truth
+from tfa_bench.scores import Scored
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+INK, FAINT, LINE, PAPER = "#1c2126", "#5a636c", "#dfe3e7", "#ffffff"
+# Distinct to most colour-blind eyes; lines also differ in their dashes or marks.
+COLOURS = ("#0f6ab4", "#d1642b", "#2e9e5b", "#8a4fbf", "#b8860b", "#c2306e", "#3b8ea5", "#6b7280")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_LINES = ("-", "--", "-.", ":")
+# Legends stand below the axes: never on the data, and a narrow picture is readable on a phone.
+BELOW: dict[str, Any] = {"fontsize": 9, "frameon": False, "loc": "outside lower center", "ncols": 3}
+WIDTH, HEIGHT = 5.8, 4.8  # inches
+_RESOLUTION = 150  # dots an inch
+
+
+def new_figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
+    """An empty figure, in inches."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("figures need matplotlib; install with pip install 'tfa-bench'") from None
+    figure = Figure(figsize=(width, height), dpi=_RESOLUTION, facecolor=PAPER, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def dress(axes: Axes, *, x: str, y: str, title: str = "", grid: bool = True) -> None:
+    """Labels, a faint grid and no box."""
+    axes.set_xlabel(x, color=INK, fontsize=10)
+    axes.set_ylabel(y, color=INK, fontsize=10)
+    if title:
+        axes.set_title(title, color=INK, fontsize=11, loc="left", parse_math=False)
+    axes.tick_params(colors=FAINT, labelsize=9, length=3)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(LINE)
+    if grid:
+        axes.grid(True, color=LINE, linewidth=0.8)
+        axes.set_axisbelow(True)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """A PNG, whole or absent; without the drawing library's version, so that equal figures are equal files."""
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", metadata={"Software": None}))
+
+
+_FAMILIES = ("tfa", "dual")
+_ALL_OF_THEM = {"full": "FullQ", "cross-fit": "cross-fit"}  # plans without a size, set apart
+
+
+@dataclass(frozen=True)
+class Point:
+    """R@1 in percent: its mean over splits, and their standard deviation."""
+
+    head: str
+    mean: float
+    spread: float
+
+    @classmethod
+    def of(cls, scored: Scored) -> Point:
+        return cls(scored.head, 100 * scored.recalls[1].mean, 100 * scored.recalls[1].sd)
+
+
+@dataclass(frozen=True)
+class CalibrationCurve:
+    family: str
+    budgets: Mapping[int, Point]  # by the number of calibration queries, ascending
+    apart: Mapping[str, tuple[Point, ...]]  # "FullQ" and "cross-fit"
+    uncalibrated: Point | None
+
+    def words(self) -> str:
+        parts = [f"{n} queries {p.mean:.1f} ± {p.spread:.1f}" for n, p in self.budgets.items()]
+        parts += [f"{p.head} {p.mean:.1f}" for points in self.apart.values() for p in points]
+        if self.uncalibrated is not None:
+            parts.append(f"uncalibrated {self.uncalibrated.mean:.1f}")
+        return f"{self.family}: {', '.join(parts)}"
+
+
+def calibration_curves(study: Study) -> list[CalibrationCurve]:
+    """One curve for each family that has a budget `tfa-c16`, `tfa-c64`, …; others have nothing to draw."""
+    points = {head: Point.of(numbers) for head, numbers in study.scored.items()}
+    curves = []
+    for family in _FAMILIES:
+        budgets = {int(n[1]): points[h] for h in study.records if (n := re.fullmatch(rf"{family}-c([1-9]\d*)", h))}
+        if not budgets:
+            continue
+        apart: dict[str, tuple[Point, ...]] = {}
+        for head, record in study.records.items():
+            kind = _ALL_OF_THEM.get(record.plan["kind"])
+            # Not ablations or heads of our own that stand on all queries too: they are no point of this curve.
+            if kind is not None and re.fullmatch(rf"{family}-(fullq|crossfit(-contiguous)?)", head):
+                apart[kind] = (*apart.get(kind, ()), points[head])
+        plain = points.get(family)
+        curves.append(CalibrationCurve(family, dict(sorted(budgets.items())), apart, plain))
+    return curves
+
+
+def draw_calibration(curves: Sequence[CalibrationCurve], path: Path) -> None:
+    figure = new_figure()
+    axes = figure.add_subplot()
+    sizes = sorted({n for curve in curves for n in curve.budgets})
+    at = {n: float(np.log2(n)) for n in sizes}  # budgets double: equal steps
+    names = [name for name in _ALL_OF_THEM.values() if any(name in curve.apart for curve in curves)]
+    beside = {name: at[sizes[-1]] + 1.0 + 0.9 * k for k, name in enumerate(names)}
+    drawn = [artist for number, curve in enumerate(curves) for artist in _draw_family(axes, curve, number, at, beside)]
+    if names:
+        axes.axvline(at[sizes[-1]] + 0.5, color=FAINT, linewidth=0.8, linestyle=":")
+    dress(axes, x="calibration queries N", y="R@1, percent")
+    axes.set_xticks([*at.values(), *beside.values()], [*map(str, sizes), *names])
+    axes.set_xlim(at[sizes[0]] - 0.5, max([*at.values(), *beside.values()]) + 0.5)
+    figure.legend(handles=drawn, **{**BELOW, "ncols": 2})  # by family; matplotlib would sort them by kind
+    save(figure, path)
+
+
+def _draw_family(
+    axes: Axes, curve: CalibrationCurve, number: int, at: Mapping[int, float], beside: Mapping[str, float]
+) -> list[Any]:
+    """Draws what belongs to one family and returns it for the legend."""
+    colour, mark = COLOURS[number], MARKS[number]
+    shift = 0.06 * number  # families side by side, so that one's bars do not hide the other's
+    points = list(curve.budgets.values())
+    bars = axes.errorbar(
+        [at[n] + shift for n in curve.budgets], [p.mean for p in points], yerr=[p.spread for p in points],
+        color=colour, marker=mark, markersize=6, linewidth=1.6, capsize=3, label=f"{curve.family}, mean ± SD",
+    )  # fmt: skip
+    drawn: list[Any] = [bars]
+    for name, several in curve.apart.items():
+        for k, point in enumerate(several):
+            x = beside[name] + shift + 0.16 * k
+            drawn += axes.plot(
+                [x], [point.mean], color=colour, marker=mark, markersize=8, markerfacecolor="white", linestyle="none",
+                label=point.head,
+            )  # fmt: skip
+    if curve.uncalibrated is not None:
+        label = f"{curve.family}, uncalibrated"
+        level = axes.axhline(curve.uncalibrated.mean, color=colour, linestyle="--", linewidth=1.2, label=label)
+        drawn.append(level)
+    return drawn
+
+
+def draw_precision_recall(scored: Mapping[str, Scored], path: Path) -> None:
+    """Precision against recall as the least accepted confidence falls, of each head's first split and replica."""
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for number, (head, numbers) in enumerate(scored.items()):
+        curve = numbers.acceptance.curve
+        axes.plot(
+            [100 * recall for recall in curve["recall"]], [100 * precision for precision in curve["precision"]],
+            linewidth=1.6, color=COLOURS[number % len(COLOURS)], linestyle=_LINES[number % len(_LINES)],
+            label=f"{head} ({100 * numbers.acceptance.area.mean:.1f})",
+        )  # fmt: skip
+    dress(axes, x="recall, percent of all queries", y="precision, percent of accepted answers")
+    axes.set_xlim(0, 102)
+    axes.set_ylim(0, 102)
+    figure.legend(title="head (area)", title_fontsize=9, **BELOW)
+    save(figure, path)
+
+
+ROWS = 6
+PARTS = 3  # rows come from each third of the queries
+HEADER = 38  # pixels above the grid for the names of the columns
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What one grid shows, before anything is drawn."""
+
+    queries: tuple[int, ...]
+    eligible: int  # queries it was chosen from
+    heads: tuple[str, ...]
+    answers: Mapping[str, BestAnswers]
+
+
+def choose(study: Study, heads: Sequence[str], *, successes: bool, rows: int = ROWS) -> Grid:
+    """Queries the first head answers rightly and some other wrongly, or the reverse, evaluated for every head."""
+    if rows < 1:
+        raise BadSpec(f"rows={rows} is out of range: a grid has at least 1 row")
+    answers = {head: BestAnswers.of(study.records[head], study.truth) for head in heads}
+    reference, *others = answers.values()
+    evaluated = np.logical_and.reduce([answer.evaluated for answer in answers.values()])
+    differing = np.zeros(len(evaluated), bool)
+    for other in others:
+        differing |= other.right != reference.right
+    eligible = np.flatnonzero(evaluated & differing & (reference.right == successes))
+    return Grid(tuple(spread_out(eligible, len(evaluated), rows)), len(eligible), tuple(heads), answers)
+
+
+def spread_out(eligible: np.ndarray, queries: int, rows: int) -> list[int]:
+    """At most `rows` of the eligible queries, equally many from each third of all queries where there are enough.
+
+    The choice is ours and uses no chance: a third that gives k rows gives the middles of k equal runs.
+    """
+    edges = [queries * part // PARTS for part in range(PARTS + 1)]
+    thirds = [eligible[(eligible >= low) & (eligible < high)] for low, high in pairwise(edges)]
+    counts = [0] * PARTS
+    while sum(counts) < min(rows, len(eligible)):
+        # The next row comes from the third that has given least; what one third lacks the others make up for.
+        open_parts = [part for part in range(PARTS) if counts[part] < len(thirds[part])]
+        counts[min(open_parts, key=lambda part: counts[part])] += 1
+    return [
+        int(third[(2 * i + 1) * len(third) // (2 * count)])
+        for third, count in zip(thirds, counts, strict=True)
+        for i in range(count)
+    ]
+
+
+def draw_grid(grid: Grid, truth: Truth, photos: Path) -> Image.Image:
+    """The grid as a picture; a photo that is not below `photos` is an empty box with its name."""
+    rows = [
+        MontageRow(
+            photos / truth.queries[query],
+            f"query {query}: {truth.queries[query]}",
+            [_tile(grid.answers[head], query, truth, photos) for head in grid.heads],
+        )
+        for query in grid.queries
+    ]
+    body = compose(rows)
+    sheet = Image.new("RGB", (body.width, body.height + HEADER), MONTAGE_PAPER)
+    sheet.paste(body, (0, HEADER))
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(size=TITLE + 3)
+    pen.text((EDGE, EDGE), "query", font=font, fill=MONTAGE_INK)
+    for column, head in enumerate(grid.heads):
+        pen.text((_left(column), EDGE), elide(head, TILE[0], TITLE + 3), font=font, fill=MONTAGE_INK)
+    return sheet
+
+
+def write_grid(grid: Grid, truth: Truth, photos: Path, path: Path) -> None:
+    sheet = draw_grid(grid, truth, photos)
+    write_atomically(path, lambda temporary: sheet.save(temporary, format="PNG"))
+
+
+def _left(column: int) -> int:
+    """Where a column of answers begins; the montage puts a double gap after the query."""
+    return EDGE + TILE[0] + 2 * GAP + column * (TILE[0] + GAP)
+
+
+def _tile(answers: BestAnswers, query: int, truth: Truth, photos: Path) -> MontageTile:
+    image = int(answers.image[query])
+    if image < 0:
+        return MontageTile(None, ["no answer", "wrong"], "bad")
+    right = bool(answers.right[query])
+    # The word beside the colour is for those who cannot tell green from red.
+    words = [truth.database[image], "right" if right else "wrong"]
+    return MontageTile(photos / truth.database[image], words, "good" if right else "bad")
+
+
+LIMIT = 3.0  # colours end at three standard deviations
+_ACROSS = 2  # matrices in a row: readable on a phone
+
+
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """Each row less its mean, over its standard deviation; nan where a score is not finite, 0 where all are equal."""
+    rows = scores.astype(np.float64)
+    hidden = ~np.isfinite(rows)
+    row, column = np.nonzero(hidden)
+    mean, spread = mean_and_spread(rows, (row, column))
+    return np.where(hidden, np.nan, z_scores(rows, mean[:, None], spread[:, None]))
+
+
+def positives_in(sample: ScoreSample, truth: Truth) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the piece where the image is a positive of the query."""
+    database = np.asarray(sample.database, np.int64)
+    right = [np.isin(database, truth.positives[int(query)]) for query in sample.queries]
+    rows, columns = np.nonzero(np.array(right, bool).reshape(len(right), len(database)))
+    return rows, columns
+
+
+def has_sample(study: Study, head: str) -> bool:
+    return bool(study.records[head].sample.steps.size)
+
+
+def draw_matrices(study: Study, heads: Sequence[str], path: Path) -> None:
+    across = min(len(heads), _ACROSS)
+    down = -(-len(heads) // across)
+    figure = new_figure(2.6 * across + 0.9, 2.9 * down)
+    image = None
+    panels = []
+    for number, head in enumerate(heads):
+        sample = study.records[head].sample
+        axes = figure.add_subplot(down, across, number + 1)
+        image = axes.imshow(
+            standardised(sample.scores), cmap="viridis", vmin=-LIMIT, vmax=LIMIT,
+            aspect="auto", interpolation="nearest",
+        )  # fmt: skip
+        rows, columns = positives_in(sample, study.truth)
+        axes.scatter(columns, rows, s=5, color="#ff4d3d", linewidths=0)
+        # The ticks would count within the piece, not within the dataset: they tell nothing.
+        axes.set_xticks([])
+        axes.set_yticks([])
+        first = number % across == 0
+        dress(axes, x="database images", y="queries" if first else "", title=head, grid=False)
+        panels.append(axes)
+    if image is not None:
+        bar = figure.colorbar(image, ax=panels, shrink=0.8, pad=0.02)
+        bar.set_label("standard deviations from the row's mean", fontsize=8, color=FAINT)
+        bar.ax.tick_params(labelsize=8, colors=FAINT)
+        bar.outline.set_visible(False)
+    save(figure, path)

@@ -1,0 +1,216 @@
+"""All figures of a results folder, as PNG files and in one HTML report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfa.base.files import write_text
+from tfa.errors import BadSpec
+from tfa.report.html import ReportTable, render_template
+from tfa_bench.figures.evidence_plot import draw_evidence, evidence_of
+from tfa_bench.figures.plots import (
+    ROWS,
+    calibration_curves,
+    choose,
+    draw_calibration,
+    draw_matrices,
+    draw_precision_recall,
+    has_sample,
+    write_grid,
+)
+from tfa_bench.figures.record_groups import HEADS, REFERENCE, Study, find_studies
+from tfa_bench.scores import row_of_scores
+
+TEMPLATE = Path(__file__).parent / "templates" / "figures.html"
+
+
+@dataclass(frozen=True)
+class Picture:
+    file: Path
+    alt: str
+    caption: str
+    photos: bool = False  # a sheet of photos: wide, and embedded as JPEG, a tenth of the size of its PNG
+
+
+@dataclass(frozen=True)
+class Section:
+    """One dataset under one encoder. A figure is pictures, or a sentence that says why there are none."""
+
+    anchor: str
+    title: str
+    facts: Sequence[str]
+    tables: Mapping[str, ReportTable]
+    figures: Mapping[str, Sequence[Picture | str]]
+
+
+def figures_page(title: str, intro: Sequence[str], sections: Sequence[Section]) -> str:
+    return render_template(TEMPLATE, title=title, intro=intro, sections=sections)
+
+
+Content = list[Picture | str]
+_BY_CONFIDENCE = (*HEADS, "tfa-c64", "dual-c64")
+
+
+def calibration(study: Study, folder: Path) -> Content:
+    curves = calibration_curves(study)
+    if not curves:
+        return ["There is no record of a head calibrated on N queries (tfa-cN, dual-cN)."]
+    path = folder / "calibration.png"
+    draw_calibration(curves, path)
+    alt = "R@1 in percent against the number of calibration queries. " + "; ".join(c.words() for c in curves) + "."
+    caption = (
+        "Filled: N unlabelled queries calibrate the head, the others are evaluated; bars show the deviation over "
+        "splits. Open, behind the dotted line: FullQ calibrates on all queries and evaluates all of them; a cross-fit "
+        "evaluates each half with a head calibrated on the other. Dashed: no calibration."
+    )
+    return [Picture(path, alt, caption)]
+
+
+def confidence(study: Study, folder: Path, reference: str) -> Content:
+    heads = study.heads(reference, _BY_CONFIDENCE)
+    path = folder / "precision-recall.png"
+    draw_precision_recall({head: study.scored[head] for head in heads}, path)
+    areas = ", ".join(f"{head} {100 * study.scored[head].acceptance.area.mean:.1f}" for head in heads)
+    caption = (
+        "A query's best answer is accepted if its confidence, the z-score of the best score in its row, is high "
+        "enough. Curves are of the first split and replica; areas are means over all."
+    )
+    return [Picture(path, f"Precision against recall by confidence. Area under the curve: {areas}.", caption)]
+
+
+def evidence(study: Study, folder: Path) -> Content:
+    if REFERENCE not in study.records:
+        return [f"There is no record of head {REFERENCE}."]
+    found = evidence_of(study.records[REFERENCE])
+    if found is None:
+        return [f"The record of head {REFERENCE} holds no evidence."]
+    path = folder / "evidence.png"
+    draw_evidence(found, path)
+    caption = (
+        f"What head {REFERENCE} saw of its candidates before any query: how many distinct database images answer its "
+        "pseudo queries, and how often two of its three vocabularies agree on the answer. Further right and higher is "
+        "better."
+    )
+    return [Picture(path, f"Candidates of head {REFERENCE} by {found.words()}.", caption)]
+
+
+def scores(study: Study, folder: Path, reference: str) -> Content:
+    heads = [head for head in study.heads(reference) if has_sample(study, head)]
+    if not heads:
+        return ["The records hold no piece of a score matrix."]
+    path = folder / "scores.png"
+    draw_matrices(study, heads, path)
+    caption = (
+        "A piece of each head's score matrix, every row less its mean and over its deviation. A dot marks a true place."
+    )
+    return [Picture(path, f"Standardised scores of {', '.join(heads)} side by side, true places as dots.", caption)]
+
+
+def answers(study: Study, folder: Path, photos: Path | None, reference: str, rows: int) -> Content:
+    if photos is None:
+        return [f"The photos are not shown: their folder was not given (--photos {study.truth.name}=FOLDER)."]
+    if reference not in study.records:
+        return [f"The photos are not shown: there is no record of head {reference}."]
+    heads = study.heads(reference)
+    if len(heads) < 2:
+        return [f"The photos are not shown: there is no record of a head to set beside {reference}."]
+    content: Content = []
+    for successes, name in ((True, "successes"), (False, "failures")):
+        mine, theirs = ("right", "wrong") if successes else ("wrong", "right")
+        what = f"{reference} is {mine}, at least one other head {theirs}"
+        grid = choose(study, heads, successes=successes, rows=rows)
+        if not grid.queries:
+            content.append(f"There is no query where {what}.")
+            continue
+        path = folder / f"{name}.png"
+        write_grid(grid, study.truth, photos, path)
+        caption = (
+            f"{name.capitalize()} of {reference}: {len(grid.queries)} of {grid.eligible:,} queries where {what}, "
+            "spread over the list of queries. Green frame: a true place. Red frame: another place. "
+            "Answers are of the first replica."
+        )
+        counts = "; ".join(
+            f"query {q}: " + ", ".join(f"{h} {'right' if grid.answers[h].right[q] else 'wrong'}" for h in heads)
+            for q in grid.queries
+        )
+        content.append(Picture(path, f"Queries and the best answers of {', '.join(heads)}. {counts}.", caption, True))
+    return content
+
+
+_REPORT = "report.html"
+
+
+def write_figures(
+    results: Path,
+    out: Path,
+    *,
+    photos: Mapping[str, Path],
+    datasets: Collection[str] | None = None,
+    encoder: str | None = None,
+    reference: str = REFERENCE,
+    rows: int = ROWS,
+) -> list[Path]:
+    """Draw what the records hold. Pictures go to `out/<dataset>/<encoder>/`, the report to `out/report.html`.
+
+    `photos` names the folder of each dataset whose photos may be shown. Returns the files written, the report last.
+    """
+    studies = find_studies(results, datasets, encoder)
+    _check_photos(photos, {study.truth.name for study in studies})
+    sections = [_section(study, out, photos, reference, rows) for study in studies]
+    intro = [
+        f"Drawn from {_counted(sum(len(study.records) for study in studies), 'record')} of "
+        f"{_counted(len({study.truth.name for study in studies}), 'dataset')} under "
+        f"{_counted(len({study.encoder for study in studies}), 'encoder')}. A record holds what a head answered to "
+        "every query; all numbers here are computed from the answers.",
+    ]
+    page = figures_page("Place recognition: figures from records", intro, sections)
+    write_text(out / _REPORT, page)
+    pictures = [
+        one.file for s in sections for content in s.figures.values() for one in content if isinstance(one, Picture)
+    ]
+    return [*pictures, out / _REPORT]
+
+
+def _check_photos(photos: Mapping[str, Path], drawn: Collection[str]) -> None:
+    for name, folder in photos.items():
+        if name not in drawn:
+            raise BadSpec(f"photos of {name!r} were given, but the records drawn are of {', '.join(sorted(drawn))}")
+        if not folder.is_dir():
+            raise BadSpec(f"{folder} is not a folder; give the folder that holds the photos of {name}")
+
+
+def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str, rows: int) -> Section:
+    truth, folder = study.truth, out / study.folder
+    facts = [
+        f"{len(truth.database):,} database images, {len(truth.queries):,} queries. Encoder: {study.encoder}. "
+        f"A true place: {truth.rule}."
+    ]
+    unanswerable = sum(not len(right) for right in truth.positives)
+    if unanswerable:
+        facts.append(f"{unanswerable:,} queries have no true place in the database; they count as misses.")
+    tables = {
+        "Recall": ReportTable(
+            [row_of_scores(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()]
+        )
+    }
+    if truth.conditions:
+        facts.append(f"Recall is averaged over the queries of each condition, then over {', '.join(truth.conditions)}.")
+        by_condition = [
+            row_of_scores(s, {name: v[1] for name, v in s.conditions.items()}) for s in study.scored.values()
+        ]
+        tables["R@1 by condition"] = ReportTable(by_condition)
+    drawn = {
+        "Calibration": calibration(study, folder),
+        "Confidence": confidence(study, folder, reference),
+        "Evidence": evidence(study, folder),
+        "Scores": scores(study, folder, reference),
+        "Answers": answers(study, folder, photos.get(truth.name), reference, rows),
+    }
+    anchor = study.folder.replace("/", "-")
+    return Section(anchor, f"{truth.title} ({study.encoder})", facts, tables, drawn)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

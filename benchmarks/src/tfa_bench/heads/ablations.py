@@ -1,0 +1,134 @@
+"""Ablations of the controllers: one rule replaced, all evidence as it is.
+
+Each stands on database evidence (`tfa-…`) and, calibrated on all queries, on target evidence (`tfa-fullq-…`,
+the setting of the paper's own ablations). The paper names most of them without a formula; the formulas are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfa import pipeline
+from tfa.base.backend import backend_for
+from tfa.base.tokens import Tokens
+from tfa.method.controllers.database import decide_from_database
+from tfa.method.controllers.rules import METHOD_RULES, Rules
+from tfa.method.controllers.target import decide_from_target
+from tfa.method.evidence.support import Candidate
+from tfa.method.head import BaseHead, Head, assemble
+from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, describe_residuals
+from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
+from tfa_bench.heads.tfa_heads import RetrieverHead, fitted_tfa
+from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION
+
+
+def carrier_by_support(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+    """Every condition on agreement dropped from the method's carrier rule."""
+    if partial.support <= original.support:
+        return "original"
+    return "partial" if partial.support > adaptive.support else "adaptive"
+
+
+def carrier_by_agreement(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+    """Every condition on support dropped."""
+    if partial.gain_over(original) < 0:
+        return "original"
+    return "partial" if adaptive.gain_over(partial) < 0 else "adaptive"
+
+
+def carrier_ties_to_partial(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+    """The method's rule, but an exact tie in support goes to partial whitening."""
+    chosen = METHOD_RULES.carrier(original, partial, adaptive)
+    return "partial" if chosen == "adaptive" and partial.support == adaptive.support else chosen
+
+
+@dataclass(frozen=True)
+class Ablation:
+    title: str
+    rules: Rules
+
+
+# Agreement alone decides for a change only where it rises: a tie is no evidence.
+ABLATIONS: Mapping[str, Ablation] = {
+    "support-only": Ablation(
+        "support only",
+        Rules(
+            assignment=lambda hard, soft: HARD if hard.support > soft.support else SOFT,
+            global_token=lambda fused, local: fused.support > local.support,
+            carrier=carrier_by_support,
+        ),
+    ),
+    "agreement-only": Ablation(
+        "agreement only",
+        Rules(
+            assignment=lambda hard, soft: HARD if hard.gain_over(soft) > 0 else SOFT,
+            global_token=lambda fused, local: fused.gain_over(local) > 0,
+            carrier=carrier_by_agreement,
+        ),
+    ),
+    "ties-partial": Ablation("support ties to partial", Rules(carrier=carrier_ties_to_partial)),
+    "always-cls": Ablation(
+        "unconditional CLS", Rules(global_token=lambda fused, local: True, target_token=lambda token: True)
+    ),
+    "no-cls": Ablation("no CLS", Rules(global_token=lambda fused, local: False, target_token=lambda token: False)),
+    "forced-hard": Ablation("forced hard", Rules(assignment=lambda hard, soft: HARD, route=lambda evidence: HARD)),
+    "forced-soft": Ablation("forced soft", Rules(assignment=lambda hard, soft: SOFT, route=lambda evidence: SOFT)),
+}
+
+
+def fit_by(rules: Rules, head: Head) -> Head:
+    """The fitted head decided again by other rules."""
+    decisions, evidence = decide_from_database(head.branches, head.cls, backend_for("cpu"), rules=rules)
+    return assemble(head, decisions, evidence, backend_for("cpu"))
+
+
+def calibrate_by(rules: Rules, head: Head, target: Tokens) -> Head:
+    """The fitted head calibrated on target photos by other rules."""
+    backend = backend_for("cpu")
+    words = [vocabulary.centers for vocabulary in head.vocabularies]
+    described = describe_residuals(target, words, ASSIGNMENT_KINDS, head.spec.temperature, backend, dtype=head.dtype)
+    decisions, evidence = decide_from_target(head.branches, described, head.cls, target.cls, backend, rules=rules)
+    return assemble(head, decisions, evidence, backend, data_used="target")
+
+
+def fitted_single(database: Photos, shared: Shared) -> Head:
+    """One construction: three times the same vocabulary agree always, so support and strengths alone decide."""
+    words = fitted_tfa(database, shared).vocabularies[0].centers
+    return shared.once("single", lambda: pipeline.fit(database.tokens, shared.spec, [words] * 3, device=shared.device))
+
+
+def _fit_database(rules: Rules) -> Fit:
+    return lambda database, shared: RetrieverHead(fit_by(rules, fitted_tfa(database, shared)))
+
+
+def _fit_target(rules: Rules) -> Fit:
+    def calibrate(head: Head, target: Tokens) -> BaseHead:
+        return calibrate_by(rules, head, target)
+
+    return lambda database, shared: RetrieverHead(fitted_tfa(database, shared), how=calibrate)
+
+
+def _card(name: str, title: str, fit: Fit, target: bool) -> HeadCard:
+    return HeadCard(
+        name=f"tfa-fullq-{name}" if target else f"tfa-{name}",
+        title=f"TFA-FullQ, {title}" if target else f"TFA, {title}",
+        sees="target" if target else "database",
+        fit=fit,
+        settings={"ablation": name},
+        note="ablation",
+        plan=FULL_QUERY if target else NO_CALIBRATION,
+    )
+
+
+CARDS = (
+    *(_card(name, ablation.title, _fit_database(ablation.rules), False) for name, ablation in ABLATIONS.items()),
+    _card("single", "single construction", lambda d, s: RetrieverHead(fitted_single(d, s), (0,)), False),
+    *(_card(name, ablation.title, _fit_target(ablation.rules), True) for name, ablation in ABLATIONS.items()),
+    _card(
+        "single",
+        "single construction",
+        lambda d, s: RetrieverHead(fitted_single(d, s), (0,), lambda head, target: pipeline.calibrate(head, target)),
+        True,
+    ),
+)

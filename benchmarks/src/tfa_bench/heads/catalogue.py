@@ -1,0 +1,182 @@
+"""Every head of the benchmark by name, and names for groups of them. Naming one head imports its module only.
+
+A head is a module with its cards: `CARDS` (a tuple of `HeadCard`), `NEED_FILES` (heads made from a user's file), or a
+function that makes the card of a name. Its names are listed here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
+from tfa.errors import BadPlugin, BadSpec
+from tfa_bench.heads.contract import HeadCard, NeedsFile, Supplied
+from tfa_bench.provenance import ALGORITHM
+
+_PLUGINS = "tfa.heads"
+_BUDGETS = (8, 16, 32, 64, 128, 256)  # any number is a head; these are those of `all`
+_RULES = (
+    *("support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft"),
+    "single",
+)
+
+# Module below tfa_bench.heads → heads of its CARDS.
+_PEERS: Mapping[str, tuple[str, ...]] = {
+    "peers.anyloc": ("anyloc", "anyloc-unit", "anyloc-k32"),
+    "peers.pooled": ("anyloc-gem", "cls", "mean"),
+    "peers.tfvpr": ("tfvpr", "tfvpr-transductive"),
+    "peers.ria": ("ria", "ria-power"),
+    "peers.segvlad": ("segvlad-superpixels",),
+}
+_CONTROLS: Mapping[str, tuple[str, ...]] = {
+    "spectral": tuple(
+        f"{assignment}-{name}"
+        for assignment in ("hard", "soft")
+        for name in ("original", "centred", "partial", "full", "adaptive")
+    ),
+    "ablations": tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES),
+}
+# Module → heads of its NEED_FILES.
+_FROM_FILES: Mapping[str, tuple[str, ...]] = {
+    "peers.anyloc": ("anyloc-released",),
+    "peers.segvlad": ("segvlad", "segvlad-mobilesam"),
+    "trained_systems": (
+        *("salad", "cliquemining", "megaloc", "boq", "selavpr++-b", "selavpr++-l", "sample4geo", "cosplace"),
+        "eigenplaces",
+    ),
+}
+# Names with a number or a suffix → the function that makes their card. The first that fits.
+_FAMILIES: Mapping[str, str] = {
+    r"(judged|tfa)-(follow|online.*)": "online:online_card",
+    r".+-v(-always)?": "verified:verified_card",
+    r"(second|judged)(-.+)?": "second_order:second_order_card",
+    r"(tfa|dual)(-.+)?\+?(-.+)?": "tfa_heads:retriever_card",
+}
+_MODULE_OF = {name: module for table in (_PEERS, _CONTROLS) for module, names in table.items() for name in names}
+_FILE_MODULE_OF = {name: module for module, names in _FROM_FILES.items() for name in names}
+
+_RETRIEVERS: Mapping[str, tuple[str, ...]] = {
+    "calibrated": ("tfa", "tfa-c64", "tfa-fullq", "tfa-crossfit"),
+    "budgets": (*(f"tfa-c{n}" for n in _BUDGETS), *(f"dual-c{n}" for n in _BUDGETS)),
+    "dual": ("dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"),
+    "ours": ("tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"),
+    "verified": tuple(
+        f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")
+    ),
+    "second-order": tuple(
+        f"second-{carrier}" for carrier in ("original", "partial", "adaptive", "blend", "tempered", "full")
+    ),
+    "judged-heads": tuple(f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")),
+    "online": (
+        *("tfa-online", "judged-online", "judged-online-shuffled", "judged-online-v", "judged-online-v-always"),
+        "judged-follow",
+    ),
+    "judge-ablations": (
+        *(f"judged-{rule}" for rule in ("no-judge", "support")),
+        *(f"judged-c64-{rule}" for rule in ("no-judge", "support", "no-centring", "no-score")),
+    ),
+}
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "peers": tuple(name for names in _PEERS.values() for name in names),
+    "verified-peers": ("anyloc-v",),
+    "spectral": _CONTROLS["spectral"],
+    **_RETRIEVERS,
+    "ablations": _CONTROLS["ablations"],
+    "main": (
+        *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
+        *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
+        *("judged", "judged-v", "judged-online", "judged-online-v", "judged-follow", "judged-c64", "judged-c64-v"),
+    ),  # those of the page of results that have recalls down to place 20
+}
+
+
+class _NeedFiles(Mapping[str, NeedsFile]):
+    """Heads that are made from a user's file; each is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> NeedsFile:
+        return _load(_FILE_MODULE_OF[name]).NEED_FILES[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FILE_MODULE_OF)
+
+    def __len__(self) -> int:
+        return len(_FILE_MODULE_OF)
+
+
+NEED_FILES: Mapping[str, NeedsFile] = _NeedFiles()
+
+
+def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
+    """Look up the card of a head; an error suggests the nearest name."""
+    if name in _FILE_MODULE_OF:
+        return NEED_FILES[name].card(name, supplied or Supplied())
+    card = _listed_card(name) or _family_card(name) or _plugin_card(name)
+    if card is None:
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadSpec(f"there is no head {name!r}{hint} (tfa bench heads lists them)")
+    return card
+
+
+def _load(module: str) -> Any:
+    return import_module(f"tfa_bench.heads.{module}")
+
+
+def _listed_card(name: str) -> HeadCard | None:
+    if name not in _MODULE_OF:
+        return None
+    cards: Sequence[HeadCard] = _load(_MODULE_OF[name]).CARDS
+    return next(card for card in cards if card.name == name)
+
+
+def _family_card(name: str) -> HeadCard | None:
+    for pattern, place in _FAMILIES.items():
+        if re.fullmatch(pattern, name):
+            module, _, function = place.partition(":")
+            make: Callable[[str], HeadCard | None] = getattr(_load(module), function)
+            return make(name)
+    return None
+
+
+def _plugin_card(name: str) -> HeadCard | None:
+    """Load the card that another distribution provides under the entry point `tfa.heads`."""
+    card = load_plugin(_PLUGINS, name, _listed_names())
+    if card is None:
+        return None
+    source = plugin_source(_PLUGINS, name)
+    if not isinstance(card, HeadCard) or card.name != name:
+        raise BadPlugin(f"the head {name!r} of {source} must be a HeadCard of that name, is {card!r}")
+    if not card.stages or set(card.stages) - set(ALGORITHM):
+        raise BadPlugin(
+            f"the head {name!r} of {source} names the stages {card.stages}; stages are {', '.join(ALGORITHM)} "
+            "(peers for a head that shares nothing with this package)"
+        )
+    # The version is part of the record's key: another version may answer otherwise.
+    return replace(card, settings={**card.settings, "distribution": source})
+
+
+def _listed_names() -> list[str]:
+    groups = ("peers", "verified-peers", "spectral", "ablations", *_RETRIEVERS)
+    return [*dict.fromkeys([*(name for group in groups for name in GROUPS[group]), *_FILE_MODULE_OF])]
+
+
+def names() -> list[str]:
+    """List every name that a run takes; tfa-cN, dual-cN and judged-cN take any N."""
+    listed = _listed_names()
+    return [*listed, *plugin_names(_PLUGINS, listed)]
+
+
+def head_cards(names: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:
+    """Look up the cards of names and groups (`all` is every group), each once, in that order."""
+    listed: list[str] = []
+    for name in names:
+        if name == "all":
+            listed += [member for group in GROUPS.values() for member in group]
+        else:
+            listed += GROUPS.get(name, (name,))
+    return [head_card(name, supplied) for name in dict.fromkeys(listed)]

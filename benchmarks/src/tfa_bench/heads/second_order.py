@@ -1,0 +1,227 @@
+"""Second-order and judged heads (ours, beyond the paper) in the benchmark's terms.
+
+    second-original  second-partial  …    that carrier, nothing is judged
+    judged                                the head that photos of the map itself judge best
+    judged-c64                            judged and calibrated by 64 unlabelled queries (any number)
+    judged[-c64]-no-judge                 the incumbent, whatever the evidence
+    judged[-c64]-support                  not evidence decides but how many distinct images are first answers
+    judged-c64-no-centring  …-no-score    one of the two calibrations does not compete
+    …-ensemble                            the three replicas' scores added
+
+All heads of a database share one fit of its spaces, of the challengers and of its compact tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tfa import pipeline
+from tfa.base.backend import backend_for
+from tfa.base.tokens import Tokens
+from tfa.method.carriers import CARRIER_KERNELS
+from tfa.method.controllers.decisions import HeadJudgment, JudgedEvidence
+from tfa.method.controllers.judged import CARRIER_WORDS, TARGET_INCUMBENT, describe_judged
+from tfa.method.evidence.support import measure_support
+from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
+from tfa.method.second_order import SECOND_ORDER
+from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.verification.admission import PairEvidence
+from tfa.verification.judged_head import (
+    CALIBRATIONS,
+    Competition,
+    Judged,
+    ResidualChallengers,
+    compete_on_database,
+    compete_on_target,
+    filter_calibrations,
+    make_unjudged_evidence,
+    select_by_evidence,
+    select_on_described_target,
+)
+from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
+from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
+from tfa_bench.protocols import NO_CALIBRATION, budget
+
+DTYPE = "float32"
+SECOND_STAGES = ("spectrum", "second_order")
+_TARGET_STAGES = (*SECOND_STAGES, "score_calibration", "verification", "judge")
+_DATABASE_STAGES = ("kmeans", "residuals", "evidence", *SECOND_STAGES, "verification", "judge")
+Choose = Callable[[FittedSpaces, Competition, PairEvidence | None], Judged]
+
+
+# --- what decides ----------------------------------------------------------------------------------------------
+
+
+def by_evidence(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
+    """The judge; without patches that it could compare, the incumbent."""
+    if evidence is None:
+        return competition.incumbent, make_unjudged_evidence(fitted, competition.incumbent)
+    return select_by_evidence(fitted, competition, evidence)
+
+
+def by_rank(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
+    """The incumbent, always."""
+    return competition.incumbent, make_unjudged_evidence(fitted, competition.incumbent, "it is the incumbent")
+
+
+def by_support(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
+    """The candidate whose first answers are the most distinct images; of equals the incumbent, then the earlier."""
+    incumbent = competition.incumbent.name
+    distinct = {name: measure_support(tops[None]) for name, tops in competition.answers.items()}
+    winner = max((incumbent, *distinct), key=distinct.__getitem__)
+    found = {name: HeadJudgment(value, 0.0, value - distinct[incumbent], 0.0) for name, value in distinct.items()}
+    words = {"judge": f"{describe_judged(competition.heads[winner])}: {distinct[winner]:.0f} distinct first answers"}
+    count = len(competition.photos)
+    seen = JudgedEvidence(count, competition.kind, incumbent, found, {SECOND_ORDER: fitted.strengths}, words)
+    return competition.heads[winner], seen
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a judged head is decided."""
+
+    title: str
+    choose: Choose = by_evidence
+    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centring, scores) that compete
+
+
+RULES: Mapping[str, Rule] = {
+    "": Rule(""),
+    "no-judge": Rule("no judge", by_rank),
+    "support": Rule("support in place of the judge", by_support),
+    "no-centring": Rule("no centring", calibrations=((False, False), (False, True))),
+    "no-score": Rule("no score calibration", calibrations=((False, False), (True, False))),
+}
+_OF_TARGET_ALONE = ("no-centring", "no-score")
+
+
+# --- fits that heads share -------------------------------------------------------------------------------------
+
+
+def fitted_spaces(database: Photos, shared: Shared) -> FittedSpaces:
+    backend = backend_for(shared.device)
+    return shared.once(
+        "second order", lambda: fit_spaces(database.tokens, shared.spec, backend, DTYPE, shared.progress)
+    )
+
+
+def fitted_second_order(database: Photos, shared: Shared, carrier: str) -> SecondOrderHead:
+    """Of one carrier, and nothing judged."""
+    fitted = fitted_spaces(database, shared)
+    decisions = fitted.decisions(carrier)
+    evidence = make_unjudged_evidence(fitted, decisions, "the carrier was given")
+    return shared.once(f"second-{carrier}", lambda: assemble_second_order(fitted, decisions, evidence))
+
+
+def fitted_challengers(database: Photos, shared: Shared) -> ResidualChallengers | None:
+    """Residual heads, where something can judge them."""
+    if database.tokens.grid is None:
+        return None
+    backend = backend_for(shared.device)
+    return shared.once(
+        "challengers",
+        lambda: ResidualChallengers.fit(database.tokens, shared.spec, backend, DTYPE, shared.progress),
+    )
+
+
+def competition_on_database(database: Photos, shared: Shared) -> Competition:
+    """Every head that the map's own photos judge."""
+    fitted, challengers = fitted_spaces(database, shared), fitted_challengers(database, shared)
+    backend = backend_for(shared.device)
+    return shared.once("competition", lambda: compete_on_database(fitted, challengers, backend))
+
+
+def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrderHead | Head:
+    """The head that is decided by the database alone."""
+
+    def make() -> SecondOrderHead | Head:
+        fitted, pairs = fitted_spaces(database, shared), patch_pairs(database, shared)
+        evidence_between = None if pairs is None else pairs.evidence_between
+        decisions, evidence = RULES[rule].choose(fitted, competition_on_database(database, shared), evidence_between)
+        if decisions.representation == SECOND_ORDER:
+            return assemble_second_order(fitted, decisions, evidence)
+        return assemble(fitted_tfa(database, shared), decisions, evidence, backend_for(shared.device))
+
+    return shared.once(f"judged {rule}", make)
+
+
+def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
+    """`pipeline.calibrate_judged` by some rule; photos are compared once, whatever heads and splits need it."""
+
+    def calibrate(head: SecondOrderHead, target: Tokens) -> BaseHead:
+        pipeline.check_target_count(len(target))
+        fitted, space = head.fitted, head.fitted.spaces[0]
+        fitted.check(target)
+        view = space.side.describe(target, True, fitted.dtype)
+        evidence = None
+        if pairs is not None and target.grid is not None:
+            compared = pairs.of(target)
+            evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
+        if rule.choose is by_evidence and evidence is not None:
+            decided = select_on_described_target(fitted, space, view, evidence, calibrations=rule.calibrations)
+        else:
+            competition = compete_on_target(fitted, space, view, filter_calibrations(len(target), rule.calibrations))
+            decided = rule.choose(fitted, competition, evidence)
+        return assemble_second_order(fitted, *decided, target)
+
+    return calibrate
+
+
+# --- cards -----------------------------------------------------------------------------------------------------
+
+_SECOND = re.compile(rf"second-({'|'.join(CARRIER_KERNELS)})(-ensemble)?")
+_JUDGED = re.compile(rf"judged(?:-c([1-9][0-9]{{0,5}}))?(?:-({'|'.join(filter(None, RULES))}))?(-ensemble)?")
+
+
+def second_order_card(name: str) -> HeadCard | None:
+    """The card of a name of the family above; None if it is not one."""
+    second, judged = _SECOND.fullmatch(name), _JUDGED.fullmatch(name)
+    if second is not None:
+        return _second_card(name, second[1], bool(second[2]))
+    if judged is None or (judged[2] in _OF_TARGET_ALONE and not judged[1]):  # nothing to leave out
+        return None
+    return _judged_card(name, int(judged[1] or 0), judged[2] or "", bool(judged[3]))
+
+
+def _second_card(name: str, carrier: str, ensemble: bool) -> HeadCard:
+    return HeadCard(
+        name=name,
+        title=f"Second order, {CARRIER_WORDS[carrier]}" + " ensemble" * ensemble,
+        sees="database",
+        fit=_fit(lambda database, shared: fitted_second_order(database, shared, carrier), ensemble),
+        settings={"system": "second-order", "carrier": carrier, "ensemble": ensemble},
+        stages=SECOND_STAGES,
+        note=BEYOND_PAPER,
+    )
+
+
+def _judged_card(name: str, photos: int, rule: str, ensemble: bool) -> HeadCard:
+    title = "Judged" + (f"-C{photos}" if photos else "") + (f", {RULES[rule].title}" if rule else "")
+
+    def fit(database: Photos, shared: Shared) -> RetrieverHead:
+        how = calibration_by(RULES[rule], patch_pairs(database, shared))
+        return _of(fitted_second_order(database, shared, TARGET_INCUMBENT), ensemble, how)
+
+    return HeadCard(
+        name=name,
+        title=title + " ensemble" * ensemble,
+        sees="target" if photos else "database",
+        fit=fit if photos else _fit(lambda database, shared: fitted_judged(database, shared, rule), ensemble),
+        plan=budget(photos) if photos else NO_CALIBRATION,
+        settings={"system": "judged", "rule": rule or "judge", "ensemble": ensemble},
+        stages=_TARGET_STAGES if photos else _DATABASE_STAGES,
+        note="ablation" if rule else BEYOND_PAPER,
+    )
+
+
+def _fit(fit: Callable[[Photos, Shared], BaseHead], ensemble: bool) -> Fit:
+    return lambda database, shared: _of(fit(database, shared), ensemble)
+
+
+def _of(head: BaseHead, ensemble: bool, how: Calibrate | None = None) -> RetrieverHead:
+    replicas: tuple[ReplicaName, ...] = (ENSEMBLE,) if ensemble else CONSTRUCTIONS
+    return RetrieverHead(head, replicas, how)

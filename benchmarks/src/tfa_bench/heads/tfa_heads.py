@@ -1,0 +1,149 @@
+"""Heads of this package in the benchmark's terms: TFA and the dual-vocabulary system, calibrated or not.
+
+Every head of one database shares one fit. The names say what happens after it:
+
+    tfa  dual                 as fitted on the database
+    tfa-c64  dual-c64         calibrated on 64 unlabelled queries, the others are evaluated (any number)
+    tfa-fullq  dual-fullq     calibrated on all queries
+    tfa-crossfit              each half of the queries evaluated by a head calibrated on the other
+    …+                        with robust score calibration (ours, beyond the paper)
+    …-ensemble                the three replicas' scores added, not averaged recalls (ours)
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa import pipeline
+from tfa.base.tokens import Tokens
+from tfa.errors import FewPhotos
+from tfa.method.controllers.decisions import JudgedEvidence
+from tfa.method.dual_vocabulary import DualHead, fit_dual_head
+from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName
+from tfa.method.second_order_head import SecondOrderHead
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
+
+Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
+BEYOND_PAPER = "ours, beyond the paper"
+
+
+@dataclass(frozen=True)
+class RetrieverHead:
+    """A fitted head of the package, and how it is calibrated."""
+
+    retriever: BaseHead
+    scored_replicas: tuple[ReplicaName, ...] = CONSTRUCTIONS
+    how: Calibrate | None = None
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(str(replica) for replica in self.scored_replicas)
+
+    @property
+    def data_used(self) -> str:
+        return str(self.retriever.data_used)  # type: ignore[attr-defined]
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """What it decided, with the evidence of every candidate where there is some."""
+        decisions = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
+        if isinstance(self.retriever, (Head, SecondOrderHead)):
+            evidence = self.retriever.evidence
+            decisions["candidates"] = {name: candidate.to_dict() for name, candidate in evidence.candidates.items()}
+            if isinstance(evidence, JudgedEvidence):
+                decisions |= {"incumbent": evidence.incumbent, "photos": evidence.photos, **evidence.reasons}
+        return decisions
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        return self.retriever.scores(queries.tokens, ENSEMBLE if replica == ENSEMBLE else int(replica))
+
+    def calibrate(self, target: Photos) -> Fitted:
+        assert self.how is not None, "a head without a calibration was given a plan that calibrates"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewPhotos)  # a budget of 4 is the benchmark's own choice
+            return RetrieverHead(self.how(self.retriever, target.tokens), self.scored_replicas)
+
+
+def fitted_tfa(database: Photos, shared: Shared) -> Head:
+    """The database-only head, fitted once for all heads that stand on it."""
+    make = lambda: pipeline.fit(database.tokens, shared.spec, device=shared.device, progress=shared.progress)  # noqa: E731
+    return shared.once("tfa", make)
+
+
+def fitted_dual(database: Photos, shared: Shared) -> DualHead:
+    make = lambda: fit_dual_head(  # noqa: E731
+        database.tokens, spec=shared.spec, device=shared.device, progress=shared.progress
+    )
+    return shared.once("dual", make)
+
+
+def patch_pairs(database: Photos, shared: Shared) -> PatchPairs | None:
+    """Patches of the database and every pair compared so far, once for all heads; None if how they lie is unknown."""
+    if database.tokens.grid is None:
+        return None
+    return shared.once("patch pairs", lambda: PatchPairs(database.tokens))
+
+
+def _calibrate_tfa(head: Head, target: Tokens) -> BaseHead:
+    return pipeline.calibrate(head, target)
+
+
+def _calibrate_tfa_scores(head: Head, target: Tokens) -> BaseHead:
+    return pipeline.calibrate(head, target, score=True)
+
+
+def _calibrate_dual(head: DualHead, target: Tokens) -> BaseHead:
+    return head.calibrate(target)
+
+
+def _calibrate_dual_robustly(head: DualHead, target: Tokens) -> BaseHead:
+    return head.calibrate(target, robust=True)
+
+
+_SYSTEMS: Mapping[str, tuple[str, Callable[[Photos, Shared], BaseHead], Calibrate, Calibrate]] = {
+    "tfa": ("TFA", fitted_tfa, _calibrate_tfa, _calibrate_tfa_scores),
+    "dual": ("TFA dual", fitted_dual, _calibrate_dual, _calibrate_dual_robustly),
+}
+_PLANS: Mapping[str, tuple[str, Plan]] = {
+    "": ("", NO_CALIBRATION),
+    "-fullq": ("-FullQ", FULL_QUERY),
+    "-crossfit": ("-FullQ (cross-fit)", cross_fit()),
+    "-crossfit-contiguous": ("-FullQ (cross-fit, contiguous halves)", cross_fit("contiguous")),
+}
+_NAME = re.compile(r"(tfa|dual)(-c([1-9][0-9]{0,5})|-fullq|-crossfit|-crossfit-contiguous)?(\+)?(-ensemble)?")
+
+
+def retriever_card(name: str) -> HeadCard | None:
+    """The card of a name of the family above; None if it is not one."""
+    match = _NAME.fullmatch(name)
+    if match is None or (match[4] and not match[2]):  # nothing to calibrate scores on
+        return None
+    title, fit, plain, scored = _SYSTEMS[match[1]]
+    suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]
+    scored_replicas: tuple[ReplicaName, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
+    how = None if not plan.calibrates else scored if match[4] else plain
+    return HeadCard(
+        name=name,
+        title=title + suffix + ("+" if match[4] else "") + (" ensemble" if match[5] else ""),
+        sees="target" if plan.calibrates else "database",
+        fit=_fit(fit, scored_replicas, how),
+        plan=plan,
+        settings={"system": match[1], "score_calibration": bool(match[4]), "ensemble": bool(match[5])},
+        note=BEYOND_PAPER if match[4] or match[5] else "",
+        budget_per_condition=match[1] == "dual",
+    )
+
+
+def _fit(
+    fit: Callable[[Photos, Shared], BaseHead], scored_replicas: tuple[ReplicaName, ...], how: Calibrate | None
+) -> Fit:
+    return lambda database, shared: RetrieverHead(fit(database, shared), scored_replicas, how)

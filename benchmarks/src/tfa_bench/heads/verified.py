@@ -1,0 +1,260 @@
+"""Heads whose first candidates are ordered again by verification (ours, beyond the paper).
+
+…-v          if verification is admitted, without labels; else the scores are the head's own
+…-v-always   whether or not it would be admitted
+anyloc-v     AnyLoc with our verification: what is gained by it without our heads
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import backend_for
+from tfa.base.config import Candidates, RerankSpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.maps.confidence import ALTERNATIVES, compute_confidence
+from tfa.maps.database_scores import DatabaseScores
+from tfa.method.evidence.rows import ROW_EPSILON
+from tfa.method.head import ENSEMBLE, Head
+from tfa.method.second_order_head import SecondOrderHead
+from tfa.verification import matching
+from tfa.verification.admission import (
+    COMPARED_CANDIDATES,
+    CONSTRUCTION,
+    VerificationEvidence,
+    judge_admission,
+    judge_admission_on_database,
+    judge_admission_on_target,
+    shortlist_images,
+    space_evenly,
+)
+from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
+from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa_bench.heads.patch_pairs import PatchPairs, require_grid
+from tfa_bench.heads.second_order import second_order_card
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.vectors import VectorHead
+
+_NAME = re.compile(r"(.+)-v(-always)?")
+
+
+def lifted(scores: np.ndarray, images: np.ndarray, ordering: np.ndarray) -> np.ndarray:
+    """The row `m` with some images above all others, in the order they are given in; `ordering` falls.
+
+    An image's score is the row's highest plus its lead over the last of them, in the row's deviations: how far the best
+    stands out of the row then says how far its evidence does.
+    """
+    row = np.array(scores, np.float64)
+    values = row.max() + (row.std() + ROW_EPSILON) * (ordering - ordering[-1])
+    for i in reversed(range(len(values) - 1)):  # two that are equal, or that rounding made so, keep their order
+        values[i] = max(values[i], np.nextafter(values[i + 1], np.inf))
+    row[images] = values
+    return row
+
+
+@dataclass(frozen=True)
+class VerifiedHead:
+    """A head, and what is known of its verification."""
+
+    base: RetrieverHead
+    pairs: PatchPairs
+    always: bool
+    admission: VerificationEvidence | None = None  # None: nothing was to be decided, or not yet
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return self.base.replicas
+
+    @property
+    def data_used(self) -> str:
+        return self.base.data_used
+
+    @property
+    def used(self) -> bool:
+        return self.always or (self.admission is not None and self.admission.admitted)
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        judged = {} if self.admission is None else self.admission.to_dict()
+        return {**self.base.decisions, "verification": {"used": self.used, "always": self.always, **judged}}
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        return self.scores_and_confidence(queries, replica)[0]
+
+    def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """What a map would answer, and how sure it would be; None where nothing is verified."""
+        scores = self.base.scores(queries, replica)
+        if not self.used or not len(queries):
+            return scores, None
+        own = DatabaseScores(self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica)))
+        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, own)
+
+    def calibrate(self, target: Photos) -> Fitted:
+        calibrated = self.base.calibrate(target)
+        assert isinstance(calibrated, RetrieverHead)
+        admission = None if self.always else judged_on_target(calibrated, target.tokens, self.pairs)
+        return VerifiedHead(calibrated, self.pairs, self.always, admission)
+
+
+def verified(
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, scorer: DatabaseScores
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
+
+    A row of equal scores stays as it is: it ranks nothing.
+    """
+    ranked = rerank(scores, max(count_candidates(candidates), ALTERNATIVES), candidates, comparison)
+    equal = scores.max(axis=1) == scores.min(axis=1)
+    return reordered(scores, ranked), np.where(equal, 0.0, compute_confidence(ranked, scorer, 1)[0][:, 0])
+
+
+def reordered(scores: np.ndarray, ranked: Reranked) -> np.ndarray:
+    """Scores `q m` whose order is that of `ranked`; a row of equal scores stays as it is."""
+    result = np.array(scores, np.float64, order="C")
+    for index in np.flatnonzero(scores.max(axis=1) != scores.min(axis=1)):
+        compared = ranked.inliers[index] != UNVERIFIED
+        result[index] = lifted(result[index], ranked.indices[index, compared], ranked.ordering[index, compared])
+    return result
+
+
+def judged_on_database(
+    base: RetrieverHead, database: Tokens, pairs: PatchPairs, progress: Progress | None = None
+) -> VerificationEvidence:
+    """Is verification admitted by the database's own images?"""
+    spec = pairs.spec
+    if isinstance(base.retriever, (Head, SecondOrderHead)):
+        return judge_admission_on_database(base.retriever, pairs.evidence_between, spec, backend_for("cpu"), progress)
+    # A dual head keeps no pseudo scores.
+    duplicates = base.retriever.scorer(CONSTRUCTION).duplicates
+    scores_of = lambda photos: base.retriever.scores(photos, CONSTRUCTION)  # noqa: E731
+    return judged_by_hiding(scores_of, duplicates, database, pairs, progress)
+
+
+def judged_by_hiding(
+    scores_of: Callable[[Tokens], np.ndarray],
+    duplicates: np.ndarray | None,
+    database: Tokens,
+    pairs: PatchPairs,
+    progress: Progress | None = None,
+) -> VerificationEvidence:
+    """The same of any head: images are scored as queries, each with itself and its duplicates hidden."""
+    chosen = space_evenly(len(database), pairs.spec.max_pseudo)
+    first = np.arange(len(database)) if duplicates is None else duplicates
+    row, column = np.nonzero(first[chosen][:, None] == first[None, :])
+    ranked = shortlist_images(scores_of(database.select(chosen)), (row, column), 2 * COMPARED_CANDIDATES)
+    return judge_admission(
+        ranked, lambda row, images: pairs.evidence_between(int(chosen[row]), images), "pseudo queries", progress
+    )
+
+
+def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
+    """Is verification admitted by the photos the head was calibrated on?"""
+    retriever: Any = base.retriever  # single or dual: both have scores
+    compared = pairs.of(target)
+    evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
+    return judge_admission_on_target(retriever, target, evidence)
+
+
+def verified_card(name: str) -> HeadCard | None:
+    """Make the card of a name with -v or -v-always; None if it has neither, or nothing verifies that head."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    if name == "anyloc-v":
+        from tfa_bench.heads.peers import anyloc
+
+        return verified_peer(anyloc.CARDS[0])
+    base = retriever_card(match[1]) or second_order_card(match[1])
+    if base is None:
+        return None
+    always = bool(match[2])
+    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **RerankSpec().to_dict()}
+    return dataclasses.replace(
+        base,
+        name=name,
+        title=f"{base.title} +V" + (", always" if always else ""),
+        fit=_fit(base, always),
+        settings={**base.settings, "verification": settings},
+        stages=tuple(dict.fromkeys((*base.stages, "verification"))),
+        note=BEYOND_PAPER,
+    )
+
+
+def _fit(card: HeadCard, always: bool) -> Fit:
+    def fit(database: Photos, shared: Shared) -> Fitted:
+        require_grid(database.tokens)
+        pairs = patch_pairs(database, shared)
+        assert pairs is not None
+        base = card.fit(database, shared)
+        assert isinstance(base, RetrieverHead)
+        # A head that calibrates is judged by its calibration photos, when it has them.
+        if always or card.plan.calibrates:
+            return VerifiedHead(base, pairs, always)
+        return VerifiedHead(base, pairs, always, judged_on_database(base, database.tokens, pairs, shared.progress))
+
+    return fit
+
+
+@dataclass(frozen=True)
+class VerifiedVectors:
+    """A peer of one vector an image, and what is known of its verification. Its confidence stays the z-score."""
+
+    base: VectorHead
+    pairs: PatchPairs
+    admission: VerificationEvidence
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return self.base.replicas
+
+    @property
+    def data_used(self) -> str:
+        return self.base.data_used
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        return {"verification": {"used": self.admission.admitted, "always": False, **self.admission.to_dict()}}
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        scores = self.base.scores(queries, replica)
+        if not self.admission.admitted or not len(queries):
+            return scores
+        candidates = self.pairs.spec.candidates
+        ranked = rerank(scores, count_candidates(candidates), candidates, self.pairs.of(queries.tokens))
+        return reordered(scores, ranked)
+
+
+def verified_peer(card: HeadCard) -> HeadCard:
+    """The card of a peer with verification."""
+
+    def fit(database: Photos, shared: Shared) -> Fitted:
+        require_grid(database.tokens)
+        pairs, base = patch_pairs(database, shared), card.fit(database, shared)
+        assert pairs is not None
+        assert isinstance(base, VectorHead)
+        replica = base.replicas[0]
+        admission = judged_by_hiding(
+            lambda photos: base.scores(Photos(photos), replica),
+            base.duplicates[replica],
+            database.tokens,
+            pairs,
+            shared.progress,
+        )
+        return VerifiedVectors(base, pairs, admission)
+
+    return dataclasses.replace(
+        card,
+        name=f"{card.name}-v",
+        title=f"{card.title} +V",
+        fit=fit,
+        settings={**card.settings, "verification": {"always": False, **RerankSpec().to_dict()}},
+        stages=(*card.stages, "verification"),
+        note=BEYOND_PAPER,
+    )

@@ -1,0 +1,131 @@
+"""The paper's own figures, as printed in its tables: one JSON file a table, in `bench/paper/`.
+
+Rows are datasets and columns are heads in every file, also where the paper prints them the other way round.
+A row keeps one name in all tables; `printed` is how the table at hand spells it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tfa.errors import BadSpec
+
+PAPER_TABLES = ("primary", "aerial", "native", "spectral", "ground-backbones", "full-query", "aerial-access")
+
+# The paper does not give an input size for DINOv3; 336 is the catalogue's.
+BACKBONES = {
+    "dinov2-b14@322": "DINOv2-B",
+    "dinov3-b16@336": "DINOv3-B",
+    "dinov2-g14@644x476/l31-value": "DINOv2-G L31",
+}  # encoder id → the paper's name of it
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One printed number, in percent."""
+
+    value: float
+    sd: float | None = None
+    mark: str = ""  # "p" published, "r" inference of a checkpoint, "d" reconstruction, "l" author log
+    digits: int = 2  # decimals it is printed with
+
+
+@dataclass(frozen=True)
+class PaperColumn:
+    """A head or a trained reference, by our name."""
+
+    name: str
+    title: str
+    supervised: bool = False
+    mark: str = ""  # of all its figures
+    backbone: str = ""  # where it is the column's own, not the row's
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    row: str
+    printed: str
+    group: str
+    backbone: str  # "" where each column has its own
+    values: Mapping[str, tuple[Figure, ...]]  # column → one figure for each metric
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    name: str
+    source: str
+    title: str
+    metrics: tuple[str, ...]  # "R@1", …
+    marks: Mapping[str, str]
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[PaperRow, ...]
+
+    def column(self, name: str) -> PaperColumn | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@cache
+def paper_table(name: str) -> PaperTable:
+    if name not in PAPER_TABLES:
+        raise BadSpec(f"{name!r} is no table of the paper; use one of {', '.join(PAPER_TABLES)}")
+    values = json.loads(files("tfa_bench.tables").joinpath("paper", f"{name}.json").read_text("utf-8"))
+    columns = tuple(PaperColumn(**column) for column in values["columns"])
+    marks = {column.name: column.mark for column in columns}
+    return PaperTable(
+        name=name,
+        source=values["source"],
+        title=values["title"],
+        metrics=tuple(values["metrics"]),
+        marks=values["marks"],
+        columns=columns,
+        rows=tuple(_row(row, marks) for row in values["rows"]),
+    )
+
+
+def paper_value(
+    table: str, row: str, column: str, metric: str = "R@1", *, backbone: str | None = None
+) -> Figure | None:
+    """A figure of a table. Where a row stands for two backbones, the first unless one is named."""
+    printed, row = paper_table(table), row_named(row)
+    if metric not in printed.metrics:
+        return None
+    for own in printed.rows:
+        if own.row == row and column in own.values and backbone in (None, _backbone(printed, own, column)):
+            return own.values[column][printed.metrics.index(metric)]
+    return None
+
+
+def row_named(name: str) -> str:
+    """The name a row has in every file, of any name a table prints it under: `4S City Loop`, `SVOX-5 macro`, …"""
+    return _spellings().get(name, name)
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    return {row.printed: row.row for table in PAPER_TABLES for row in paper_table(table).rows}
+
+
+def _backbone(table: PaperTable, row: PaperRow, column: str) -> str:
+    if row.backbone:
+        return row.backbone
+    own = table.column(column)
+    return own.backbone if own else ""
+
+
+def _row(values: Mapping[str, Any], marks: Mapping[str, str]) -> PaperRow:
+    return PaperRow(
+        row=values["row"],
+        printed=values.get("printed", values["row"]),
+        group=values.get("group", ""),
+        backbone=values.get("backbone", ""),
+        values={
+            column: tuple(Figure(**{"mark": marks[column], **figure}) for figure in figures)
+            for column, figures in values["values"].items()
+        },
+    )

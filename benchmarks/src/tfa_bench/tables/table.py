@@ -1,0 +1,285 @@
+"""Tables as values: columns, groups of rows, cells, footnotes. Layouts make them, renderers print them.
+
+Numbers are percent. `Cell` is what a layout needs to know of one record; `Number` is what a table shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfa.errors import TfaError
+from tfa_bench.datasets.card import cards
+from tfa_bench.record_files import find_records
+from tfa_bench.records import LABELS, Record, Truth, truth_of
+from tfa_bench.scores import KS, check_revisions, score
+from tfa_bench.tables.paper_figures import PAPER_TABLES, Figure, paper_table, row_named
+
+if TYPE_CHECKING:
+    from tfa_bench.scores import Scored
+
+
+OTHER = "Other"
+MISSING = "–"
+BEST, SECOND = 1, 2
+PLAIN_MARKS, RAISED_MARKS = "prdlo", "ᵖʳᵈˡᵒ"  # published, inference, reconstruction, log; ours
+
+
+class NoTable(TfaError):
+    """The records hold nothing a table shows, or there is no table of that name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One head on one dataset under one encoder."""
+
+    dataset: str
+    encoder: str
+    head: str
+    recalls: Mapping[int, float]  # k → mean, percent
+    sds: Mapping[int, float] = field(default_factory=dict)  # k → deviation over splits; {} where there is one split
+    queries: int = 0  # of the dataset
+    title: str = ""  # of the head
+    note: str = ""  # "reconstruction", "ours, …"
+    plan: str = ""
+    sees: str = ""  # nothing < database < target < labels
+    dataset_title: str = ""
+    group: str = OTHER  # the paper's heading over the dataset
+    paper_row: str = ""  # "" where the paper does not have it
+    declared: int | None = None  # queries of the dataset's published protocol
+    route: str | None = None  # "hard" | "soft": the assignment it decided for
+
+
+def cells(scored: Sequence[Scored]) -> list[Cell]:
+    """What tables need of scored records. Headings and paper rows come from the catalogue of datasets."""
+    known = cards()
+    made = []
+    for one in scored:
+        card = known.get(one.dataset)
+        made.append(
+            Cell(
+                dataset=one.dataset,
+                encoder=one.encoder,
+                head=one.head,
+                recalls={k: 100 * estimate.mean for k, estimate in one.recalls.items()},
+                sds={k: 100 * e.sd for k, e in one.recalls.items()} if len(one.seeds) > 1 else {},
+                queries=one.queries,
+                title=one.title,
+                note=one.note,
+                plan=one.plan,
+                sees=one.sees,
+                dataset_title=one.dataset_title,
+                group=card.group if card else OTHER,
+                paper_row=row_named(card.paper_row) if card else "",
+                declared=card.counts.queries if card else None,
+                route=_route(one),
+            )
+        )
+    return made
+
+
+def read_scored(results: Path, *, encoder: str | None = None, precision_depth: int | None = None) -> list[Scored]:
+    """Scored records below a folder, of all encoders or of one. A shallow record lacks the deep recalls.
+
+    Trained systems have encoders of their own and stand beside the records of any.
+    """
+    truths: dict[Path, Truth] = {}
+    made: list[Scored] = []
+    encoders: set[str] = set()
+    for path in find_records(results):
+        record, folder = Record.read(path), path.dataset_folder
+        encoders.add(record.encoder["id"])
+        if encoder not in (None, record.encoder["id"]) and record.head["data_used"] != LABELS:
+            continue
+        if folder not in truths:
+            truths[folder] = truth_of(path)
+        ks = [k for k in KS if k <= record.depth]
+        made.append(score(record, truths[folder], ks=ks, precision_depth=precision_depth))
+    if not encoders:
+        raise NoTable(f"{results} holds no records; write some with tfa bench run --out {results}")
+    if encoder is not None and encoder not in encoders:
+        raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {', '.join(sorted(encoders))}")
+    check_revisions(made)
+    return made
+
+
+def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
+    """Cells of the records below a folder."""
+    return cells(read_scored(results, encoder=encoder))
+
+
+def _route(scored: Scored) -> str | None:
+    """The assignment of a record. Hard only if every head in it is: one soft route makes the record soft."""
+    decided = [fold["decisions"] for folds in scored.decisions for fold in folds]
+    routes = {decisions["route"] for decisions in decided if "route" in decisions}
+    if not routes:
+        return None
+    return "hard" if routes == {"hard"} else "soft"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number. `rank` is BEST or SECOND among the training-free ones it stands with, else 0."""
+
+    value: float
+    sd: float | None = None
+    mark: str = ""
+    digits: int = 2
+    rank: int = 0
+    origin: str = ""  # the paper's table it is from; "" if it is ours
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table's cell: our number with the paper's beside it, a number of the paper, or nothing."""
+
+    number: Number | None = None
+    beside: Number | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    group: str = ""  # a heading over neighbouring columns
+    label: str = ""  # its name where there is one heading line; the title if empty
+
+    @property
+    def full(self) -> str:
+        return self.label or self.title
+
+
+@dataclass(frozen=True)
+class Row:
+    stubs: tuple[str, ...]
+    shown: tuple[Shown, ...]
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    stubs: tuple[str, ...]  # headings of the columns that name a row
+    columns: tuple[Column, ...]
+    groups: tuple[RowGroup, ...]
+    footnotes: tuple[str, ...]
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        return (row for group in self.groups for row in group.rows)
+
+
+def raised(mark: str) -> str:
+    """A mark as a superscript letter."""
+    return mark.translate(str.maketrans(PLAIN_MARKS, RAISED_MARKS))
+
+
+def number_of(cell: Cell | None, k: int) -> Number | None:
+    if cell is None or k not in cell.recalls:
+        return None
+    return Number(cell.recalls[k], cell.sds.get(k))
+
+
+def number_of_figure(figure: Figure, table: str) -> Number:
+    return Number(figure.value, figure.sd, figure.mark, figure.digits, origin=table)
+
+
+def rank_numbers(numbers: Sequence[Number | None]) -> list[Number | None]:
+    """Mark the best and the second best. Equal as printed is equal: both are best, the next value is second."""
+    printed = [None if number is None else round(number.value, 2) for number in numbers]
+    order = sorted({value for value in printed if value is not None}, reverse=True)
+    ranks = dict(zip(order, (BEST, SECOND), strict=False))
+    return [
+        None if number is None or value is None else replace(number, rank=ranks.get(value, 0))
+        for number, value in zip(numbers, printed, strict=True)
+    ]
+
+
+_MARKED_NOTES = {"reconstruction": "d", "ours": "o"}  # a note that begins so gives the title this mark
+
+
+class Lookup:
+    """What the records hold. Datasets stand in the paper's order, others after them by title."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self.cells = tuple(cells)
+        self._by_key = {(cell.dataset, cell.encoder, cell.head): cell for cell in self.cells}
+        self._datasets = {cell.dataset: cell for cell in self.cells}
+        self._heads = {cell.head: cell for cell in self.cells}
+        order = paper_order()
+        self.datasets = sorted(
+            self._datasets,
+            key=lambda name: (order.get(self.paper_row(name), len(order)), self.dataset_title(name), name),
+        )
+        self.encoders = sorted({cell.encoder for cell in self.cells})
+
+    def cell(self, dataset: str, encoder: str, head: str) -> Cell | None:
+        return self._by_key.get((dataset, encoder, head))
+
+    def of_head(self, head: str) -> Cell | None:
+        """Any record of a head: its title, note and plan."""
+        return self._heads.get(head)
+
+    @property
+    def trained(self) -> list[str]:
+        """Heads that labels trained, in the order found: supervised references."""
+        return list(dict.fromkeys(cell.head for cell in self.cells if cell.sees == LABELS))
+
+    def reference(self, dataset: str, head: str) -> Cell | None:
+        """The record of a supervised reference, whose encoder is its own."""
+        return next((c for c in self.cells if (c.dataset, c.head, c.sees) == (dataset, head, LABELS)), None)
+
+    def data_used(self, head: str) -> str:
+        """The most a head has seen before it was queried; "" where there is no record."""
+        return self._heads[head].sees if head in self._heads else ""
+
+    def encoders_of(self, dataset: str) -> list[str]:
+        return [encoder for encoder in self.encoders if any((dataset, encoder) == key[:2] for key in self._by_key)]
+
+    def paper_row(self, dataset: str) -> str:
+        return self._datasets[dataset].paper_row
+
+    def group(self, dataset: str) -> str:
+        return self._datasets[dataset].group or OTHER
+
+    def dataset_title(self, dataset: str) -> str:
+        return self._datasets[dataset].dataset_title or dataset
+
+    def queries(self, dataset: str) -> tuple[int, int | None]:
+        """Queries recorded, and those the published protocol declares."""
+        own = self._datasets[dataset]
+        return own.queries, own.declared
+
+    def head_title(self, head: str) -> str:
+        """The record's title with the mark of its note; the paper's where there is no record."""
+        cell = self._heads.get(head)
+        if cell is None:
+            return paper_title(head) or head
+        title = cell.title or head
+        for word, mark in _MARKED_NOTES.items():
+            if cell.note.startswith(word) and word not in title:
+                return title + raised(mark)
+        return title
+
+
+@cache
+def paper_order() -> dict[str, int]:
+    rows = [row.row for name in ("primary", "native", "aerial") for row in paper_table(name).rows]
+    return {row: i for i, row in enumerate(dict.fromkeys(rows))}
+
+
+@cache
+def paper_title(head: str) -> str:
+    for name in PAPER_TABLES:
+        column = paper_table(name).column(head)
+        if column is not None:
+            return column.title
+    return ""

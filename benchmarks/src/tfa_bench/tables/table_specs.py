@@ -1,0 +1,275 @@
+"""Layouts: the paper's tables and four of ours, each made from cells alone."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tfa_bench.records import LABELS
+from tfa_bench.tables.build import ByDataset, ByHead, by_dataset, by_head, without_one_encoder
+from tfa_bench.tables.paper_figures import PAPER_TABLES, paper_table
+from tfa_bench.tables.table import Cell, Lookup, NoTable, Table, paper_title
+
+LAYOUTS = {
+    "product": "what `tfa build` and `tfa calibrate` give, beside AnyLoc, RIA and the paper's TFA",
+    "overview": "every way to ask a judged map, beside AnyLoc, RIA and the paper's TFA",
+    "primary": "ground datasets, R@1",
+    "aerial": "aerial datasets, R@1/5/10",
+    "native": "systems under their own encoders, with calibration budgets",
+    "spectral": "spectral controls beside complete heads",
+    "budgets": "recall against the number of calibration queries",
+    "ablation": "TFA and the judge with one rule changed",
+    "heads": "every head recorded",
+}
+_AERIAL = "Aerial / cross-view"  # a heading of the catalogue of datasets
+FREE = "Training-free heads"
+_COMPLETE = "Complete heads"
+_CONTROLS = ("original", "partial", "full", "adaptive")
+_ALL_CONTROLS = ("original", "centred", "partial", "full", "adaptive")
+_BUDGETS = (8, 16, 32, 64, 128, 256)
+_ABLATIONS = (
+    "support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft", "single",
+)  # fmt: skip
+_JUDGE_ABLATIONS = ("no-judge", "support", "no-centring", "no-score")
+DEEP = (1, 5, 10, 20)
+SECOND_ORDER, JUDGED = "Second order (ours, beyond the paper)", "Judged (ours, beyond the paper)"
+_SUPERVISED = "Supervised references"
+KINDS = (
+    _SUPERVISED, "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER,
+    JUDGED, "Ablations",
+)  # fmt: skip
+_PRODUCT = {
+    "Map photos only": ("anyloc", "ria", "tfa", "judged-v"),
+    "Map photos and 64 unlabeled camera photos": ("judged-c64-v",),
+}
+_IN_USERS_WORDS = {
+    "tfa": "TFA, the paper's head",
+    "judged-v": "tfa build, as shippedᵒ",
+    "judged-c64-v": "tfa build + tfa calibrateᵒ",
+}
+_OVERVIEW = {
+    "Every photo alone": ("anyloc", "ria", "tfa", "judged", "judged-v"),
+    "Adapted by the photos before": ("judged-online", "judged-online-v", "judged-follow"),
+    "Calibrated on 64 unlabelled photos": ("judged-c64", "judged-c64-v"),
+}
+_OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always|-online|-online-shuffled|-follow)")
+
+
+def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool = False) -> Table:
+    """A table of records. `paper`: with the paper's figures; `both`: spectral controls under both assignments."""
+    if name not in LAYOUTS:
+        near = difflib.get_close_matches(name, LAYOUTS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise NoTable(f"there is no table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
+    make = {
+        "product": product, "overview": overview, "primary": primary, "aerial": aerial, "native": native,
+        "budgets": budgets, "ablation": ablation, "heads": all_heads,
+    }  # fmt: skip
+    table = spectral(cells, paper, both) if name == "spectral" else make[name](cells, paper)
+    if not any(True for _ in table.rows):
+        raise NoTable(
+            f"the records hold nothing that table {name!r} shows ({LAYOUTS[name]}); tfa bench run writes them"
+        )
+    return without_one_encoder(table)
+
+
+def product(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByHead(
+        name="product",
+        title="What a user gets, R@1 (%)",
+        blocks=_PRODUCT,
+        paper=_MATCHED,
+        mean=True,
+        unranked=tuple(_PRODUCT)[1:],
+        titles=_IN_USERS_WORDS,
+        notes=("`tfa build` makes the head judged-v, `tfa calibrate` with 64 photos the head judged-c64-v.",),
+    )
+    return by_head(sheet, Lookup(_of_heads(cells, _PRODUCT.values())), paper=paper)
+
+
+def overview(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByHead(
+        name="overview",
+        title="Every way to ask a judged map, R@1 (%)",
+        blocks=_OVERVIEW,
+        paper=_MATCHED,
+        mean=True,
+        notes=("Numbers of one block are compared: its heads used the same data.",),
+    )
+    return by_head(sheet, Lookup(_of_heads(cells, _OVERVIEW.values())), paper=paper)
+
+
+def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByDataset(
+        name="primary",
+        title="Ground retrieval, R@1 (%)",
+        heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa", "tfa-c64"), FREE),
+        paper=("primary", "ground-backbones"),
+        references=("salad", "selavpr++-b"),
+    )
+    return by_dataset(sheet, Lookup(cell for cell in cells if not _is_aerial(cell)), paper=paper)
+
+
+def aerial(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByDataset(
+        name="aerial",
+        title="Aerial and cross-view retrieval, R@1/5/10 (%)",
+        heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa"), FREE),
+        ks=(1, 5, 10),
+        paper=("aerial",),
+        backbones=("DINOv2-B", "DINOv3-B"),
+        references=("sample4geo",),
+        grouped=False,
+    )
+    return by_dataset(sheet, Lookup(filter(_is_aerial, cells)), paper=paper)
+
+
+def native(cells: Sequence[Cell], paper: bool = True) -> Table:
+    printed = tuple(column.name for column in paper_table("native").columns if column.supervised)
+    supervised = tuple(dict.fromkeys([*printed, *Lookup(cells).trained]))
+    systems = ("tfvpr", "anyloc", "segvlad", "segvlad-mobilesam", "segvlad-superpixels", "ria", "dual-c64")
+    smaller = (*(f"dual-c{n}" for n in _BUDGETS if n != 64), "dual-crossfit")
+    budget_title = "Calibration budget of the dual-vocabulary system"
+    own = {cell.dataset for cell in cells if cell.head.startswith(("dual", "segvlad"))}
+    rows = _rows_of("native")
+    sheet = ByHead(
+        name="native",
+        title="Native systems, R@1 (%)",
+        blocks={_SUPERVISED: supervised, "Training-free systems": systems, budget_title: smaller},
+        paper=("native",),
+        paper_rows=True,
+        unranked=(_SUPERVISED, budget_title),
+        across_encoders=True,
+        notes=("Supervised references and further budgets are not ranked.",),
+    )
+    kept = [c for c in cells if c.head in (*systems, *smaller) and (c.dataset in own or c.paper_row in rows)]
+    return by_head(sheet, Lookup([*kept, *(c for c in cells if c.sees == LABELS)]), paper=paper)
+
+
+def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> Table:
+    complete = dict.fromkeys(("tfa", "tfa-c64", "tfa-fullq"), _COMPLETE)
+    notes: list[str] = []
+    if both:
+        controls = {f"{a}-{c}": f"{a.capitalize()} assignment" for a in ("hard", "soft") for c in _ALL_CONTROLS}
+        shown = list(cells)
+    else:
+        controls = dict.fromkeys(_CONTROLS, "Spectral controls (TFA-FullQ assignment)")
+        shown, notes = _under_chosen_assignment(cells)
+    with_controls = {cell.dataset for cell in cells if cell.head.partition("-")[2] in _ALL_CONTROLS}
+    sheet = ByDataset(
+        name="spectral",
+        title="Spectral controls and complete heads, R@1 (%)",
+        heads=controls | complete,
+        paper=("spectral", "primary", "full-query"),
+        notes=tuple(notes),
+    )
+    return by_dataset(sheet, Lookup(cell for cell in shown if cell.dataset in with_controls), paper=paper)
+
+
+def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """Controls of the assignment that TFA-FullQ decided for, under the names of the paper's columns."""
+    routes = {(cell.dataset, cell.encoder): cell.route for cell in cells if cell.head == "tfa-fullq" and cell.route}
+    names = {cell.dataset: cell.dataset_title or cell.dataset for cell in cells}
+    shown: list[Cell] = []
+    unknown: dict[str, None] = {}  # titles in the order found
+    for cell in cells:
+        assignment, _, control = cell.head.partition("-")
+        if assignment not in ("hard", "soft") or control not in _CONTROLS:
+            shown.append(cell)
+            continue
+        route = routes.get((cell.dataset, cell.encoder))
+        if route is None:
+            unknown[names[cell.dataset]] = None
+        elif route == assignment:
+            shown.append(replace(cell, head=control, title=paper_title(control)))
+    assignments = ", ".join(f"{names[d]} {e} {route}" for (d, e), route in sorted(routes.items()))
+    notes = [f"Assignment of TFA-FullQ: {assignments}."] if assignments else []
+    if unknown:
+        notes.append(f"{', '.join(unknown)}: no record of tfa-fullq says which assignment; --both shows the two.")
+    return shown, notes
+
+
+def budgets(cells: Sequence[Cell], paper: bool = True) -> Table:
+    ours = sorted({cell.head for cell in cells if _OURS.fullmatch(cell.head)})
+    blocks = {
+        "Single vocabulary": ("tfa", *(f"tfa-c{n}" for n in _BUDGETS), "tfa-fullq"),
+        "Dual vocabulary": ("dual", *(f"dual-c{n}" for n in _BUDGETS), "dual-crossfit", "dual-fullq"),
+        "Ours, beyond the paper": tuple(ours),
+        JUDGED: ("judged", *(f"judged-c{n}" for n in _BUDGETS), "judged-online", "judged-online-shuffled"),
+    }
+    sheet = ByHead(
+        name="budgets",
+        title="Calibration budgets, R@1 (%)",
+        blocks=blocks,
+        paper=("native", "primary", "full-query", "ground-backbones", "aerial", "aerial-access"),
+        paper_rows=True,
+        unranked=tuple(blocks),
+        notes=("Budgets are not ranked.",),
+    )
+    return by_head(sheet, Lookup(_of_heads(cells, blocks.values())), paper=paper)
+
+
+def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
+    blocks = {
+        title: (head, *(f"{head}-{name}" for name in _ABLATIONS))
+        for title, head in {"Database only": "tfa", "All queries calibrate": "tfa-fullq"}.items()
+    } | {
+        title: (head, *(f"{head}-{name}" for name in _JUDGE_ABLATIONS))
+        for title, head in {"Judged, database only": "judged", "Judged, 64 target photos": "judged-c64"}.items()
+    }
+    changed = {cell.dataset for cell in _of_heads(cells, [block[1:] for block in blocks.values()])}
+    sheet = ByHead(name="ablation", title="Ablations, R@1 (%)", blocks=blocks, paper=_MATCHED)
+    kept = [cell for cell in _of_heads(cells, blocks.values()) if cell.dataset in changed]
+    return by_head(sheet, Lookup(kept), paper=paper)
+
+
+def all_heads(cells: Sequence[Cell], paper: bool = True) -> Table:
+    """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
+    present = sorted({cell.head for cell in cells}, key=_natural)
+    trained = Lookup(cells).trained
+    kinds = {head: _SUPERVISED if head in trained else _kind(head) for head in present}
+    blocks = {kind: tuple(head for head in present if kinds[head] == kind) for kind in KINDS}
+    one = len({cell.dataset for cell in cells}) == 1
+    title = "Heads, R@1/5/10/20 (%)" if one else "Heads, R@1 (%)"
+    ks = DEEP if one else (1,)
+    sheet = ByHead(name="heads", title=title, blocks=blocks, ks=ks, paper=_MATCHED, unranked=(_SUPERVISED,))
+    return by_head(sheet, Lookup(cells), paper=paper)
+
+
+def _kind(head: str) -> str:
+    """The block of the table of all heads that a head stands in."""
+    name, _, rest = head.partition("-")
+    if _OURS.fullmatch(head):
+        return "Ours, beyond the paper"
+    if name in ("hard", "soft"):
+        return "Spectral controls"
+    if name == "second":
+        return SECOND_ORDER
+    if name == "judged":
+        return "Ablations" if rest.removeprefix("c64-") in _JUDGE_ABLATIONS else JUDGED
+    if name == "tfa":
+        return "Ablations" if rest.removeprefix("fullq-") in _ABLATIONS else "TFA"
+    return "TFA, dual vocabulary" if name == "dual" else "Peers"
+
+
+_MATCHED = tuple(name for name in PAPER_TABLES if name != "spectral")
+
+
+def _is_aerial(cell: Cell) -> bool:
+    return cell.group == _AERIAL or cell.paper_row in _rows_of("aerial")
+
+
+def _rows_of(table: str) -> set[str]:
+    return {row.row for row in paper_table(table).rows}
+
+
+def _of_heads(cells: Sequence[Cell], blocks: Iterable[Sequence[str]]) -> list[Cell]:
+    wanted = {head for block in blocks for head in block}
+    return [cell for cell in cells if cell.head in wanted]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """`tfa-c8` before `tfa-c16`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

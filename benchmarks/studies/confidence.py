@@ -1,0 +1,508 @@
+"""What confidence and expected recall are worth, on datasets they were not fitted on.
+
+The constants of `tfa.maps.confidence` are fitted anew with each dataset left out, then applied to it, in each of the
+three ways of `confidence_samples`, verified and not.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from studies.options import load_datasets, make_parser, open_encoder, open_progress, print_table, run_script
+from tfa.base.backend import backend_for
+from tfa.base.config import AUTO, HeadSpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.cli.console import delivered, say
+from tfa.errors import BadSpec
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    UNVERIFIED_CONSTANTS,
+    VERIFIED_CONSTANTS,
+    Constants,
+    Features,
+    compute_features,
+)
+from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.expected_recall import estimate_recall
+from tfa.maps.shift import DomainShiftMonitor
+from tfa.method.controllers.judged import INCUMBENT, TARGET_INCUMBENT
+from tfa.method.described_queries import DescribedQueries
+from tfa.method.scorer import Scorer
+from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.online.adapted_scorer import DescribedPhoto, describe_photos
+from tfa.online.follow import follow_scores
+from tfa.search.exact import QueryVectors
+from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
+from tfa.verification.judged_head import make_unjudged_evidence
+from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
+from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.run import Bench, prepare
+
+WAYS = ("alone", "online", "c64")
+BUDGET = 64
+SPLITS, _MORE_SPLITS, FEW = 2, 10, 150  # of the calibration; more where there are fewer queries
+_IN_A_ROW = 64  # photos that are looked at together to say whether they are unlike the map's
+_EVERY = 3  # own photos of a stream before one from outside the map
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The best answers to photos `n`, all rounds one after the other."""
+
+    features: Features  # n each
+    right: np.ndarray  # n, bool; none is, of photos outside the map
+    rounds: np.ndarray  # n: which construction and split
+
+    @classmethod
+    def joined(cls, samples: Sequence[Sample]) -> Sample:
+        columns = {f.name: np.concatenate([getattr(one.features, f.name) for one in samples]) for f in fields(Features)}
+        right, rounds = (np.concatenate([getattr(one, name) for one in samples]) for name in ("right", "rounds"))
+        return cls(Features(**columns), right, rounds)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How unlike the map's photos some are: of every 64 in a row, what is noticed."""
+
+    common: list[float | None]
+    evidence: list[float | None]
+    noticed: list[bool]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Of one dataset: by (way, verified), own queries and photos outside the map; and what is noticed."""
+
+    within_map: Mapping[tuple[str, bool], Sample]
+    foreign: Mapping[tuple[str, bool], Sample]
+    looks: Mapping[str, Looks]
+
+
+@dataclass(frozen=True)
+class _Photos:
+    """Photos that are asked: described once, and compared once with the database."""
+
+    tokens: DescribedQueries
+    comparison: Comparison
+    positives: Sequence[np.ndarray] | None  # None: they show nothing of the map
+
+    def select(self, rows: np.ndarray, pairs: PatchPairs) -> _Photos:
+        tokens = self.tokens.select(rows)
+        return _Photos(tokens, pairs.of(tokens), self.positives and [self.positives[row] for row in rows])
+
+
+def collect(
+    database: Tokens,
+    queries: DescribedQueries,
+    positives: Sequence[np.ndarray],
+    strangers: Sequence[Tokens],
+    spec: HeadSpec,
+    device: str,
+    progress: Progress,
+) -> Samples:
+    """Of a dataset; `strangers` are photos of other datasets."""
+    pairs, backend = PatchPairs(database), backend_for(device)
+    evaluated = np.array([row for row, within_map in enumerate(positives) if len(within_map)])
+    photos = _Photos(queries, pairs.of(queries), positives)
+    others = [_Photos(one, pairs.of(one), None) for one in map(DescribedQueries, strangers)]
+    spaces = fit_spaces(database, spec, backend, "float32", progress)
+    alone, adapting = (
+        assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made))
+        for made in (spaces.decisions(INCUMBENT), spaces.decisions(TARGET_INCUMBENT))
+    )
+    within_map: dict[tuple[str, bool], list[Sample]] = {}
+    foreign: dict[tuple[str, bool], list[Sample]] = {}
+    usual = judge_admission_on_database(alone, pairs.evidence_between, pairs.spec, backend, progress).usual_evidence
+    looks = {"alone": looked(alone.scorer(0), photos, usual)}
+    looks |= {f"outside {number}": looked(alone.scorer(0), one, usual) for number, one in enumerate(others, 1)}
+    with progress.task("confidence", 2 * len(CONSTRUCTIONS), "constructions") as task:
+        for s in CONSTRUCTIONS:
+            _add(within_map, "alone", alone.scorer(s), alone.scorer(s).scores(queries), photos, s, evaluated)
+            for one in others:
+                _add(foreign, "alone", alone.scorer(s), alone.scorer(s).scores(one.tokens), one, s)
+            task.advance()
+            _add_streams(within_map, foreign, adapting.scorer(s), photos, others, s, evaluated)
+            task.advance()
+    for split, (target, rest) in enumerate(_splits(len(queries))):
+        head = _calibrated(spaces, queries.select(target))
+        asked, mine = photos.select(rest, pairs), np.flatnonzero(np.isin(rest, evaluated))
+        for s in CONSTRUCTIONS:
+            number = s * _MORE_SPLITS + split
+            _add(within_map, "c64", head.scorer(s), head.scorer(s).scores(asked.tokens), asked, number, mine)
+            for one in others if not split else ():
+                _add(foreign, "c64", head.scorer(s), head.scorer(s).scores(one.tokens), one, number)
+        if not split:
+            looks["c64"] = looked(head.scorer(0), asked, _usual_of_target(head, photos, target), centred=True)
+    joined = [{key: Sample.joined(parts) for key, parts in kind.items()} for kind in (within_map, foreign)]
+    return Samples(joined[0], joined[1], looks)
+
+
+def _calibrated(spaces: FittedSpaces, target: Tokens) -> SecondOrderHead:
+    made = spaces.decisions(TARGET_INCUMBENT, centring=True, score=True)
+    return assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made), target)
+
+
+def _usual_of_target(head: SecondOrderHead, photos: _Photos, target: np.ndarray) -> float | None:
+    def evidence(row: int, images: np.ndarray) -> np.ndarray:
+        return photos.comparison.with_queries([int(target[row])], [images])[0].evidence
+
+    return judge_admission_on_target(head, photos.tokens.select(target), evidence).usual_evidence
+
+
+def _splits(queries: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Photos to calibrate with and the others, in the order of their files; none if there are too few."""
+    if queries <= BUDGET:
+        return []
+    seeds = range(SPLITS if queries >= FEW else _MORE_SPLITS)
+    orders = [np.random.default_rng(seed).permutation(queries) for seed in seeds]
+    return [(np.sort(order[:BUDGET]), np.sort(order[BUDGET:])) for order in orders]
+
+
+def _add(
+    samples: dict[tuple[str, bool], list[Sample]],
+    way: str,
+    scorer: Scorer,
+    scores: np.ndarray,
+    photos: _Photos,
+    number: int,
+    counted: np.ndarray | None = None,
+) -> None:
+    """The answers by these scores `q m`, verified and not; only `counted` photos count."""
+    within_map = DatabaseScores(scorer)
+    rows = np.arange(len(scores)) if counted is None else counted
+    for verified in (True, False):
+        found = _rerank_all(scores, photos.comparison if verified else None)
+        features = compute_features(found, within_map, 1)
+        best = Features(*(getattr(features, field.name)[rows, 0] for field in fields(Features)))
+        positives = photos.positives
+        right = [positives is not None and found.indices[row, 0] in positives[row] for row in rows.tolist()]
+        samples.setdefault((way, verified), []).append(Sample(best, np.array(right, bool), np.full(len(rows), number)))
+
+
+def _rerank_all(scores: np.ndarray, comparison: Comparison | None) -> Reranked:
+    return (
+        rerank(scores, ALTERNATIVES)
+        if comparison is None
+        else rerank(scores, max(ALTERNATIVES, count_candidates(AUTO)), AUTO, comparison)
+    )
+
+
+def _add_streams(
+    within_map: dict[tuple[str, bool], list[Sample]],
+    foreign: dict[tuple[str, bool], list[Sample]],
+    scorer: Scorer,
+    photos: _Photos,
+    others: Sequence[_Photos],
+    number: int,
+    evaluated: np.ndarray,
+) -> None:
+    """The queries one after the other; and with a photo from outside the map after every third."""
+    described = list(describe_photos(scorer, photos.tokens))
+    _add(within_map, "online", scorer, _stream(scorer, described), photos, number, evaluated)
+    for one in others:
+        strange = list(describe_photos(scorer, one.tokens))[: len(described) // _EVERY]
+        mixed, places = list[DescribedPhoto](), list[int]()
+        for row, photo in enumerate(described):
+            mixed.append(photo)
+            if row % _EVERY == _EVERY - 1 and len(places) < len(strange):
+                places.append(len(mixed))
+                mixed.append(strange[len(places) - 1])
+        if places:
+            scores = _stream(scorer, mixed)[places]
+            _add(foreign, "online", scorer, scores, one, number, np.arange(len(places)))
+
+
+def _stream(scorer: Scorer, photos: Sequence[DescribedPhoto]) -> np.ndarray:
+    return np.stack([frame.scores for frame in follow_scores(scorer, photos)])
+
+
+def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: bool = False) -> Looks:
+    """Every 64 photos in a row (all, if there are fewer), each next row beginning with the last's second half."""
+    scores, count = scorer.scores(photos.tokens), len(photos.tokens)
+    found, vectors = _rerank_all(scores, photos.comparison), scorer.query_vectors(photos.tokens)
+    common, evidence, noticed = [], [], []
+    for start in range(0, max(count - _IN_A_ROW, 0) + 1, _IN_A_ROW // 2):
+        part = slice(start, start + _IN_A_ROW)
+        shift_monitor = DomainShiftMonitor(usual, centred=centred)
+        some = Reranked(*(getattr(found, field.name)[part] for field in fields(Reranked)))
+        shift_monitor.observe(
+            scorer,
+            [QueryVectors(tuple(term[part] for term in vectors.terms), vectors.weights)],
+            some,
+            np.arange(scores.shape[1]),
+        )
+        common.append(shift_monitor.common)
+        evidence.append(shift_monitor.evidence)
+        noticed.append(shift_monitor.warning() is not None)
+    return Looks(common, evidence, noticed)
+
+
+OUTSIDE = 0.08  # weight of all photos outside a map beside all others
+_OF_MEANS, RIDGE = 4.0, 0.02
+
+
+def fit_constants(within_map: Sequence[Sample], foreign: Sequence[Sample], temperature: float) -> Constants:
+    """From groups of answers, and of answers to photos outside the map, with features of this temperature."""
+    every = [*within_map, *foreign]
+    features = np.concatenate([one.features.columns() for one in every])
+    right = np.concatenate([one.right for one in every]).astype(np.float64)
+    shares = [*np.full(len(within_map), 1 / len(within_map)), *np.full(len(foreign), OUTSIDE / max(len(foreign), 1))]
+    counts = [len(one.right) for one in every]
+    weight = np.repeat(np.array(shares) / counts, counts)
+    group = np.repeat(np.arange(len(within_map)), counts[: len(within_map)])
+    centre = weight @ features / weight.sum()
+    spread = np.sqrt(weight @ (features - centre) ** 2 / weight.sum())
+    spread = np.where(spread > 1e-6, spread, np.inf)  # what is the same of all answers, up to rounding, has no factor
+    standard, inside = (features - centre) / spread, len(group)
+    sizes = np.bincount(group).astype(np.float64)
+    recall = np.bincount(group, right[:inside]) / sizes
+
+    def loss(b: np.ndarray) -> tuple[float, np.ndarray]:
+        logit = b[0] + standard @ b[1:]
+        confidence = 1 / (1 + np.exp(-logit))
+        error = np.bincount(group, confidence[:inside]) / sizes - recall
+        value = (
+            weight @ (np.logaddexp(0, logit) - right * logit)
+            + _OF_MEANS * (error**2).mean()
+            + RIDGE * b[1:] @ b[1:] / 2
+        )
+        slope = weight * (confidence - right)
+        slope[:inside] += (confidence * (1 - confidence))[:inside] * (2 * _OF_MEANS * error / len(error) / sizes)[group]
+        return float(value), np.array([slope.sum(), *(standard.T @ slope + RIDGE * b[1:])])
+
+    bounds = [(None, None), *[(0, None)] * len(spread)]
+    found = scipy.optimize.minimize(loss, np.zeros(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B").x
+    factors = found[1:] / spread
+    return Constants(temperature, float(found[0] - factors @ centre), *map(float, factors))
+
+
+_STRANGERS = 64  # photos of each of the two datasets given next, asked of a map that does not know them
+_IN_USE = {True: VERIFIED_CONSTANTS, False: UNVERIFIED_CONSTANTS}
+KINDS = {"verified": True, "unverified": False}
+COLUMNS = (
+    "dataset", "way", "true R@1", "expected", "difference", "interval", "holds it", "sure", "of sure right",
+    "outside sure", "outside expected",
+)  # fmt: skip
+LOOK_COLUMNS = ("dataset", "photos", "rows of 64", "common", "evidence", "noticed")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One dataset asked in one way, by constants of the other datasets; in shares."""
+
+    dataset: str
+    way: str
+    verified: bool
+    recall: float
+    expected: float
+    low: float
+    high: float
+    sure: float
+    sure_right: float | None  # None if nothing is sure
+    outside_sure: float | None  # None without photos outside the map
+    outside_expected: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.low <= self.recall <= self.high
+
+
+@dataclass(frozen=True)
+class ConfidenceStudy:
+    """Of all datasets together."""
+
+    encoder: str
+    rows: list[LeftOut]
+    fitted: dict[bool, Constants]  # on all datasets, of verified answers and of others
+    looks: dict[str, Mapping[str, Looks]]  # by dataset
+
+    def summary(self, verified: bool) -> dict[str, float]:
+        """How far expected and true R@1 lie apart, over datasets and ways."""
+        rows = [row for row in self.rows if row.verified == verified]
+        apart = np.array([row.expected - row.recall for row in rows])
+        return {
+            "mean_apart": float(np.abs(apart).mean()),
+            "most_apart": float(np.abs(apart).max()),
+            "root_mean_square": float(np.sqrt((apart**2).mean())),
+            "intervals_that_hold": float(np.mean([row.holds for row in rows])),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "encoder": self.encoder,
+            "left_out": [{**asdict(row), "holds": row.holds} for row in self.rows],
+            "summary": {name: self.summary(kind) for name, kind in KINDS.items()},
+            "fitted": {name: asdict(self.fitted[kind]) for name, kind in KINDS.items()},
+            "in_use": {name: asdict(_IN_USE[kind]) for name, kind in KINDS.items()},
+            "unlike": {name: {kind: asdict(one) for kind, one in looks.items()} for name, looks in self.looks.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> ConfidenceStudy:
+        """The inverse."""
+        rows = [LeftOut(**{key: value for key, value in row.items() if key != "holds"}) for row in facts["left_out"]]
+        fitted = {kind: Constants(**facts["fitted"][name]) for name, kind in KINDS.items()}
+        looks: dict[str, Mapping[str, Looks]] = {
+            name: {kind: Looks(**one) for kind, one in within_map.items()}
+            for name, within_map in facts["unlike"].items()
+        }
+        return cls(facts["encoder"], rows, fitted, looks)
+
+
+def study_confidence(benches: Sequence[Bench], device: str, progress: Progress) -> ConfidenceStudy:
+    """Fit and judge on datasets left out in turn; photos outside a map are those of the two datasets given next."""
+    if len(benches) < 2:
+        raise BadSpec("confidence is fitted on datasets and judged on one left out; give --dataset at least twice")
+    samples = {}
+    for number, bench in enumerate(benches):
+        following = [benches[(number + step) % len(benches)] for step in range(1, min(3, len(benches)))]
+        strangers = [other.queries.tokens.select(_evenly(len(other.queries))) for other in following]
+        queries = bench.queries.tokens
+        assert isinstance(queries, DescribedQueries)
+        samples[bench.truth.name] = collect(
+            bench.database.tokens, queries, bench.truth.positives, strangers, bench.spec, device, progress
+        )
+    return studied(samples, benches[0].encoder.id)
+
+
+def studied(samples: Mapping[str, Samples], encoder: str) -> ConfidenceStudy:
+    """Every dataset by constants of the others."""
+    rows = []
+    for verified in (True, False):
+        for name, one in samples.items():
+            constants = _fitted([other for key, other in samples.items() if key != name], verified)
+            for way in WAYS:
+                if (way, verified) in one.within_map:
+                    foreign = one.foreign.get((way, verified))
+                    rows.append(left_out(name, way, verified, one.within_map[way, verified], foreign, constants))
+    fitted = {verified: _fitted(list(samples.values()), verified) for verified in (True, False)}
+    return ConfidenceStudy(encoder, rows, fitted, {name: one.looks for name, one in samples.items()})
+
+
+def left_out(
+    name: str, way: str, verified: bool, within_map: Sample, foreign: Sample | None, constants: Constants
+) -> LeftOut:
+    """What these constants say of a dataset asked in one way; of several rounds the mean."""
+    confidence = within_map.features.confidence(constants, constants)
+    sure = within_map.features.sure(confidence)
+    rounds = [estimate_recall(confidence[k], sure[k], verified=verified) for k in _rounds(within_map)]
+    evaluated = [one for one in rounds if one is not None]
+    outside = None if foreign is None else foreign.features.confidence(constants, constants)
+    return LeftOut(
+        dataset=name,
+        way=way,
+        verified=verified,
+        recall=float(np.mean([within_map.right[k].mean() for k in _rounds(within_map)])),
+        expected=float(np.mean([one.share for one in evaluated])),
+        low=float(np.mean([one.low for one in evaluated])),
+        high=float(np.mean([one.high for one in evaluated])),
+        sure=float(sure.mean()),
+        sure_right=float(within_map.right[sure].mean()) if sure.any() else None,
+        outside_sure=None if foreign is None or outside is None else float(foreign.features.sure(outside).mean()),
+        outside_expected=None if outside is None else float(outside.mean()),
+    )
+
+
+def _rounds(sample: Sample) -> list[np.ndarray]:
+    return [sample.rounds == number for number in np.unique(sample.rounds)]
+
+
+def _fitted(samples: Sequence[Samples], verified: bool) -> Constants:
+    within_map, foreign = (
+        [kind[way, verified] for kind in kinds for way in WAYS if (way, verified) in kind]
+        for kinds in ([one.within_map for one in samples], [one.foreign for one in samples])
+    )
+    return fit_constants(within_map, foreign, _IN_USE[verified].temperature)
+
+
+def _evenly(count: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(count, _STRANGERS)).round().astype(np.int64))
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def table_rows(study: ConfidenceStudy, verified: bool) -> list[list[str]]:
+    """A row for each dataset and way, in percent (`COLUMNS`)."""
+    rows = []
+    for row in study.rows:
+        if row.verified == verified:
+            apart = f"{100 * (row.expected - row.recall):+.1f}"
+            interval = f"{100 * row.low:.0f}–{100 * row.high:.0f}"
+            shares = [_percent(one) for one in (row.sure, row.sure_right, row.outside_sure, row.outside_expected)]
+            true, expected = _percent(row.recall), _percent(row.expected)
+            rows.append([row.dataset, row.way, true, expected, apart, interval, "yes" if row.holds else "no", *shares])
+    return rows
+
+
+def look_rows(study: ConfidenceStudy) -> list[list[str]]:
+    """A row for each dataset and kind of photos (`LOOK_COLUMNS`): medians over rows of photos, and how many noticed."""
+    rows = []
+    for name, looks in study.looks.items():
+        for kind, one in looks.items():
+            noticed = f"{100 * np.mean(one.noticed):.0f} %"
+            rows.append([name, kind, str(len(one.noticed)), _median(one.common), _median(one.evidence), noticed])
+    return rows
+
+
+def in_words(study: ConfidenceStudy, verified: bool) -> str:
+    """How far apart expected and true R@1 are, and the constants of all datasets together."""
+    facts, by = study.summary(verified), study.fitted[verified]
+    return (
+        f"{100 * facts['mean_apart']:.1f} points apart on average, {100 * facts['most_apart']:.1f} at most, root mean "
+        f"square {100 * facts['root_mean_square']:.1f}; {100 * facts['intervals_that_hold']:.0f} % of intervals hold "
+        f"the recall; fitted on all: offset {by.offset:.2f}, per place {by.per_place:.2f}, per agreement "
+        f"{by.per_agreement:.2f}, per lead {by.per_lead:.2f} at T = {by.temperature}"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def _median(values: Sequence[float | None]) -> str:
+    evaluated = [value for value in values if value is not None]
+    return f"{np.median(evaluated):.2f}" if evaluated else "–"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit confidence with each dataset left out: expected and true R@1, sure answers, photos outside the map.
+
+    For second-order heads, verified and not, in three ways: single photos, adapted online, calibrated with 64 photos.
+    """
+    parser = make_parser(main.__doc__ or "", "Two or more; photos outside a map are queries of the next two datasets.")
+    return run_script(parser, _study, argv)
+
+
+def _study(arguments: Namespace) -> None:
+    loaded = load_datasets(arguments)
+    if len(loaded) < 2:
+        raise BadSpec("a dataset is left out of the fit; give --dataset at least twice")
+    bars, model = open_progress(arguments), open_encoder(arguments)
+    study = study_confidence([prepare(data, model, progress=bars) for data in loaded], arguments.device, bars)
+    if not delivered(study.to_dict(), out=arguments.out, json=arguments.json):
+        show(study)
+
+
+def show(study: ConfidenceStudy) -> None:
+    """Print a table of verified answers, one of others, and one of photos that are unlike the map's."""
+    for verified, title in ((True, "verified answers"), (False, "answers that were not verified")):
+        say(f"{title}, each dataset left out of the fit, in percent; {study.encoder}", style="bold")
+        print_table(COLUMNS, table_rows(study, verified))
+        say(in_words(study, verified))
+        say()
+    say("photos that are unlike those the map is made for", style="bold")
+    print_table(LOOK_COLUMNS, look_rows(study))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Every candidate's value before the judge, and how right it is by labels.
+
+Both are of the first construction, which is the one the judge looks at. Database only: pseudo queries judge, all
+queries are evaluated. C64: the 64 queries of the first split judge, each half by what the other taught; what all of
+them teach is evaluated on the other queries.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from studies.options import load_datasets, make_parser, open_encoder, open_progress, run_script
+from tfa.base.progress import Progress, as_progress, track_progress
+from tfa.base.spill import Spill
+from tfa.cli.console import delivered, print_text
+from tfa.errors import BadTokens
+from tfa.evaluate.metrics import recall_at
+from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.head import replica_scorer
+from tfa.method.scorer import Scorer
+from tfa.method.second_order import SECOND_ORDER
+from tfa.method.second_order_head import calibrated_scorer
+from tfa.verification.judged_head import Competition, Judged, compete_on_target, select_by_evidence
+from tfa_bench.heads.contract import Photos, Shared
+from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
+from tfa_bench.heads.tfa_heads import patch_pairs
+from tfa_bench.protocols import budget
+from tfa_bench.rank import QUERIES_AT_ONCE, ranked
+from tfa_bench.run import Bench, prepare
+
+BUDGET = 64  # queries that judge
+
+
+@dataclass(frozen=True)
+class JudgedCandidate:
+    """One head before the judge."""
+
+    name: str
+    value: float
+    error: float
+    difference: float  # to the incumbent
+    difference_error: float
+    recall: float  # R@1, in shares
+
+
+@dataclass(frozen=True)
+class JudgeTable:
+    """Candidates that competed with each other."""
+
+    photos: str  # that judged, in words
+    incumbent: str
+    chosen: str
+    candidates: tuple[JudgedCandidate, ...]  # largest value first
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's, of value and recall; None where one of the two is the same for all."""
+        ranks = [rankdata([getattr(one, key) for one in self.candidates]) for key in ("value", "recall")]
+        if any(len(set(rank.tolist())) < 2 for rank in ranks):
+            return None
+        return float(np.corrcoef(*ranks)[0, 1])
+
+    @property
+    def loss(self) -> float:
+        """What the best candidate by labels is ahead of the one that was chosen."""
+        recall = {one.name: one.recall for one in self.candidates}
+        return max(recall.values()) - recall[self.chosen]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "rank_correlation": self.rank_correlation, "loss": self.loss}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> JudgeTable:
+        """The inverse."""
+        candidates = tuple(JudgedCandidate(**one) for one in facts["candidates"])
+        return cls(facts["photos"], facts["incumbent"], facts["chosen"], candidates)
+
+
+@dataclass(frozen=True)
+class JudgeStudy:
+    dataset: str
+    title: str
+    encoder: str
+    database: JudgeTable
+    target: JudgeTable | None  # None where there are too few queries
+
+    def to_dict(self) -> dict[str, Any]:
+        tables = {"database": self.database.to_dict(), "target": self.target and self.target.to_dict()}
+        return {"dataset": self.dataset, "title": self.title, "encoder": self.encoder, **tables}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> JudgeStudy:
+        """The inverse."""
+        database, target = (facts[kind] and JudgeTable.from_dict(facts[kind]) for kind in ("database", "target"))
+        return cls(facts["dataset"], facts["title"], facts["encoder"], database, target)
+
+
+def study_judge(bench: Bench, shared: Shared | None = None, progress: bool | Progress | None = None) -> JudgeStudy:
+    """Both tables of one dataset."""
+    bars = as_progress(progress)
+    shared = shared or Shared(spec=bench.spec, progress=bars)
+    if patch_pairs(bench.database, shared) is None:
+        raise BadTokens("the judge compares where patches lie and these tokens do not say; use an encoder with a grid")
+    target = _by_target(bench, shared, bars) if len(bench.queries) > BUDGET else None
+    database = _by_database(bench, shared, bars)
+    return JudgeStudy(bench.truth.name, bench.truth.title, bench.encoder.id, database, target)
+
+
+def _by_database(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
+    fitted, pairs = fitted_spaces(bench.database, shared), patch_pairs(bench.database, shared)
+    challengers = fitted_challengers(bench.database, shared)
+    assert pairs is not None
+    assert challengers is not None
+    competition = competition_on_database(bench.database, shared)
+
+    def scorer(head: JudgedDecisions) -> Scorer:
+        kernel = head.kernel(head.representation, 0)
+        if head.representation == SECOND_ORDER:
+            return fitted.spaces[0].scorer(kernel, DTYPE, Spill())
+        return replica_scorer([(1.0, challengers.branches[head.representation], kernel)], shared.spec, DTYPE, Spill())
+
+    decided = select_by_evidence(fitted, competition, pairs.evidence_between, progress)
+    return _table(competition, decided, scorer, bench, np.arange(len(bench.queries)), progress)
+
+
+def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
+    fitted, pairs = fitted_spaces(bench.database, shared), patch_pairs(bench.database, shared)
+    assert pairs is not None
+    [fold] = budget(BUDGET, splits=1).splits(len(bench.queries))[0].folds
+    target, space = bench.queries.select(fold.calibration).tokens, fitted.spaces[0]
+    compared = pairs.of(target)
+    competition = compete_on_target(fitted, space, space.side.describe(target, True, fitted.dtype))
+
+    def scorer(head: JudgedDecisions) -> Scorer:
+        kernel = head.kernel(SECOND_ORDER, 0)
+        plain = space.scorer(kernel, DTYPE, Spill())
+        return calibrated_scorer(plain, head, target, kernel, space)
+
+    evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
+    decided = select_by_evidence(fitted, competition, evidence, progress)
+    return _table(competition, decided, scorer, bench, fold.evaluated, progress)
+
+
+def _table(
+    competition: Competition,
+    decided: Judged,
+    scorer: Callable[[JudgedDecisions], Scorer],
+    bench: Bench,
+    evaluated: np.ndarray,
+    progress: Progress,
+) -> JudgeTable:
+    chosen, evidence = decided
+    heads = track_progress(competition.heads.items(), len(competition.heads), "evaluating", progress, "heads")
+    recall = {name: _recall(scorer(head), bench, evaluated) for name, head in heads}
+    found = [
+        JudgedCandidate(name, one.value, one.error, one.difference, one.difference_error, recall[name])
+        for name, one in evidence.candidates.items()
+    ]
+    ordered = sorted(found, key=lambda one: -one.value)  # of equals the earlier
+    return JudgeTable(competition.kind, evidence.incumbent, chosen.name, tuple(ordered))
+
+
+def _recall(scorer: Scorer, bench: Bench, evaluated: np.ndarray) -> float:
+    """R@1 of some queries."""
+    first = np.concatenate([_first_answers(scorer, bench.queries.select(rows)) for rows in _some_at_a_time(evaluated)])
+    [recall] = recall_at(first, [bench.truth.positives[query] for query in evaluated], (1,))
+    return recall
+
+
+def _first_answers(scorer: Scorer, queries: Photos) -> np.ndarray:
+    return ranked(scorer.scores(queries.tokens), 1, np.dtype(np.uint32))[0]
+
+
+def _some_at_a_time(rows: np.ndarray) -> Sequence[np.ndarray]:
+    return [rows[start : start + QUERIES_AT_ONCE] for start in range(0, len(rows), QUERIES_AT_ONCE)]
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def page(studies: Sequence[JudgeStudy]) -> str:
+    """Markdown: what the judge chose on every dataset, and every candidate that it chose among."""
+    lines = [
+        "| dataset | judged by | chosen | R@1 | incumbent | R@1 | best by labels | R@1 | rank correlation |",
+        "|---|---|---|--:|---|--:|---|--:|--:|",
+        *(_choice(study.title, table) for study in studies for table in (study.database, study.target) if table),
+    ]
+    return "\n".join([*lines, "", *map(markdown, studies)])
+
+
+def _choice(title: str, table: JudgeTable) -> str:
+    recall = {one.name: 100 * one.recall for one in table.candidates}
+    best = max(recall, key=lambda name: recall[name])  # of equals the one of more value
+    heads = " | ".join(f"{name} | {recall[name]:.1f}" for name in (table.chosen, table.incumbent, best))
+    return f"| {title} | {table.photos} | {heads} | {_format_correlation(table.rank_correlation)} |"
+
+
+def markdown(study: JudgeStudy) -> str:
+    """One table of a dataset: candidates of both kinds, those chosen in bold, incumbents marked."""
+    lines = [
+        f"### {study.title}\n",
+        "| judged by | head | value | to the incumbent | R@1 |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for table in (study.database, study.target):
+        if table is None:
+            continue
+        for one in table.candidates:
+            name = f"**{one.name}**" if one.name == table.chosen else one.name
+            incumbent = one.name == table.incumbent
+            ahead = "incumbent" if incumbent else f"{one.difference:+.3f} ± {one.difference_error:.3f}"
+            value = f"{one.value:.3f} ± {one.error:.3f}"
+            lines.append(f"| {table.photos} | {name} | {value} | {ahead} | {100 * one.recall:.1f} |")
+    return "\n".join([*lines, "", *(_summary(table) for table in (study.database, study.target) if table)])
+
+
+def _summary(table: JudgeTable) -> str:
+    return (
+        f"By {table.photos}: rank correlation of value and R@1 {_format_correlation(table.rank_correlation)}; "
+        f"the head chosen is {100 * table.loss:.1f} points below the best.\n"
+    )
+
+
+def _format_correlation(correlation: float | None) -> str:
+    return "not defined" if correlation is None else f"{correlation:.2f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Value ± error and true R@1 of every head before the judge: database only, and by 64 queries. Markdown."""
+    return run_script(make_parser(main.__doc__ or "", ""), _study, argv)
+
+
+def _study(arguments: Namespace) -> None:
+    loaded = load_datasets(arguments)
+    bars, model = open_progress(arguments), open_encoder(arguments)
+    studies = []
+    for data in loaded:
+        bench = prepare(data, model, progress=bars)
+        studies.append(study_judge(bench, Shared(spec=bench.spec, device=arguments.device, progress=bars), bars))
+    if not delivered([study.to_dict() for study in studies], out=arguments.out, json=arguments.json):
+        print_text(page(studies) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

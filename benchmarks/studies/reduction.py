@@ -1,0 +1,241 @@
+"""Measure what fewer numbers an image, and fewer bits a number, cost in recall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfa.base.tokens import Tokens
+from tfa.evaluate.metrics import recall_at
+from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.controllers.judged import TARGET_INCUMBENT
+from tfa.method.scorer import Compiled
+from tfa.method.second_order import SECOND_ORDER
+from tfa.search.gallery import top_k
+from tfa.search.quantized import round_rows
+from tfa.search.reduced import AGAIN, Moments, Reduction, fit_reduction, fit_reduction_by_products
+from tfa_bench.heads.contract import Photos, Shared
+from tfa_bench.heads.second_order import DTYPE, fitted_judged, fitted_spaces
+from tfa_bench.run import Bench
+
+
+class _Chained(Sequence):
+    """Arrays of several sequences, one sequence after the other; each is loaded when it is asked for."""
+
+    def __init__(self, parts: Sequence[Tokens]) -> None:
+        self.parts = [part.patches for part in parts]
+        self.shapes = np.concatenate([part.shapes for part in parts])
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: Any) -> Any:
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        return self.parts[part][index - (self._ends[part - 1] if part else 0)]
+
+
+def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
+    """Of all images, in the order given. Where parts differ in their grid, or one has none, the grid is unknown."""
+    grids = {part.grid for part in parts}
+    globals_ = [part.cls for part in parts if part.cls is not None]
+    cls = np.concatenate(globals_) if len(globals_) == len(parts) else None
+    return Tokens(_Chained(parts), cls, grid=grids.pop() if len(grids) == 1 else None)
+
+
+DIMS = (256, 512, 1024, 2048)
+SHARES = (0.25, 0.5, 1.0)
+AT_ONCE = 64  # queries described at a time
+
+
+def four_bits(rows: np.ndarray) -> np.ndarray:
+    """15 levels of each row, as the floats they stand for; rows are centred first, which orders nothing otherwise."""
+    return np.asarray(round_rows(rows - rows.mean(axis=0), top=7))
+
+
+def one_bit(rows: np.ndarray) -> np.ndarray:
+    """Signs of the centred rows, each row scaled so that its product with itself is right."""
+    centred = rows - rows.mean(axis=0)
+    sums = np.maximum(np.abs(centred).sum(axis=1, keepdims=True), 1e-30)
+    return np.sign(centred) * ((centred * centred).sum(axis=1, keepdims=True) / sums)
+
+
+KINDS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "float32": lambda rows: rows,
+    "int8": lambda rows: np.asarray(round_rows(rows)),
+    "4 bit": four_bits,
+    "1 bit": one_bit,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """R@1 of one gallery at one number of dims and one kind of rows."""
+
+    gallery: str
+    dims: int
+    rows: str
+    again: int  # images that are scored again
+    recall: Mapping[str, float]  # of the queries of each dataset
+    share: float = 1.0  # of the gallery's images that the reduction was fitted to
+
+    @property
+    def mean(self) -> float:
+        """Each dataset counted once."""
+        return float(np.mean(list(self.recall.values())))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How mean and spread of a row, from moments of the reduced rows, compare with those of full scores."""
+
+    gallery: str
+    dims: int
+    ratio: float  # median over queries, reduced ÷ full
+    mean_error: float  # median over queries, in full spreads
+
+
+@dataclass(frozen=True)
+class ReducedGallery:
+    """One gallery: the head it has, its full recall, and every variant."""
+
+    gallery: str
+    head: str
+    images: int
+    width: int  # numbers of a full vector
+    recall: Mapping[str, float]
+    variants: tuple[Variant, ...]
+    spreads: tuple[Spread, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        listed = [{**asdict(one), "mean": one.mean} for one in self.variants]
+        return {**asdict(self), "mean": float(np.mean(list(self.recall.values()))), "variants": listed}
+
+
+@dataclass(frozen=True)
+class GalleryQueries:
+    """Queries of one dataset as vectors, and the images of a gallery that are right."""
+
+    name: str
+    vectors: np.ndarray  # q D
+    positives: Sequence[np.ndarray]
+
+
+def study_gallery(
+    name: str,
+    benches: Sequence[Bench],
+    database: Photos,
+    shared: Shared,
+    dims: Sequence[int] = DIMS,
+    *,
+    counted: bool = False,
+) -> ReducedGallery:
+    """The images of some datasets as one gallery; `counted`: also reductions that are fitted to a share of them."""
+    head = fitted_judged(database, shared)
+    assert isinstance(head.decisions, JudgedDecisions)
+    compiled = head.scorer(0).compile()
+    described = list(_describe_queries(benches, compiled))
+    full = [one.vectors @ compiled.database.T + compiled.bias for one in described]
+    width = compiled.database.shape[1]
+    sizes = [*(size for size in dims if size <= width), width + 1]
+    variants: list[Variant] = []
+    spreads: list[Spread] = []
+    for size in sizes:
+        reduction = _fit(compiled, size)
+        variants += _variants(name, reduction, compiled, described, full)
+        spreads.append(_spread(name, reduction, compiled, described, full))
+        if counted and size <= width:
+            for share in SHARES[:-1]:
+                some = _fit(compiled, size, share)
+                variants += _variants(name, some, compiled, described, full, share, kinds=("int8",))
+    recall = _recall(described, [scores.argmax(axis=1)[:, None] for scores in full])
+    return ReducedGallery(name, head.decisions.name, len(database), width, recall, tuple(variants), tuple(spreads))
+
+
+def _describe_queries(benches: Sequence[Bench], compiled: Compiled) -> Iterator[GalleryQueries]:
+    start = 0
+    for bench in benches:
+        queries = bench.queries.tokens
+        blocks = [queries.select(slice(low, low + AT_ONCE)) for low in range(0, len(queries), AT_ONCE)]
+        vectors = np.concatenate([compiled.query(block) for block in blocks])
+        yield GalleryQueries(bench.truth.name, vectors, [np.asarray(right) + start for right in bench.truth.positives])
+        start += len(bench.database)
+
+
+def _fit(compiled: Compiled, dims: int, share: float = 1.0) -> Reduction:
+    """From a share of the images, drawn always the same."""
+    count, width = compiled.database.shape
+    chosen = np.random.default_rng(0).permutation(count)[: max(round(share * count), 2)]
+    rows, bias = compiled.database[np.sort(chosen)].astype(np.float64), float(compiled.bias.mean())
+    if len(rows) < width:
+        return fit_reduction_by_products(rows, dims, bias)
+    return fit_reduction(rows.T @ rows, dims, bias)
+
+
+def _variants(
+    name: str,
+    reduction: Reduction,
+    compiled: Compiled,
+    described: Sequence[GalleryQueries],
+    full: Sequence[np.ndarray],
+    share: float = 1.0,
+    kinds: Sequence[str] = tuple(KINDS),
+) -> Iterator[Variant]:
+    images = reduction.of_images(compiled.database, compiled.bias)
+    small = [reduction.of_queries(one.vectors) for one in described]
+    for kind in kinds:
+        rows = KINDS[kind](images)
+        coarse = [queries @ rows.T for queries in small]
+        for again in (0, AGAIN):
+            first = [_first(c, f, again) for c, f in zip(coarse, full, strict=True)]
+            yield Variant(name, reduction.dims, kind, again, _recall(described, first), share)
+
+
+def _first(coarse: np.ndarray, full: np.ndarray, again: int) -> np.ndarray:
+    """The first answer `q 1`, of the best `again` by the full score; of equals the smaller index."""
+    candidates = np.sort(top_k(coarse, max(again, 1))[0], axis=1)
+    best = np.take_along_axis(full, candidates, axis=1).argmax(axis=1)[:, None]
+    return np.take_along_axis(candidates, best, axis=1)
+
+
+def _recall(described: Sequence[GalleryQueries], first: Sequence[np.ndarray]) -> dict[str, float]:
+    return {one.name: recall_at(own, one.positives, (1,))[0] for one, own in zip(described, first, strict=True)}
+
+
+def _spread(
+    name: str, reduction: Reduction, compiled: Compiled, described: Sequence[GalleryQueries], full: Sequence[np.ndarray]
+) -> Spread:
+    moments = Moments.of(np.asarray(round_rows(reduction.of_images(compiled.database, compiled.bias))))
+    found = [moments.mean_and_spread(reduction.of_queries(one.vectors)) for one in described]
+    mean, spread = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    scores = np.concatenate(full).astype(np.float64)
+    own = np.maximum(scores.std(axis=1), 1e-30)
+    error = np.abs(mean + reduction.mean_bias - scores.mean(axis=1)) / own
+    return Spread(name, reduction.dims, float(np.median(spread / own)), float(np.median(error)))
+
+
+# --- how many images the head's own directions and covariance need -------------------------------------------------
+
+
+def fitted_on(share: float, head: str, benches: Sequence[Bench], database: Photos, shared: Shared) -> dict[str, Any]:
+    """R@1 of a second-order head whose directions and covariance come from a share of the images, the rest added.
+
+    `head` is what all of them are decided on; if that is no second-order head, the one that is calibrated stands in.
+    """
+    count, (representation, _, decided) = len(database), head.partition("/")
+    carrier = decided if representation == SECOND_ORDER else TARGET_INCUMBENT
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[: max(round(share * count), 2)])
+    spaces = fitted_spaces(database.select(chosen) if share < 1 else database, shared)
+    space, tokens = spaces.spaces[0], database.tokens
+    blocks = (tokens.select(slice(low, low + AT_ONCE)) for low in range(0, count, AT_ONCE))
+    coordinates = np.concatenate([space.side.describe(block, True, DTYPE).coordinates for block in blocks])
+    every = replace(space, coordinates=coordinates.astype(np.float64), duplicates=None)  # as they would join a map
+    compiled = every.scorer(spaces.decisions(carrier).kernel(SECOND_ORDER, 0), DTYPE).compile()
+    described = list(_describe_queries(benches, compiled))
+    first = [(one.vectors @ compiled.database.T).argmax(axis=1)[:, None] for one in described]
+    recall = _recall(described, first)
+    return {"fitted_on": share, "images": len(chosen), "carrier": carrier, "recall": recall,
+            "mean": float(np.mean(list(recall.values())))}  # fmt: skip

@@ -1,0 +1,372 @@
+"""Photos answered alone, adapted, and followed, on queries in driving order; how fast a stream adapts and recovers.
+
+Of the second-order head with partial whitening, which maps adapt. Everything is causal; nothing is fitted to queries.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from studies.options import load_datasets, make_parser, open_encoder, open_progress, print_table, run_script
+from tfa.base.config import AUTO
+from tfa.base.progress import Progress, as_progress, track_progress
+from tfa.base.tokens import Tokens
+from tfa.cli.console import delivered, say
+from tfa.errors import BadSpec
+from tfa.method.scorer import Scorer
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, describe_photos
+from tfa.online.follow import StreamFrame, follow_scores
+from tfa.online.motion import OrderMotion
+from tfa.online.sequence_filter import Belief, SequenceSpec
+from tfa.pipeline import fit_second_order
+from tfa.verification.reranking import Compared, Comparison
+from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.run import Bench, prepare
+
+STREAMS = 6  # of each kind
+_LEG = 30  # frames before and after what happens
+AWAY = 25  # frames outside the map
+_SETTLED = 3  # frames outside, after which the camera should know
+_FARTHEST_GAP = 50  # frames
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Photos in an order. Something happens before the frame `event`: from there on the camera has to be found."""
+
+    photos: np.ndarray  # t
+    event: int
+    outside: np.ndarray  # t: bool, frames of somewhere else
+
+
+@dataclass(frozen=True)
+class EventStudy:
+    """How streams of one kind were followed; shares from 0 to 1."""
+
+    right: float  # R@1 of frames in the map
+    lost: float  # of them: being lost is likelier than the best place
+    recovered_after: (
+        float  # frames until two in a row are right and not lost, in the mean; those not found count in full
+    )
+    recovered_last: int  # the most
+    outside_lost: float | None  # of frames outside, after the first three: known to be lost
+
+
+def events(frames: int, foreign: int, seed: int = 1) -> dict[str, list[Stream]]:
+    """Streams of a drive of so many frames, and of so many photos of somewhere else, by what happens."""
+    rng = np.random.default_rng(seed)
+    leg = min(_LEG, max(frames // 4, 2))
+    made: dict[str, list[Stream]] = {"gap": [], "jump": []}
+    for _ in range(STREAMS):
+        gap = int(rng.integers(min(20, leg), min(_FARTHEST_GAP, max(frames // 4, leg)) + 1))
+        start = int(rng.integers(max(frames - 2 * leg - gap, 0) + 1))
+        made["gap"].append(_joined(np.arange(start, start + leg), np.arange(start + leg + gap, start + 2 * leg + gap)))
+        first, second = rng.integers(frames - leg + 1, size=2)
+        made["jump"].append(_joined(np.arange(first, first + leg), np.arange(second, second + leg)))
+        if foreign:
+            away = frames + (int(rng.integers(foreign)) + np.arange(min(AWAY, foreign))) % foreign
+            start = int(rng.integers(max(frames - 2 * leg, 0) + 1))
+            back = np.arange(start + leg, start + 2 * leg)
+            made.setdefault("outside", []).append(_joined(np.r_[np.arange(start, start + leg), away], back, frames))
+    return {kind: [_within(stream, frames) for stream in streams] for kind, streams in made.items()}
+
+
+def _joined(before: np.ndarray, after: np.ndarray, frames: int | None = None) -> Stream:
+    photos = np.r_[before, after]
+    return Stream(photos, len(before), photos >= frames if frames is not None else np.zeros(len(photos), bool))
+
+
+def _within(stream: Stream, frames: int) -> Stream:
+    """Without frames beyond the end of a short drive."""
+    kept = (stream.photos < frames) | stream.outside
+    return Stream(stream.photos[kept], int(kept[: stream.event].sum()), stream.outside[kept])
+
+
+def measured(
+    streams: Sequence[Stream], beliefs: Sequence[Sequence[Belief]], positives: Sequence[np.ndarray]
+) -> EventStudy:
+    """What was believed after each frame of each stream, against what is right."""
+    right: list[bool] = []
+    lost: list[bool] = []
+    outside: list[bool] = []
+    found: list[int] = []
+    for stream, believed in zip(streams, beliefs, strict=True):
+        gone = np.array([belief.is_lost for belief in believed])
+        sure = np.zeros(len(believed), bool)
+        for frame in np.flatnonzero(~stream.outside).tolist():
+            own = positives[stream.photos[frame]]
+            lost.append(bool(gone[frame]))
+            if len(own):
+                right.append(believed[frame].best in own)
+                sure[frame] = right[-1] and not gone[frame]
+        after = sure[stream.event :]
+        twice = np.flatnonzero(after[:-1] & after[1:])
+        found.append(int(twice[0]) if len(twice) else len(after))
+        outside += gone[np.flatnonzero(stream.outside)[_SETTLED:]].tolist()
+    away = float(np.mean(outside)) if outside else None
+    return EventStudy(float(np.mean(right or [False])), float(np.mean(lost)), float(np.mean(found)), max(found), away)
+
+
+Positives = Sequence[np.ndarray]
+SEEN = (0, 1, 2, 4, 8, 16, 32, 64)  # photos that a photo is adapted by
+_ORDERS = ("driving", "random")
+_BINS = ((0, 8), (8, 16), (16, 32), (32, 64))  # photos after a change of the camera
+BEFORE = 64  # photos of the camera before
+STARTS = (0.0, 0.25, 0.5, 0.75)  # of the drive: where the changed camera begins
+_MOST_FOREIGN = 60  # photos of somewhere else
+
+
+@dataclass(frozen=True)
+class DriveStudy:
+    """R@1 of one drive, in shares; the mean of three constructions where nothing else is said."""
+
+    dataset: str
+    title: str
+    encoder: str
+    images: int
+    photos: int
+    drive: dict[str, float]  # alone, online, verified, followed, lost
+    curve: dict[str, list[float]]  # by order: R@1 of photos adapted by so many (`SEEN`), and as a whole; construction 0
+    events: dict[str, EventStudy]  # by what happens; construction 0
+    # By whether another camera came before: R@1 of photos after it (`BINS`); None where a drive is shorter.
+    change: dict[str, list[float | None]]
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {**asdict(self), "filter": SequenceSpec().to_dict()}
+        return {**facts, "seen": [*SEEN, "all"], "bins": [list(one) for one in _BINS]}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Photos of a drive, and after them photos of somewhere else: as a scorer describes them, and compared."""
+
+    scorer: Scorer
+    photos: Sequence[DescribedPhoto]
+    comparisons: tuple[tuple[int, Comparison], ...]  # how many photos each is of
+
+    def followed(self, numbers: np.ndarray) -> list[StreamFrame]:
+        """The tracker on photos of these numbers, in this order."""
+        motion = OrderMotion(len(self.scorer.bias), SequenceSpec().reach)
+        chosen = [self.photos[number] for number in numbers]
+        return list(follow_scores(self.scorer, chosen, _Reordered(self, numbers), candidates=AUTO, motion=motion))
+
+    def compared(self, number: int, images: np.ndarray) -> Compared:
+        for count, comparison in self.comparisons:
+            if number < count:
+                return comparison.with_queries([number], [images])[0]
+            number -= count
+        raise BadSpec(f"photo {number} is in no comparison")
+
+
+@dataclass(frozen=True)
+class _Reordered:
+    """Photos of a pool in another order."""
+
+    pool: Pool
+    numbers: np.ndarray
+
+    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
+        return [self.pool.compared(int(self.numbers[row]), own) for row, own in zip(rows, images, strict=True)]
+
+
+def check_drive(dataset: str, queries: int) -> None:
+    """Refuse, before anything is encoded, what is no drive."""
+    if queries < 8:
+        raise BadSpec(f"{dataset} has {queries} queries; a drive needs at least 8, in driving order")
+
+
+def study_drive(
+    bench: Bench, foreign: Tokens | None = None, device: str = "cpu", progress: bool | Progress | None = None
+) -> DriveStudy:
+    """Fit the head once, then replay the queries. `foreign` are photos of somewhere else, if there are any."""
+    bars, truth, queries = as_progress(progress), bench.truth, bench.queries.tokens
+    head = fit_second_order(bench.database.tokens, "partial", spec=bench.spec, device=device, progress=bars)
+    pairs = PatchPairs(bench.database.tokens)
+    outside = None if foreign is None else foreign.select(_spread(len(foreign), _MOST_FOREIGN))
+    sets = [queries] if outside is None else [queries, outside]
+    compared = tuple((len(one), pairs.of(one)) for one in sets)
+    drives, changes = [], []
+    first: Pool | None = None
+    for s in track_progress(CONSTRUCTIONS, len(CONSTRUCTIONS), f"{truth.name}: replaying", bars, "constructions"):
+        scorer = head.scorer(s)
+        pool = Pool(scorer, [photo for one in sets for photo in describe_photos(scorer, one)], compared)
+        first = first or pool
+        drives.append(study_whole(pool, truth.positives))
+        own = list(describe_photos(scorer, bench.database.tokens.select(slice(0, BEFORE))))
+        changes.append(study_change(pool, own, truth.positives))
+    assert first is not None
+    return DriveStudy(
+        dataset=truth.name,
+        title=truth.title,
+        encoder=bench.encoder.id,
+        images=len(bench.database),
+        photos=len(queries),
+        drive={name: float(np.mean([one[name] for one in drives])) for name in drives[0]},
+        curve=study_curve(first, truth.positives),
+        events=study_events(first, truth.positives),
+        change={name: _means([one[name] for one in changes]) for name in changes[0]},
+    )
+
+
+def study_whole(pool: Pool, positives: Positives) -> dict[str, float]:
+    """The whole drive: photos alone, adapted, verified, followed, and how many of the last are rather lost."""
+    count = len(positives)
+    frames, alone = pool.followed(np.arange(count)), follow_scores(pool.scorer, pool.photos[:count], online=False)
+    beliefs = believed(frames)
+    tops = {
+        "alone": [int(frame.scores.argmax()) for frame in alone],
+        "online": [int(frame.scores.argmax()) for frame in frames],
+        "verified": [int(frame.ranked.indices[0, 0]) for frame in frames],
+        "followed": [belief.best for belief in beliefs],
+    }
+    shares = {name: share_right(answers, positives) for name, answers in tops.items()}
+    return {**shares, "lost": float(np.mean([belief.is_lost for belief in beliefs]))}
+
+
+def study_curve(pool: Pool, positives: Positives, seed: int = 0) -> dict[str, list[float]]:
+    """R@1 of every photo, adapted by so many others: those before it in the drive (a loop), or any."""
+    rng, count = np.random.default_rng(seed), len(positives)
+    curve: dict[str, list[float]] = {}
+    for order in _ORDERS:
+        for seen in SEEN:
+            tops = []
+            for photo in range(count):
+                drawn = np.arange(-seen, 0) if order == "driving" else 1 + rng.permutation(count - 1)[:seen]
+                adapted = AdaptedScorer(pool.scorer)
+                for before in (photo + drawn) % count:
+                    adapted.step(pool.photos[before])
+                tops.append(int(adapted.step(pool.photos[photo]).argmax()))
+            curve.setdefault(order, []).append(share_right(tops, positives))
+        numbers = np.arange(count) if order == "driving" else rng.permutation(count)
+        frames = follow_scores(pool.scorer, [pool.photos[number] for number in numbers])
+        curve[order].append(share_right([int(f.scores.argmax()) for f in frames], [positives[n] for n in numbers]))
+    return curve
+
+
+def study_events(pool: Pool, positives: Positives) -> dict[str, EventStudy]:
+    """Gaps, jumps and ways outside the map."""
+    made = events(len(positives), len(pool.photos) - len(positives))
+    return {
+        kind: measured(streams, [believed(pool.followed(stream.photos)) for stream in streams], positives)
+        for kind, streams in made.items()
+    }
+
+
+def study_change(pool: Pool, before: Sequence[DescribedPhoto], positives: Positives) -> dict[str, list[float | None]]:
+    """R@1 of adapted photos of a drive, as the first of a stream and after the map's own photos, another camera."""
+    count, found = len(positives), dict[str, list[list[float | None]]](fresh=[], changed=[])
+    for start in STARTS:
+        numbers = ((int(start * count) + np.arange(min(count, _BINS[-1][1]))) % count).tolist()
+        for name, earlier in (("fresh", []), ("changed", list(before))):
+            stream = [*earlier, *(pool.photos[number] for number in numbers)]
+            frames = list(follow_scores(pool.scorer, stream))[len(earlier) :]
+            tops = [int(frame.scores.argmax()) for frame in frames]
+            own = [positives[number] for number in numbers]
+            found[name].append(
+                [share_right(tops[low:high], own[low:high]) if low < len(own) else None for low, high in _BINS]
+            )
+    return {name: _means(shares) for name, shares in found.items()}
+
+
+def believed(frames: Sequence[StreamFrame]) -> list[Belief]:
+    return [frame.belief for frame in frames if frame.belief is not None]
+
+
+def share_right(tops: Sequence[int], positives: Positives) -> float:
+    """R@1 of the queries that have positives; 0 if none has."""
+    right = [top in own for top, own in zip(tops, positives, strict=True) if len(own)]
+    return float(np.mean(right)) if right else 0.0
+
+
+def _means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Of each column, without what is not known."""
+    columns = [
+        [value for value in column if value is not None and np.isfinite(value)] for column in zip(*rows, strict=True)
+    ]
+    return [float(np.mean(column)) if column else None for column in columns]
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+_DRIVE_COLUMNS = ("dataset", "photos", "alone", "online", "online +V", "tracker")
+_CURVE_COLUMNS = ("dataset", "order", *map(str, SEEN), "all")
+_EVENT_COLUMNS = ("dataset", "what happens", "R@1", "lost", "found after", "known to be outside")
+_CHANGE_COLUMNS = ("dataset", "before", *(f"photos {low + 1}–{high}" for low, high in _BINS))
+TABLES = {
+    "drive": (
+        "R@1 of drives: photos alone, adapted, verified, followed (frames rather lost)",
+        _DRIVE_COLUMNS,
+    ),
+    "curve": ("R@1 of photos adapted by so many others", _CURVE_COLUMNS),
+    "events": ("The tracker where something happens: frames until two in a row are right", _EVENT_COLUMNS),
+    "change": ("R@1 of adapted photos after another camera", _CHANGE_COLUMNS),
+}
+_EVENT_WORDS = {"gap": "a gap", "jump": "a jump", "outside": "25 photos outside the map"}
+_CHANGE_WORDS = {"fresh": "nothing", "changed": f"{BEFORE} photos of the map"}
+
+
+def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[str, ...]]:
+    """Of `DriveStudy.to_dict()`s, the rows of the "drive", "curve", "events" or "change" table, in percent."""
+    rows: list[tuple[str, ...]] = []
+    for one in studies:
+        name, facts = one["dataset"], one[table]
+        if table == "drive":
+            cells = [_percent(facts[key]) for key in ("alone", "online", "verified", "followed")]
+            rows.append((name, str(one["photos"]), *cells[:3], f"{cells[3]} (lost {_percent(facts['lost'])})"))
+        elif table == "events":
+            for kind, event in facts.items():
+                found = f"{event['recovered_after']:.1f}, at most {event['recovered_last']}"
+                outside = "" if event["outside_lost"] is None else _percent(event["outside_lost"])
+                rows.append(
+                    (name, _EVENT_WORDS[kind], _percent(event["right"]), _percent(event["lost"]), found, outside)
+                )
+        else:
+            words = _CHANGE_WORDS if table == "change" else {order: order for order in _ORDERS}
+            rows += [(name, words[key], *map(_percent, shares)) for key, shares in facts.items()]
+    return rows
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Replay drives: R@1 of single photos, adapted online, verified and followed; how fast a stream adapts.
+
+    For the second-order head with partial whitening, for which nothing of the queries is fitted. Photos outside a map
+    are those of the dataset given next.
+    """
+    remark = "Its database and queries must be in driving order by their names; other numbers mean nothing."
+    return run_script(make_parser(main.__doc__ or "", remark), _study, argv)
+
+
+def _study(arguments: Namespace) -> None:
+    loaded = load_datasets(arguments)
+    for data in loaded:
+        check_drive(data.card.name, len(data.queries))
+    bars, model = open_progress(arguments), open_encoder(arguments)
+    prepared = [prepare(data, model, progress=bars) for data in loaded]
+    studies = []
+    for number, one in enumerate(prepared):
+        foreign = prepared[(number + 1) % len(prepared)].queries.tokens if len(prepared) > 1 else None
+        studies.append(study_drive(one, foreign, arguments.device, bars).to_dict())
+    if not delivered(studies, out=arguments.out, json=arguments.json):
+        for table, (title, columns) in TABLES.items():
+            say(f"{title}; {studies[0]['encoder']}, in percent", style="bold")
+            print_table(columns, table_rows(studies, table), 1 if columns[1] == "photos" else 2)
+            say()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Second-order and judged fits (ours, beyond the paper) beside the paper's and AnyLoc's build, on the same tokens."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from studies.speed import peers
+from studies.speed.fit import seen_again, synthetic_tokens
+from studies.speed.measure import Bar, Line, Measured, compared, measure, measure_in_turn, same_threads, thread_count
+from studies.speed.synthetic import second_order_head, synthetic_head, synthetic_spaces
+from tfa.base.config import HeadSpec, RerankSpec
+from tfa.base.progress import Progress, SilentProgress, Task, as_progress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadSpec
+from tfa.maps.stored_space import StoredSpaces
+from tfa.maps.verification import decide_calibration_admission
+from tfa.method.carriers import PAPER_CARRIERS
+from tfa.method.described_queries import DescribedQueries
+from tfa.method.scorer import Scorer
+from tfa.method.second_order_head import FittedSpaces
+from tfa.method.vocabulary import sample_patches
+from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
+from tfa.search.gallery import top_k
+from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
+
+K = 10
+CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map
+_QUERY_BAR = Bar(0.6)
+_SECOND, _DESCRIBED = "second-order", "described"
+_BESIDE = "adaptive"  # the carrier of the paper's head that the bar is for
+
+
+@dataclass(frozen=True)
+class JudgedQuery:
+    """Seconds of one query of a map, by what answers it; every map is kept in integers."""
+
+    images: int
+    carrier: str  # of the second-order head
+    seconds: float
+    describe_seconds: float  # of which: descriptor and coordinates
+    paper_seconds: dict[str, float]  # by carrier of the paper's head
+
+    def lines(self) -> list[Line]:
+        what = f"second-order, {self.carrier}, {self.images:,} images, one query"
+        lines = []
+        for carrier, seconds in self.paper_seconds.items():
+            note = f"the floor is the paper's head, {carrier}"
+            if carrier == _BESIDE:
+                note += f"; describing {1000 * self.describe_seconds:.2f} ms"
+            lines.append(compared(what, self.seconds, seconds, _QUERY_BAR if carrier == _BESIDE else None, note=note))
+        return lines
+
+
+def timed_beside_paper(images: int, tokens: Tokens, words: int, repeats: int, carrier: str = "tempered") -> JudgedQuery:
+    """From the tokens of one photo to its ten best, caches emptied before every call."""
+    one, channels = tokens.select([0]), tokens.channels
+    scorers = {_SECOND: second_order_head(synthetic_spaces(images, channels), carrier).scorer}
+    scorers |= {name: synthetic_head(images, name, words=words, channels=channels).scorer for name in PAPER_CARRIERS}
+    calls: dict[str, Callable[[], Any]] = {name: _question(scorer, one) for name, scorer in scorers.items()}
+    calls[_DESCRIBED] = lambda: scorers[_SECOND].describe(one)
+    measure_in_turn(calls)  # thread pools and page tables warm up
+    measured = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
+    paper = {name: measured[name].seconds for name in PAPER_CARRIERS}
+    return JudgedQuery(images, carrier, measured[_SECOND].seconds, measured[_DESCRIBED].seconds, paper)
+
+
+def _question(scorer: Scorer, one: Tokens) -> Callable[[], Any]:
+    scorer.prepare()
+    return lambda: top_k(scorer.scores(one), K)
+
+
+PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"
+WORDS, RESIDUALS = "AnyLoc, k-means", "AnyLoc, residuals in one array"
+_OF_PAPER, _OF_ANYLOC, _JUDGED_OF_PAPER = Bar(0.4), Bar(0.35), Bar(1.3)
+_ALLOWED_SECONDS = 3.0  # for a calibration, beside the encoding of its photos
+STORAGE = "float16"  # of the map that is calibrated
+_WARM_UP = 12  # images
+
+
+class StageClock(SilentProgress):
+    """Listens to a second-order fit and tells how long its stages took.
+
+    It hears of descriptors and spectra; what comes before them are the directions, what comes after is the head.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    @contextmanager
+    def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
+        if label == "descriptors":
+            self.stage("directions")
+        yield self
+        self.stage(label)
+
+    def stage(self, name: str) -> None:
+        """All time since the last stage belongs to this one."""
+        now = time.perf_counter()
+        self.seconds[name], self.last = now - self.last, now
+
+
+@dataclass(frozen=True)
+class SecondOrderBenchmark:
+    """Seconds of every build, and of a calibration."""
+
+    images: int
+    patches: int
+    channels: int
+    threads: int
+    seconds: dict[str, float]  # by build; AnyLoc's is left out where its library is missing
+    stages: dict[str, float]  # of the second-order fit
+    judged: str  # what the judge chose
+    target: int  # photos of the calibration
+    calibration_seconds: float
+    machine: str
+
+    @property
+    def anyloc_seconds(self) -> float | None:
+        parts = [self.seconds.get(name) for name in (WORDS, RESIDUALS)]
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+    def lines(self) -> list[Line]:
+        paper, second = self.seconds[PAPER], self.seconds[SECOND]
+        fitted = f"second-order fit of {self.images:,} images, three constructions"
+        if self.anyloc_seconds is None:
+            beside = Line(f"{fitted}, beside AnyLoc's build", second, bar=_OF_ANYLOC, note=peers.INSTALL)
+        else:
+            beside = compared(f"{fitted}, beside AnyLoc's build", second, self.anyloc_seconds, _OF_ANYLOC)
+        calibration = f"calibration of a judged map by {self.target} photos, their tokens given"
+        return [
+            compared(f"{fitted}, beside the paper's fit", second, paper, _OF_PAPER),
+            beside,
+            *(Line(f"of which {name}", seconds) for name, seconds in self.stages.items()),
+            compared(
+                "judged fit with all challengers, beside the paper's fit",
+                self.seconds[JUDGED],
+                paper,
+                _JUDGED_OF_PAPER,
+                note=f"chosen: {self.judged}",
+            ),
+            compared(
+                calibration, self.calibration_seconds, _ALLOWED_SECONDS, Bar(1.0), note="the floor is what is allowed"
+            ),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "anyloc_seconds": self.anyloc_seconds}
+
+    def __str__(self) -> str:
+        rows = [f"{self.images} images × {self.patches} patches × {self.channels} channels, {self.machine}", ""]
+        numbers = {**self.seconds, f"calibration by {self.target} photos": self.calibration_seconds}
+        rows += [f"{name:<48}{seconds:8.2f} s" for name, seconds in numbers.items()]
+        return "\n".join(rows)
+
+
+def run_second_order_benchmark(
+    *,
+    images: int = 607,
+    grid: tuple[int, int] = (23, 23),
+    channels: int = 384,
+    target: int = 64,
+    words: int = 64,
+    repeats: int = 1,
+    progress: bool | Progress | None = None,
+) -> SecondOrderBenchmark:
+    """Time the builds in turn, then a calibration, in this process with the same number of threads.
+
+    AnyLoc is given unit patches: making them is not counted against it. The calibration starts from what a map keeps.
+    """
+    if images < _WARM_UP or target < _WARM_UP:
+        raise BadSpec(f"images={images}, target={target}; give at least {_WARM_UP} of each")
+    made = synthetic_tokens(images, grid[0] * grid[1], channels)
+    tokens, count = Tokens(made.patches, made.cls, grid=grid), thread_count()
+    photos = seen_again(tokens, target)
+    photos = Tokens(photos.patches, photos.cls, grid=grid)
+    spec = HeadSpec(words=words)
+    with same_threads(count), as_progress(progress).task("side by side", 3) as task:
+        few = slice(0, _WARM_UP)  # thread pools, page tables and the first import of torch
+        _builds(tokens.select(few), HeadSpec(words=4), 1)
+        task.advance()
+        measured, stages = _builds(tokens, spec, repeats)
+        task.advance()
+        calibration = _calibration(tokens, photos, measured[SECOND].result.fitted, repeats)
+        task.advance()
+    chosen = measured[JUDGED].result.decisions
+    return SecondOrderBenchmark(
+        images=images,
+        patches=grid[0] * grid[1],
+        channels=channels,
+        threads=count,
+        seconds={name: one.seconds for name, one in measured.items()},
+        stages=stages,
+        judged=chosen.name,
+        target=target,
+        calibration_seconds=calibration.seconds,
+        machine=f"{os.cpu_count()} cores, {platform.machine()}",
+    )
+
+
+def _builds(tokens: Tokens, spec: HeadSpec, repeats: int) -> tuple[Mapping[str, Measured], dict[str, float]]:
+    """Every build in turn, and the stages of the shortest second-order fit."""
+    clocks: list[StageClock] = []
+
+    def second() -> Any:
+        clocks.append(StageClock())
+        head = fit_second_order(tokens, spec=spec, progress=clocks[-1])
+        clocks[-1].stage("head")
+        return head
+
+    calls: dict[str, Any] = {PAPER: partial(fit, tokens, spec), SECOND: second}
+    calls[JUDGED] = partial(fit_judged, tokens, spec=spec)
+    kmeans = peers.library("fast_pytorch_kmeans")
+    if kmeans is not None:
+        unit, centers = sample_patches(tokens, int(tokens.counts.sum())), list[Any]()
+        separate = np.split(unit, np.cumsum(tokens.counts)[:-1])
+        calls[WORDS] = lambda: centers.append(peers.anyloc_words(kmeans, unit, spec.words)[0])
+        calls[RESIDUALS] = lambda: peers.anyloc_descriptors(separate, centers[-1], reuse=True)
+    measured = measure_in_turn(calls, repeats)
+    return measured, min((clock.seconds for clock in clocks), key=lambda seconds: sum(seconds.values()))
+
+
+def _calibration(tokens: Tokens, photos: Tokens, fitted: FittedSpaces, repeats: int) -> Measured:
+    """All that `tfa calibrate` does of a judged map but encoding: judge, head, and whether it is verified."""
+    compact = CompactTokens.fit(tokens, RerankSpec())
+    spaces = StoredSpaces.of(fitted, 0, STORAGE)
+
+    def calibrated() -> None:
+        described, evidence = DescribedQueries(photos), prepare_photo_evidence(compact, photos)
+        head = calibrate_judged(spaces.fitted(len(tokens), fitted.spec, None), described, evidence)
+        decide_calibration_admission(head, described, evidence)
+
+    return measure(calibrated, repeats)

@@ -1,1 +1,0 @@
-"""A service under load: clients, edits, a kill, and what is there afterwards."""

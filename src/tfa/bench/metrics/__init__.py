@@ -1,1 +1,0 @@
-"""Rankings and positives → recall, its interval and the other measures. No torch."""

@@ -1,1 +1,0 @@
-"""Every stage timed against a floor that is measured in the same run."""

@@ -1,1 +1,0 @@
-"""Experiments on real data that are not rows of the tables."""

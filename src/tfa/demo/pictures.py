@@ -1,0 +1,136 @@
+"""Draw the demo's pictures and its report, `templates/demo.html`: one HTML file without other files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from tfa.base.files import write_atomically, write_text
+from tfa.demo.sample import SampleTown
+from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
+from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
+from tfa.explain.matches import describe_view, explain_match
+from tfa.maps import Answer, PlaceMap
+from tfa.report.html import Decision, ReportTable, TableRow, render_template
+
+_TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
+
+
+@dataclass(frozen=True)
+class MatchPicture:
+    """A picture of the matches between a query and an answer, and what to see in it."""
+
+    picture: Path
+    title: str
+    text: str
+
+
+def write_demo_report(
+    path: Path,
+    *,
+    title: str,
+    recalls: Sequence[TableRow],
+    decisions: Sequence[Decision],
+    montage: Path | None,
+    intro: Sequence[str] = (),
+    matches: Sequence[MatchPicture] = (),
+) -> None:
+    """Write the report; pictures are embedded, every text is escaped."""
+    page = render_template(
+        _TEMPLATE,
+        title=title, intro=intro, recalls=ReportTable(recalls), decisions=decisions, montage=montage, matches=matches,
+    )  # fmt: skip
+    write_text(Path(path), page)
+
+
+PLAN = 384  # side of the plan, as high as the photos beside it
+MARGIN = 28  # within the plan
+DOT, _RING, _LETTERS = 4, 11, 24
+ANSWERED, _TRUE = "#d9480f", "#1864ab"  # where the answer is; where the query was taken
+
+
+def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer) -> None:
+    """Written to `out`, a PNG or JPEG file."""
+    found = explain_match(place_map, Path(answer.query))
+    matches = draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid)
+    number = town.query_files.index(Path(answer.query).name)
+    row = town.reference_files.index(Path(found.hit.image).name)
+    there, taken = town.reference_positions[row], town.query_positions[number]
+    sheet = Image.new("RGB", (matches.width + PLAN + MATCH_EDGE, matches.height), PAPER)
+    sheet.paste(matches, (0, 0))
+    sheet.paste(_plan(town.reference_positions, there, taken), (matches.width, MATCH_EDGE))
+    pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
+    said = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
+    pen.text((middle, MATCH_EDGE + PLAN + 8), said, font=font(_LETTERS), fill=INK, anchor="ma")
+    away = f"{np.linalg.norm(there - taken):.1f} m from where it was taken"
+    pen.text((middle, MATCH_EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")
+    write_atomically(out, lambda temporary: sheet.save(temporary, format="PNG", optimize=True))
+
+
+def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image.Image:
+    """The map's photos as dots, the answer as a large one, the query as a ring; drawn large, then reduced."""
+    side, low = PLAN * FINER, references.min(axis=0)
+    scale = (PLAN - 2 * MARGIN) / max(np.ptp(references, axis=0).max(), 1e-9)
+    spare = (PLAN - scale * np.ptp(references, axis=0)) / 2  # the shorter side stands in the middle
+
+    def placed(position: np.ndarray) -> np.ndarray:
+        x, y = spare + scale * (position - low)
+        return FINER * np.array([x, PLAN - y])  # north is up
+
+    plan = Image.new("RGB", (side, side), PAPER)
+    pen = ImageDraw.Draw(plan)
+    pen.rectangle((0, 0, side - 1, side - 1), outline=GREY, width=FINER)
+
+    def circle(position: np.ndarray, radius: float, **style: object) -> None:
+        x, y = placed(position)
+        pen.ellipse((x - radius * FINER, y - radius * FINER, x + radius * FINER, y + radius * FINER), **style)  # type: ignore[arg-type]
+
+    for position in references:
+        circle(position, DOT, fill=FAINT)
+    circle(there, _RING - 3, fill=ANSWERED)
+    circle(taken, _RING, outline=_TRUE, width=3 * FINER)
+    for line, (text, colour) in enumerate((("answer", ANSWERED), ("query taken here", _TRUE))):
+        top = (PLAN - MARGIN - 10 - (1 - line) * 26) * FINER
+        pen.text((12 * FINER, top), text, font=font(20 * FINER), fill=colour, anchor="la")
+    return plan.resize((PLAN, PLAN), Image.Resampling.LANCZOS)
+
+
+_ANSWER = "answer.png"  # the right one with its place on the plan
+PICTURES = {True: "matches-right.png", False: "matches-wrong.png"}
+
+
+def draw_match_pictures(
+    out: Path, town: SampleTown, place_map: PlaceMap, answers: Sequence[Answer]
+) -> list[MatchPicture]:
+    """Draw the surest right answer and the surest wrong one, as far as there are such; none without compact tokens."""
+    pictures = []
+    for right, name in PICTURES.items():
+        (out / name).unlink(missing_ok=True)  # of an earlier run
+        of_kind = [answer for answer in answers if answer.hits and is_right(answer, town) == right]
+        if of_kind and place_map.state.compact is not None:
+            surest = max(of_kind, key=lambda answer: answer.confidence)
+            pictures.append(_draw_answer(surest, right, place_map, out / name))
+            if right:
+                draw_answer(out / _ANSWER, town, place_map, surest)
+    return pictures
+
+
+def is_right(answer: Answer, town: SampleTown) -> bool:
+    return Path(answer.hits[0].image).name in town.positives[Path(answer.query).name]
+
+
+def _draw_answer(answer: Answer, right: bool, place_map: PlaceMap, picture: Path) -> MatchPicture:
+    found = explain_match(place_map, Path(answer.query))
+    draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid, picture)
+    title = "The surest right answer" if right else "A wrong answer, the surest of them"
+    verdict = "shows the same place as" if right else "does not show the place of"
+    return MatchPicture(
+        picture,
+        title,
+        f"{Path(found.query).name} {verdict} {Path(found.hit.image).name}. Confidence {found.hit.confidence:.2f}; "
+        f"{format_caption(found.matches)}; {describe_view(found.displacement)}.",
+    )

@@ -1,0 +1,201 @@
+"""Read the ground truth of queries: which map images show the place of each.
+
+positions.csv     file,lat,lon or file,x,y of the queries; right is what the map has within a radius
+positives.json    {"query.jpg": ["image of the map.jpg", …], …}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfa.base.files import hash_file
+from tfa.evaluate.positives import (
+    DEFAULT_RADIUS,
+    BadEvaluation,
+    measure_lengths,
+    position_kinds,
+    read_positives,
+    to_points,
+    within,
+)
+from tfa.maps.records import ImageRecord
+from tfa.photos.positions import Position, match_positions, normalize_path
+from tfa.photos.utm import to_degrees, to_metres
+
+_POSITIONS, _POSITIVES = ".csv", ".json"
+_KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """Of each photo that was given: the rows of the map's images that show its place, None if that is not known."""
+
+    rule: str
+    fingerprint: str  # of file and radius: evaluations that stand side by side must share it
+    right: tuple[np.ndarray | None, ...]
+    positions: tuple[Position | None, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def labeled(self) -> list[int]:
+        """Photos whose place is known."""
+        return [number for number, rows in enumerate(self.right) if rows is not None]
+
+
+def check_ground_truth(file: Path, radius: float | None) -> None:
+    """Refuse, before any photo is read, a file of another kind and a radius that cannot be."""
+    if file.suffix.lower() not in (_POSITIONS, _POSITIVES):
+        raise BadEvaluation(
+            f"{file} must end in .csv (file,lat,lon or file,x,y of the queries) or in .json "
+            '({"query.jpg": ["image of the map.jpg", …]}); rename it, or give such a file',
+            file,
+        )
+    if not file.is_file():
+        raise BadEvaluation(
+            f"{file} does not exist; give the truth about the queries as positions or as positives", file
+        )
+    if radius is not None and file.suffix.lower() == _POSITIVES:
+        raise BadEvaluation(f"{file} says itself which images are right; leave out --radius, or give positions (.csv)")
+    if radius is not None and not (math.isfinite(radius) and radius > 0):
+        raise BadEvaluation(f"--radius {radius:g} is not allowed; give metres, more than 0")
+
+
+def read_ground_truth(
+    file: Path,
+    queries: Sequence[Path],
+    root: Path | None,
+    images: Sequence[ImageRecord],
+    radius: float | None = None,
+    utm: str | None = None,
+) -> GroundTruth:
+    """The truth about photos `queries`, whose names in the file are relative to `root` or endings of their paths.
+
+    Where x and y of one side are metres of the UTM zone `utm`, positions are turned into the kind that the map has.
+    """
+    check_ground_truth(file, radius)
+    if file.suffix.lower() == _POSITIONS:
+        return _by_positions(file, queries, root, images, DEFAULT_RADIUS if radius is None else radius, utm)
+    return _by_positives(file, queries, images)
+
+
+def _by_positions(
+    file: Path,
+    queries: Sequence[Path],
+    root: Path | None,
+    images: Sequence[ImageRecord],
+    radius: float,
+    utm: str | None,
+) -> GroundTruth:
+    listed, notes = match_positions(queries, root, file)
+    of_map = [image.position for image in images]
+    placed = [row for row, position in enumerate(of_map) if position is not None]
+    if not placed:
+        raise BadEvaluation(
+            f"the map knows no position of its {len(images):,} images, so no distance to {file} can be told; "
+            "build it with --positions, or give positives (.json)",
+            file,
+        )
+    if len(placed) < len(images):
+        bare = len(images) - len(placed)
+        notes = [*notes, f"{bare:,} of {len(images):,} images of the map have no position and are never right"]
+    where = [listed.get(number) for number in range(len(queries))]
+    if utm is not None:
+        where = (to_degrees if True in position_kinds(of_map) else to_metres)(where, utm)
+    if len(position_kinds([*of_map, *where])) > 1:
+        raise BadEvaluation(
+            f"the map's positions are {_kinds(of_map)}, those of {file} {_kinds(where)}; "
+            "distances need one kind for all; if x and y are UTM, give their zone with --utm, such as --utm 33N",
+            file,
+        )
+    known = [number for number, position in enumerate(where) if position is not None]
+    points = to_points([*(of_map[row] for row in placed), *(where[number] for number in known)])
+    rows = np.array(placed, np.int64)
+    near = within(points[: len(placed)], points[len(placed) :], radius)
+    right: list[np.ndarray | None] = [None] * len(queries)
+    for number, own in zip(known, near, strict=True):
+        right[number] = rows[own]
+    return GroundTruth(
+        f"at most {radius:g} m away", f"{hash_file(file)}-{radius:g}", tuple(right), tuple(where), tuple(notes)
+    )
+
+
+def _kinds(positions: Sequence[Position | None]) -> str:
+    return " and ".join(_KINDS[kind] for kind in sorted(position_kinds(positions)))
+
+
+def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRecord]) -> GroundTruth:
+    asked, kept = PhotoNames(queries), PhotoNames([Path(image.path) for image in images])
+    right: list[np.ndarray | None] = [None] * len(queries)
+    unknown: list[str] = []
+    strange: list[str] = []
+    named: dict[int, str] = {}
+    for name, names in read_positives(file).items():
+        own = asked.only(name, file, "queries")
+        if own is None:
+            unknown.append(name)
+            continue
+        if own in named:
+            raise BadEvaluation(f"{file}: {named[own]!r} and {name!r} name the same query; keep one", file)
+        named[own] = name
+        rows = {one: kept.only(one, file, "images of the map") for one in names}
+        strange += [one for one, row in rows.items() if row is None]
+        right[own] = np.unique(np.array([row for row in rows.values() if row is not None], np.int64))
+    if not named:
+        first = f"its first is {unknown[0]!r}" if unknown else "it is empty"
+        raise BadEvaluation(
+            f"{file} names none of the {len(queries):,} queries ({first}; the first query is {queries[0]})", file
+        )
+    if strange and not any(rows is not None and len(rows) for rows in right):
+        raise BadEvaluation(
+            f"{file} names no image of the map (its first is {strange[0]!r}; the first image is {images[0].path})", file
+        )
+    missing = ((unknown, "queries that were not given"), (sorted(set(strange)), "images that the map does not have"))
+    notes = [f"{file.name} names {len(names):,} {what} (first: {names[0]})" for names, what in missing if names]
+    return GroundTruth(f"as listed in {file.name}", hash_file(file), tuple(right), (None,) * len(queries), tuple(notes))
+
+
+class PhotoNames:
+    """Photos by any ending of their paths: `a.jpg` will do where only one is called so."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._parts = [normalize_path(path.absolute()).parts for path in paths]
+        self._by_name: dict[str, list[int]] = {}
+        for number, parts in enumerate(self._parts):
+            self._by_name.setdefault(parts[-1], []).append(number)
+
+    def only(self, name: str, file: Path, what: str) -> int | None:
+        """The photo of that name; None if there is none, an error if there are several."""
+        ending = normalize_path(name).parts
+        alike = self._by_name.get(ending[-1], []) if ending else []
+        found = [number for number in alike if self._parts[number][-len(ending) :] == ending]
+        if len(found) > 1:
+            raise BadEvaluation(
+                f"{file}: {len(found)} {what} are called {name!r}; write more of their paths, such as "
+                f"{'/'.join(self._parts[found[0]][-2:])!r}",
+                file,
+            )
+        return found[0] if found else None
+
+
+def find_nearest_true(truth: GroundTruth, images: Sequence[ImageRecord]) -> list[str | None]:
+    """An image of each photo's place: the nearest, or the middle one of those listed; None where there is none."""
+    of_map = [image.position for image in images]
+    comparable = len(position_kinds([*of_map, *truth.positions])) == 1
+    points = to_points(of_map) if comparable else None
+    places = to_points(truth.positions) if comparable else None
+    found: list[str | None] = []
+    for number, rows in enumerate(truth.right):
+        if rows is None or not len(rows):
+            found.append(None)
+            continue
+        best = len(rows) // 2
+        if points is not None and places is not None and truth.positions[number] is not None:
+            away = measure_lengths(points[rows], places[number][None])
+            best = int(np.argmin([math.inf if one is None else one for one in away]))
+        found.append(images[int(rows[best])].path)
+    return found

@@ -1,0 +1,361 @@
+"""Query a map with labeled photos, under each of its heads, and save the evaluation as JSON.
+
+A saved evaluation holds every answer, so that a later one can be compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.files import require_format
+from tfa.base.json_shape import (
+    anything,
+    boolean,
+    fields,
+    finite_number,
+    integer,
+    list_of,
+    mapping_of,
+    maybe,
+    one_of,
+    text,
+)
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadPositions
+from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
+from tfa.evaluate.judgement import (
+    PROBABILITY,
+    Z_SCORE,
+    JudgedAnswer,
+    JudgedHit,
+    JudgedPlace,
+    JudgedQuery,
+    Judgement,
+    Run,
+    compare_runs,
+    score_run,
+)
+from tfa.evaluate.positives import BadEvaluation, measure_lengths, position_kinds, to_points
+from tfa.maps.place_map import PlaceMap
+from tfa.maps.records import Hit, Hits, describe_best_hit
+from tfa.maps.state import DATABASE
+from tfa.photos.positions import Position
+from tfa.verification.matching import Matches
+from tfa.version import __version__
+
+AT_ONCE = 16  # photos answered at a time
+_MOST_LINES = 150  # of a pair of photos; more are a blot
+
+
+@dataclass(frozen=True)
+class MapEvaluation:
+    """A judgement of a map, and what was left out of it."""
+
+    judgement: Judgement
+    truth: GroundTruth
+    active: str  # the head that answers where none is named
+    without_truth: tuple[str, ...]
+    unreadable: tuple[tuple[str, str], ...]  # photo, reason
+    skipped_unanswerable: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+def choose_heads(place_map: PlaceMap, names: Sequence[str] = ()) -> list[str]:
+    """The heads to evaluate: the map's own and each calibration, or those named."""
+    there = [DATABASE, *place_map.calibrations]
+    for name in names:
+        place_map.state.chosen(name)  # an unknown name is an error that lists those there are
+    return [name for name in there if name in names] if names else there
+
+
+def evaluate_map(
+    place_map: PlaceMap,
+    photos: Sequence[Path],
+    truth: GroundTruth,
+    *,
+    heads: Sequence[str] = (),
+    k: int = 20,
+    lines: bool = False,
+    skip_unanswerable: bool = False,
+    progress: bool | Progress | None = None,
+) -> MapEvaluation:
+    """Answer the photos whose place is known, and judge the answers.
+
+    Photos are encoded once, through the token cache. One that cannot be read is left out and listed. With `lines`,
+    answers keep which patches match, to be drawn.
+    """
+    names = choose_heads(place_map, heads)
+    known = [number for number in truth.labeled if not skip_unanswerable or len(_rows(truth, number))]
+    if not known:
+        raise BadEvaluation("no query has a true place in the map; without --skip-unanswerable they count as missed")
+    encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
+    bad = {path for path, _ in encoded.skipped}
+    numbers = [number for number in known if photos[number] not in bad]
+    queries = _queries(photos, truth, numbers, find_nearest_true(truth, place_map.images))
+    judge = _Judge(place_map, truth, numbers)
+    runs = [
+        _run(place_map, name, encoded.tokens, judge, k=min(k, len(place_map)), lines=lines, progress=progress)
+        for name in names
+    ]
+    images = {image.path: image.position for image in place_map.images}
+    files = {name: Path(name) for name in [*images, *(query.query for query in queries)]}
+    judgement = Judgement(Path(place_map.called).name, truth.rule, images, queries, tuple(runs), files)
+    return MapEvaluation(
+        judgement,
+        truth,
+        place_map.state.active,
+        tuple(str(photos[number]) for number, rows in enumerate(truth.right) if rows is None),
+        tuple((str(path), reason) for path, reason in encoded.skipped),
+        len(truth.labeled) - len(known),
+        truth.notes,
+    )
+
+
+def _queries(
+    photos: Sequence[Path], truth: GroundTruth, numbers: Sequence[int], nearest: Sequence[str | None]
+) -> tuple[JudgedQuery, ...]:
+    return tuple(
+        JudgedQuery(
+            number, str(photos[number]), bool(len(_rows(truth, number))), truth.positions[number], nearest[number]
+        )
+        for number in numbers
+    )
+
+
+def _rows(truth: GroundTruth, number: int) -> np.ndarray:
+    rows = truth.right[number]
+    return np.empty(0, np.int64) if rows is None else rows
+
+
+class _Judge:
+    """Verdicts and distances of the hits of each query."""
+
+    def __init__(self, place_map: PlaceMap, truth: GroundTruth, numbers: Sequence[int]) -> None:
+        images = place_map.images
+        self.right = [{images[row].id for row in _rows(truth, number)} for number in numbers]
+        self.where = [truth.positions[number] for number in numbers]
+        self.row_of = {image.id: int(row) for image, row in zip(images, place_map.rows, strict=True)}
+        self.compact = place_map.state.compact
+        self.comparable = len(position_kinds([*self.where, *(image.position for image in images)])) == 1
+
+    def judged(self, at: int, hits: Hits, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
+        away = self._distances(self.where[at], [hit.position for hit in hits])
+        judged = [
+            JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, lines.get(hit.id, ()))
+            for hit, metres in zip(hits, away, strict=True)
+        ]
+        best = describe_best_hit(hits)
+        return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **best, place=self._place(at, hits))
+
+    def _place(self, at: int, hits: Hits) -> JudgedPlace | None:
+        if hits.place is None:
+            return None
+        [distance] = self._distances(self.where[at], [hits.place.position])
+        if distance is None:
+            return None
+        return JudgedPlace(hits.place.position, hits.place.radius, distance, hits.place.share)
+
+    def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
+        """Of the best hit and of the first that is right, by id: patches of query and image that match, in turn."""
+        right = [hit for hit in hits if hit.id in self.right[at]]
+        shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.inliers is not None))
+        if self.compact is None or not shown:
+            return {}
+        rows = np.array([self.row_of[number] for number in shown])
+        found = self.compact.matches(self.compact.query(photo)[0], self.compact.grid, rows)
+        return {number: _drawn(matches) for number, matches in zip(shown, found, strict=True)}
+
+    def _distances(self, where: Position | None, others: Sequence[Position | None]) -> list[float | None]:
+        if where is None or not self.comparable:
+            return [None] * len(others)
+        points = to_points([where, *others])
+        return measure_lengths(points[1:], points[:1])
+
+
+def _run(
+    place_map: PlaceMap,
+    name: str,
+    tokens: Tokens,
+    judge: _Judge,
+    *,
+    k: int,
+    lines: bool,
+    progress: bool | Progress | None,
+) -> Run:
+    answers = []
+    with as_progress(progress).task(f"querying, {name}", len(tokens), "photos") as task:
+        for start in range(0, len(tokens), AT_ONCE):
+            block = tokens.select(slice(start, start + AT_ONCE))
+            for at, hits in enumerate(place_map.query_tokens(block, k, name)):
+                drawn = judge.lines(start + at, hits, block.select([at])) if lines else {}
+                answers.append(judge.judged(start + at, hits, drawn))
+                task.advance()
+    title = "the map's own head" if name == DATABASE else f"calibration {name}"
+    return Run(name, title, PROBABILITY, k, tuple(answers), None if judge.compact is None else judge.compact.grid)
+
+
+def _drawn(matches: Matches) -> tuple[int, ...]:
+    """The matches that move alike, as many as can be told apart."""
+    alike = np.flatnonzero(matches.consistent)
+    kept = alike[np.unique(np.linspace(0, len(alike) - 1, min(len(alike), _MOST_LINES)).astype(np.int64))]
+    return tuple(np.stack([matches.ours[kept], matches.theirs[kept]], axis=-1).reshape(-1).tolist())
+
+
+_FORMAT, _VERSION = "tfa-evaluation", 1
+
+# What a file must hold to be set beside another evaluation; all else in it is for readers.
+_HIT_SHAPE = fields(
+    {"image": text(), "right": boolean, "confidence": maybe(finite_number()), "inliers": maybe(integer()),
+     "distance": maybe(finite_number(0)), "position": maybe(mapping_of(finite_number()))}
+)  # fmt: skip
+_ANSWER_SHAPE = fields(
+    {"confidence": maybe(finite_number()), "sure": boolean, "reranked": boolean, "hits": list_of(_HIT_SHAPE)},
+    None,
+    anything,
+)
+_QUERY_SHAPE = fields(
+    {"query": text(), "in_map": boolean, "true_image": maybe(text()), "answers": mapping_of(maybe(_ANSWER_SHAPE))},
+    None,
+    anything,
+)
+_HEAD_SHAPE = fields(
+    {"name": text(), "title": text(), "confidence": one_of(PROBABILITY, Z_SCORE), "k": integer(1)}, None, anything
+)
+_EVALUATION_SHAPE = fields(
+    {"map": text(), "ground_truth": fields({"rule": text(), "fingerprint": text()}), "heads": list_of(_HEAD_SHAPE, 1),
+     "queries": list_of(_QUERY_SHAPE, 1)}, None, anything,
+)  # fmt: skip
+
+
+def to_dict(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> dict[str, Any]:
+    """All of it; `worst` mistakes of each head are listed by themselves. `beside` are runs to be compared with."""
+    judgement = evaluation.judgement
+    heads = [
+        {
+            "name": run.name,
+            "title": run.title,
+            "active": run.name == evaluation.active,
+            "confidence": run.kind,
+            "k": run.depth,
+            **score_run(judgement, run).to_dict(worst),
+        }
+        for run in judgement.runs
+    ]
+    return {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "tfa": __version__,
+        "map": judgement.title,
+        "images": len(judgement.images),
+        "ground_truth": {"rule": judgement.rule, "fingerprint": evaluation.truth.fingerprint},
+        "not_in_map": judgement.not_in_map,
+        "unanswerable_left_out": evaluation.skipped_unanswerable,
+        "without_ground_truth": list(evaluation.without_truth),
+        "unreadable": [{"file": file, "reason": reason} for file, reason in evaluation.unreadable],
+        "notes": list(evaluation.notes),
+        "heads": heads,
+        "changes": [compare_runs(run, other).to_dict() for run in judgement.runs for other in beside],
+        "queries": [_query_dict(judgement, at) for at in range(len(judgement.queries))],
+    }
+
+
+def _query_dict(judgement: Judgement, at: int) -> dict[str, Any]:
+    query = judgement.queries[at]
+    return {
+        **vars(query),
+        "position": None if query.position is None else query.position.to_dict(),
+        "answers": {run.name: _answer_dict(run.answers[at], judgement.images) for run in judgement.runs},
+    }
+
+
+def _answer_dict(answer: JudgedAnswer | None, images: Mapping[str, Position | None]) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    hits = []
+    for hit in answer.hits:
+        where = images.get(hit.image)
+        plain = {key: value for key, value in vars(hit).items() if key != "lines"}
+        hits.append({**plain, "position": None if where is None else where.to_dict()})
+    return {
+        "right": answer.right,
+        "confidence": answer.confidence,
+        "sure": answer.sure,
+        "reranked": answer.reranked,
+        "first_right": answer.first_right,
+        "place": None if answer.place is None else {**vars(answer.place), "position": answer.place.position.to_dict()},
+        "hits": hits,
+    }
+
+
+def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
+    """The judgement with the runs of a saved evaluation after its own, on the queries that both have."""
+    values = require_format(file, _FORMAT, _VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
+    judgement = evaluation.judgement
+    try:
+        values = _upgrade(values)
+        _EVALUATION_SHAPE(values, "it")
+        if values["ground_truth"]["fingerprint"] != evaluation.truth.fingerprint:
+            raise BadEvaluation(
+                f"{file} was judged by another ground truth ({values['ground_truth']['rule']}; here {judgement.rule}); "
+                "evaluate both maps by one file and one radius",
+                file,
+            )
+        theirs = {str(entry["query"]): entry for entry in values["queries"]}
+        common = [query.query in theirs for query in judgement.queries]
+        if not any(common):
+            raise BadEvaluation(f"{file} has none of these queries; evaluate the same photos", file)
+        images: dict[str, Position | None] = {**judgement.images}
+        saved = values["map"]
+        runs = [
+            Run(
+                f"{head['name']} of {saved}",
+                f"{head['title']} of {saved} ({file.name})",
+                head["confidence"],
+                head["k"],
+                tuple(_answer(theirs.get(query.query), head["name"], images) for query in judgement.queries),
+            )
+            for head in values["heads"]
+        ]
+        queries = tuple(_in_either(query, theirs.get(query.query)) for query in judgement.queries)
+    except (KeyError, ValueError, BadPositions) as error:  # an answer of no head; a value out of shape
+        raise BadEvaluation(f"{file} is damaged: {error}; write it again with tfa evaluate --out", file) from None
+    files = {**judgement.files, **{name: Path(name) for name in images if name not in judgement.images}}
+    return replace(judgement, images=images, queries=queries, runs=(*judgement.runs, *runs), files=files)
+
+
+_OLD_KEYS = {"truth": "ground_truth", "verified": "reranked", "matches": "inliers"}
+
+
+def _upgrade(values: Any, parent: str = "") -> Any:
+    """Rename keys of files that were written before the keys had their present names."""
+    if isinstance(values, dict):
+        renamed = {} if parent == "answers" else _OLD_KEYS  # the keys of `answers` are names of heads
+        return {renamed.get(key, key): _upgrade(value, key) for key, value in values.items()}
+    return [_upgrade(value) for value in values] if isinstance(values, list) else values
+
+
+def _in_either(query: JudgedQuery, other: Mapping[str, Any] | None) -> JudgedQuery:
+    """The query; the other map may have its place where this one has not."""
+    if query.in_map or other is None or not other["in_map"]:
+        return query
+    return replace(query, in_map=True, true_image=other["true_image"])
+
+
+def _answer(entry: Mapping[str, Any] | None, head: str, images: dict[str, Position | None]) -> JudgedAnswer | None:
+    """What a saved head gave for a query; images that are new here are added to `images`."""
+    answer = None if entry is None else entry["answers"][head]
+    if answer is None:
+        return None
+    hits = []
+    for hit in answer["hits"]:
+        where = hit["position"]
+        images.setdefault(str(hit["image"]), None if where is None else Position.from_dict(where))
+        kept = {key: hit[key] for key in ("image", "right", "confidence", "inliers", "distance")}
+        hits.append(JudgedHit(**kept))
+    return JudgedAnswer(tuple(hits), answer["confidence"], bool(answer["sure"]), bool(answer["reranked"]))

@@ -1,0 +1,196 @@
+"""Measure rankings: recall, average precision, precision against recall, and bootstrap intervals.
+
+A ranking lists database indices, best first. An entry that is no image never matches, so a row of nothing else
+(a scorer that gave every image the same score) earns nothing.
+
+Intervals draw queries with replacement, 1,000 times, always the same draws. Where the statistic is an average over
+conditions, each condition draws from its queries and keeps its weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.errors import BadSpec
+
+Positives = Sequence[Sequence[int]] | Sequence[np.ndarray]
+
+
+def matches(ranked: np.ndarray, positives: Positives, nothing: int | None = None) -> np.ndarray:
+    """Which entries of `ranked` `q … n` are positives of their query."""
+    ranked = np.asarray(ranked).astype(np.int64)  # records hold unsigned integers, which know no -1
+    rights = [np.asarray(right, np.int64) for right in positives]
+    end = 1 + int(np.concatenate(rights).max(initial=-1)) if rights else 0
+    table = np.zeros(end + 1, bool)  # its last slot stays False: what lies outside the positives falls there
+    slots = np.clip(ranked, -1, end)
+    if nothing is not None:
+        slots[ranked == nothing] = end
+    hits = np.zeros(ranked.shape, bool)
+    for query, (row, own) in enumerate(zip(slots, rights, strict=True)):
+        table[own] = True
+        hits[query] = table[row]
+        table[own] = False
+    return hits
+
+
+def first_right(ranked: np.ndarray, positives: Positives) -> np.ndarray:
+    """Rank (0 is best) of the first positive of each query, of `ranked` `q … n`; inf where there is none."""
+    hits = matches(ranked, positives)
+    if hits.shape[-1] == 0:  # argmax knows no empty row
+        return np.full(hits.shape[:-1], np.inf)
+    return np.where(hits.any(axis=-1), hits.argmax(axis=-1), np.inf)
+
+
+def recall_at(ranked: np.ndarray, positives: Positives, ks: Sequence[int]) -> list[float]:
+    """Share of queries with a positive among the first k of `ranked` `q n`; a query without positives is a miss."""
+    first = first_right(ranked, positives)
+    return [float((first < k).mean()) if len(first) else 0.0 for k in ks]
+
+
+def average_precision(ranked: np.ndarray, positives: Positives, nothing: int) -> np.ndarray:
+    """Σ over hits of the precision at their rank, over the number of positives; of `ranked` `q … n`.
+
+    Positives beyond the end of a ranking count as never found. Without positives it is 0.
+    """
+    found = matches(ranked, positives, nothing)
+    precision = np.cumsum(found, axis=-1) / np.arange(1, found.shape[-1] + 1)
+    wanted = np.array([max(len(right), 1) for right in positives], np.float64)
+    wanted = wanted.reshape(-1, *[1] * (found.ndim - 2))
+    return (precision * found).sum(axis=-1) / wanted
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Answers accepted from a confidence on: one point for each confidence that occurs, highest first."""
+
+    threshold: np.ndarray
+    precision: np.ndarray  # right among the accepted
+    recall: np.ndarray  # right and accepted, among all queries
+    answered: np.ndarray  # accepted, among all queries
+
+    @property
+    def area(self) -> float:
+        """Σ (R_i - R_{i-1}) P_i, without interpolation."""
+        return float((np.diff(self.recall, prepend=0.0) * self.precision).sum())
+
+    def recall_at_precision(self, level: float) -> float:
+        """The largest recall at a precision of at least `level`; 0 if no threshold gives it."""
+        # Division rounds correctly: 99 of 100 and 198 of 200 are the float that 0.99 is.
+        return float(self.recall[self.precision >= level].max(initial=0.0))
+
+    def drawn(self, points: int = 100) -> dict[str, list[float]]:
+        """At most so many points, evenly spaced along the curve, both ends among them."""
+        last = len(self.threshold) - 1
+        kept = np.unique(np.linspace(0, last, points).round().astype(np.int64)) if last >= points else slice(None)
+        return {name: getattr(self, name)[kept].tolist() for name in ("precision", "recall", "answered")}
+
+
+def precision_recall(correct: np.ndarray, confidence: np.ndarray) -> Curve:
+    """Accept a query's best answer if its confidence is at least t, for every t; nan is never accepted."""
+    correct, confidence = np.asarray(correct, bool), np.asarray(confidence, np.float64)
+    known = ~np.isnan(confidence)
+    order = np.argsort(-confidence[known], kind="stable")
+    sorted_confidence, right = confidence[known][order], np.cumsum(correct[known][order])
+    # Equal confidences enter together: only the last of each group is a point of the curve.
+    ends = np.flatnonzero(np.append(sorted_confidence[1:] != sorted_confidence[:-1], True)[: len(order)])
+    accepted, right = ends + 1, right[ends]
+    return Curve(sorted_confidence[ends], right / accepted, right / len(correct), accepted / len(correct))
+
+
+def nan_mean(values: np.ndarray, axis: int | tuple[int, ...] = 0) -> np.ndarray:
+    """Mean over the entries that are not nan; nan where there are none."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over the known entries of axis 0: mean and sample deviation (n - 1 in its denominator), 0 for a single one."""
+    mean = nan_mean(values)
+    known = (~np.isnan(values)).sum(axis=0)
+    squares = np.nansum((values - mean) ** 2, axis=0)
+    return mean, np.sqrt(squares / np.maximum(known - 1, 1))
+
+
+RESAMPLES = 1000
+_PERCENTILES = (2.5, 97.5)
+BLOCK = 1 << 20  # draws held at a time
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of per-query values and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        return {"mean": self.mean, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The mean difference of two heads over the queries both were evaluated on."""
+
+    mean: float
+    low: float
+    high: float
+    above: float  # share of resamples above 0
+    queries: int  # evaluated for both
+
+    def to_dict(self) -> dict[str, float | int]:
+        return {"mean": self.mean, "low": self.low, "high": self.high, "above": self.above, "queries": self.queries}
+
+
+def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:
+    """Of per-query `values` `q`, nan where a query was not evaluated; `strata` are the queries of each condition."""
+    groups = _drop_nan(values, strata)
+    means = _resampled_means(groups, seed)
+    low, high = np.percentile(means, _PERCENTILES)
+    return Interval(_macro(groups), float(low), float(high))
+
+
+def paired_difference(
+    one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0
+) -> Paired:
+    """`one` minus `other`: per-query values of two heads, nan where a query was not evaluated."""
+    if len(one) != len(other):
+        raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
+    groups = _drop_nan(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
+    means = _resampled_means(groups, seed)
+    low, high = np.percentile(means, _PERCENTILES)
+    return Paired(_macro(groups), float(low), float(high), float((means > 0).mean()), sum(map(len, groups)))
+
+
+def _drop_nan(values: np.ndarray, strata: Sequence[np.ndarray]) -> list[np.ndarray]:
+    values = np.asarray(values, np.float64)
+    groups = [values[own] for own in strata] if len(strata) else [values]
+    known = [group[~np.isnan(group)] for group in groups]
+    known = [group for group in known if len(group)]
+    if not known:
+        raise BadSpec(
+            "no query has a value, so there is nothing to resample; compare heads evaluated on the same queries"
+        )
+    return known
+
+
+def _macro(groups: Sequence[np.ndarray]) -> float:
+    return float(np.mean([group.mean() for group in groups]))
+
+
+def _resampled_means(groups: Sequence[np.ndarray], seed: int) -> np.ndarray:
+    """Means of `RESAMPLES` draws of each group with replacement, averaged over the groups."""
+    rng = np.random.default_rng(seed)
+    total = np.zeros(RESAMPLES)
+    for group in groups:
+        rows = max(1, BLOCK // len(group))
+        for start in range(0, RESAMPLES, rows):
+            block = slice(start, min(start + rows, RESAMPLES))
+            drawn = rng.integers(len(group), size=(block.stop - start, len(group)))
+            total[block] += group[drawn].mean(axis=1)
+    return total / len(groups)

@@ -1,0 +1,24 @@
+"""The script judge.py on a small folder."""
+
+from __future__ import annotations
+
+import json
+
+from studies import judge
+from tests.cli.conftest import write_drive
+
+
+def test_every_candidate_is_in_the_table_and_in_the_file(script, fake_encoder, tmp_path):
+    town = write_drive(tmp_path / "town", 12)
+    done = script(judge.main, f"--dataset=town={town}", "--out", tmp_path / "judge.json")
+    assert done.exit_code == 0, done.stderr
+    [facts] = json.loads((tmp_path / "judge.json").read_text("utf-8"))
+    assert facts["dataset"] == "town"
+    assert facts["database"]["candidates"]
+    assert "town" in done.stdout
+
+
+def test_a_dataset_without_a_folder_is_refused(script):
+    done = script(judge.main, "--dataset", "town")
+    assert done.exit_code == 2
+    assert "give NAME=PATH" in done.stderr

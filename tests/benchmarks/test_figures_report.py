@@ -1,0 +1,127 @@
+"""The report of figures: every picture embedded, nothing fetched, what is missing said."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from tests.benchmarks.figure_records import synthetic_truth, write_photos, write_record, write_town
+from tfa.errors import BadSpec, MissingExtra
+from tfa_bench.figures.record_groups import find_studies
+from tfa_bench.figures.report import write_figures
+from tfa_bench.protocols import FULL_QUERY, budget
+from tfa_bench.record_files import BadRecord
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def town(tmp_path):
+    return write_town(tmp_path / "results")
+
+
+@pytest.mark.slow
+def test_the_report_embeds_every_picture_and_names_no_address(town, tmp_path):
+    results, truth = town
+    write_record(results, truth, "tfa-c8", plan=budget(8, splits=2))
+    write_record(results, truth, "tfa-full", plan=FULL_QUERY)
+    out = tmp_path / "out"
+    written = write_figures(results, out, photos={"town": write_photos(tmp_path / "photos", truth)})
+    folder = out / "town" / "fake-s8@32"
+    names = ["calibration", "precision-recall", "evidence", "scores", "successes", "failures"]
+    assert written == [*(folder / f"{name}.png" for name in names), out / "report.html"]
+    for path in written[:-1]:
+        with Image.open(path) as picture:
+            assert picture.format == "PNG"
+            assert min(picture.size) > 300
+            assert len(picture.convert("RGB").getcolors(maxcolors=1 << 20)) > 5
+    page = written[-1].read_text("utf-8")
+    images = re.findall(r'<img class="\w+" alt="([^"]+)" src="data:image/(png|jpeg);base64,[\w+/=]+">', page)
+    assert [kind for _, kind in images] == ["png"] * 4 + ["jpeg"] * 2
+    assert "uncalibrated 75.0" in images[0][0]
+    assert page.count("<img") == 6
+    assert not re.search(r"https?:|<script|<link|url\(", page)
+    assert "12 queries. Encoder: fake-s8@32. A true place: the same frame." in page
+    assert "The town &lt;&amp;&gt;" in page
+    assert "prefers-color-scheme: dark" in page
+    assert '<th scope="row">Head &lt;anyloc&gt;<br><code>anyloc</code></th><td class="n">58.3</td>' in page
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path):
+    truth = synthetic_truth()
+    truth.write(tmp_path / "town")
+    write_record(tmp_path, truth, "gem", (0, 1))
+    out, photos = tmp_path / "out", write_photos(tmp_path / "photos", truth)
+    written = write_figures(tmp_path / "town", out, photos={})
+    assert [path.name for path in written] == ["precision-recall.png", "scores.png", "report.html"]
+    page = written[-1].read_text("utf-8")
+    for sentence in (
+        "There is no record of a head calibrated on N queries",
+        "There is no record of head tfa.",
+        "their folder was not given (--photos town=FOLDER)",
+    ):
+        assert sentence in page
+    for reference, sentence in (("tfa", "no record of head tfa"), ("gem", "no record of a head to set beside gem")):
+        [*_, report] = write_figures(tmp_path / "town", out, photos={"town": photos}, reference=reference)
+        assert f"The photos are not shown: there is {sentence}." in report.read_text("utf-8")
+    write_record(tmp_path, truth, "tfa", (0, 1))
+    page = write_figures(tmp_path / "town", out, photos={"town": photos})[-1].read_text("utf-8")
+    assert "There is no query where tfa is right, at least one other head wrong." in page
+    assert "The record of head tfa holds no evidence." in page
+
+
+def test_datasets_and_encoders_are_chosen_by_name(town, tmp_path):
+    results, truth = town
+    write_town(results, "village")
+    write_record(results, truth, "tfa", encoder="other@8")
+    assert [study.folder for study in find_studies(results)] == [
+        "town/fake-s8@32", "town/other@8", "village/fake-s8@32",
+    ]  # fmt: skip
+    assert [study.folder for study in find_studies(results, ["town"], "other@8")] == ["town/other@8"]
+    with pytest.raises(BadSpec, match=r"no records of dataset 'city'; there are: town, village"):
+        find_studies(results, ["city"])
+    with pytest.raises(BadSpec, match=r"no records of encoder 'x'"):
+        find_studies(results, None, "x")
+    with pytest.raises(BadSpec, match="leave one of the two out"):
+        find_studies(results, ["village"], "other@8")
+    with pytest.raises(BadSpec, match=r"photos of 'city' were given, but the records drawn are of town, village"):
+        write_figures(results, tmp_path / "out", photos={"city": tmp_path})
+    with pytest.raises(BadSpec, match="is not a folder"):
+        write_figures(results, tmp_path / "out", photos={"town": tmp_path / "none"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_and_a_record_found_twice_are_errors(town, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadRecord, match="holds no records to draw"):
+        find_studies(tmp_path / "empty")
+    results, truth = town
+    write_record(results / "again", truth, "tfa")
+    truth.write(results / "again" / "town")
+    with pytest.raises(BadRecord, match="are of one head"):
+        find_studies(results)
+
+
+def test_without_matplotlib_the_extra_is_named(town, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *args, **given):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **given)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingExtra, match=r"pip install 'tfa-bench'"):
+        write_figures(town[0], tmp_path / "out", photos={})
+
+
+def test_importing_the_figures_loads_no_matplotlib():
+    code = "import sys, tfa_bench.figures.report; print({'matplotlib', 'torch', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
