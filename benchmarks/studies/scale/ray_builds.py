@@ -1,7 +1,7 @@
 """The part `ray`: photos built into a map by one process and by a Ray cluster of two nodes, also when a worker, a node
 or the driver is killed.
 
-Every build is `tfa build --engine … --ray …` in a process of its own, with caches of its own: nothing is taken over
+Every build is `tfa build --out URL --ray …` in a process of its own, with caches of its own: nothing is taken over
 but what a build that was killed has left.
 """
 
@@ -232,7 +232,7 @@ class _Builds:
     def run(self, name: str, cluster: Cluster | None = None, *, killed: Callable[[int], bool] | None = None) -> Built:
         """`killed` is told of the driver's process and says whether it has killed it; then there is no result."""
         work, url = self.work(name), f"{self.server.url}/{name}"
-        command = [sys.executable, "-m", "tfa", "build", str(self.photos), "--engine", url, "--work", str(work),
+        command = [sys.executable, "-m", "tfa", "build", str(self.photos), "--out", url, "--work", str(work),
                    "--shard-size", str(self.settings.shard_size), "--json"]  # fmt: skip
         command += ["--workers", "1"] if cluster is None else ["--ray", cluster.address]
         if self.settings.encoder == QUICK:

@@ -190,7 +190,7 @@ def synthetic_head(
 
 
 def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> BaseRows:
-    """OwnRows of about unit length."""
+    """Make rows of about unit length."""
     levels = _levels(rng, (images, width), top)
     step = np.full(images, np.sqrt(3 / width) / top, np.float32)
     if storage == INTEGERS:

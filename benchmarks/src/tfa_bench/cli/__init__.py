@@ -49,7 +49,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
     """,
     pages.explore: """
         tfa bench explore --records results/sped --head tfa --head judged --photos data/sped --out failures.html
-        tfa bench explore --records old/tfa.json.xz --records new/tfa.json.xz --out changed.html
+        tfa bench explore --records old/sped --records new/sped --head tfa --out changed.html
     """,
 }
 
