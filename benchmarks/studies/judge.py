@@ -17,17 +17,17 @@ import numpy as np
 from scipy.stats import rankdata
 
 from studies.options import load_datasets, make_parser, open_encoder, open_progress, run_script
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.spill import Spill
 from tfa.cli.console import delivered, print_text
+from tfa.core.arrays import Spill
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadTokens
 from tfa.evaluate.metrics import recall_at
-from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.decisions import JudgedDecisions
 from tfa.method.head import replica_scorer
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import calibrated_scorer
-from tfa.verification.judged_head import Competition, Judged, compete_on_target, select_by_evidence
+from tfa.verification.judge import Competition, Judged, compete_on_target, select_by_evidence
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
 from tfa_bench.heads.tfa_heads import patch_pairs

@@ -24,19 +24,18 @@ import torch
 from torch import Tensor, nn
 
 from studies.verification import FEW, NOTHING, StudiedQueries
-from tfa.base.files import cache_folder, hash_file, hash_json, read_tensor_header, write_json, write_tensors
-from tfa.base.progress import Progress, as_progress
-from tfa.base.reading import read_json
-from tfa.base.threads import ONE_THREAD_PRODUCTS
-from tfa.encoders.packaged_weights import check_numbers
+from tfa.core.arrays import ONE_THREAD_PRODUCTS
+from tfa.core.files import cache_folder, hash_file, hash_json, read_tensor_header, write_json, write_tensors
+from tfa.core.progress import Progress, as_progress
+from tfa.core.reading import read_json
+from tfa.encoders.packaged_weights import check_numbers, open_wheel, read_wheel_member
 from tfa.encoders.weights import as_float32, read_safetensors, read_torch
-from tfa.encoders.wheels import open_wheel, read_wheel_member
 from tfa.errors import BadSpec, BadWeights, MissingExtra, TfaError, WeightsMissing
-from tfa.method.evidence.rows import standardize_ranked
-from tfa.photos.cache_room import mark_used
+from tfa.method.evidence import standardize_ranked
 from tfa.photos.images import as_rgb, resize
+from tfa.photos.token_cache import mark_used
 from tfa.search.gallery import top_k
-from tfa.verification.patch_store import CompactTokens, PhotoPairs
+from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, combine_scores
 from tfa_bench.heads.contract import HeadCard, Shared
 from tfa_bench.heads.patch_pairs import require_grid

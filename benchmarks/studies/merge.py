@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from studies.options import encoder_options, load_datasets, make_parser, open_encoder, open_progress, run_script
-from tfa.base.config import EncoderOptions
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.tokens import Tokens
 from tfa.cli.console import delivered, print_text
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.evaluate.metrics import interval
 from tfa.maps import PlaceMap

@@ -24,14 +24,14 @@ from studies.options import (
     open_progress,
     run_script,
 )
-from tfa.base.config import HEAD_KINDS, MapSpec
-from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.cli.console import delivered, print_text
-from tfa.encoders.int8.encoder import import_onnxruntime
+from tfa.core.config import HEAD_KINDS, MapSpec
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.encoders.int8 import import_onnxruntime
 from tfa.encoders.vit import VitEncoder
 from tfa.evaluate.metrics import recall_at
-from tfa.exports.hloc_features import query_vectors
-from tfa.exports.onnx_place import place_model
+from tfa.exports.hloc import query_vectors
+from tfa.exports.onnx_head import place_model
 from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
 from tfa.exports.vectors import CompiledMap, compile_map
 from tfa.maps import PlaceMap

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions
-from tfa.base.files import BadFile, require_format
-from tfa.base.progress import Progress, as_progress
 from tfa.cli.console import console, open_table, show_error, wants_progress
+from tfa.core.config import EncoderOptions
+from tfa.core.files import BadFile, require_format
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
 from tfa_bench.cli.run import load_all, loaded_encoder
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.evaluate.metrics import recall_at
-from tfa.method.controllers.decisions import JudgedDecisions
-from tfa.method.controllers.judged import TARGET_INCUMBENT
+from tfa.method.decisions import JudgedDecisions
+from tfa.method.judged import TARGET_INCUMBENT
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import SECOND_ORDER
 from tfa.search.gallery import top_k

@@ -30,10 +30,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from studies.options import at_least, make_parser, open_progress, run_script
-from tfa.base.config import EncoderOptions, HeadSpec
-from tfa.base.progress import Progress, as_progress
 from tfa.cli.console import delivered, print_text
 from tfa.client.client import Client
+from tfa.core.config import EncoderOptions, HeadSpec
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 
@@ -348,9 +348,9 @@ def synthetic_map(folder: Path, images: int) -> PlaceMap:
 
 def random_weights_file(folder: Path) -> Path:
     """Weights of the quick encoder, written into a folder."""
-    from tfa.base.files import write_tensors
+    from tfa.core.files import write_tensors
     from tfa.encoders import parse_encoder
-    from tfa.encoders.weight_names import expected_shapes
+    from tfa.encoders.packaged_weights import expected_shapes
 
     generator, shapes = np.random.default_rng(0), expected_shapes(parse_encoder(ENCODER).card)
     weights = {name: 0.3 * generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}

@@ -17,19 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from studies.options import at_least, load_datasets, make_parser, open_encoder, open_progress, run_script
-from tfa.base.config import AUTO, Candidates, RerankSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.cli.console import console, delivered, open_table, print_text, say
+from tfa.core.config import AUTO, Candidates, RerankSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, MissingExtra
-from tfa.method.evidence.rows import standardize_ranked
+from tfa.method.evidence import standardize_ranked
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import top_k
 from tfa.verification import matching
 from tfa.verification.admission import space_evenly
-from tfa.verification.compaction import Compaction, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.matching import compute_displacements, find_matches, find_mutual, find_nearest
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import Compaction, CompactTokens, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.reranking import combine_scores, count_candidates, is_settled, plan_rounds
 from tfa_bench.cli.run import named_folder, named_heads
 from tfa_bench.heads.catalogue import head_cards

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa.errors import BadSpec
 from town.props import Tree, tree_quads
 from town.render import Camera, Quad, Scene, Texture, draw_scene

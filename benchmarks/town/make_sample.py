@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from tfa.base.files import write_text
+from tfa.core.files import write_text
 from town.traverses import render_town
 
 _SAMPLE = Path(__file__).parents[2] / "src" / "tfa" / "demo" / "town"

@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks.rigged import rigged
 from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tfa.encoders import CATALOGUE, parse_encoder
-from tfa.encoders.fingerprint import fingerprint_encoder
+from tfa.encoders.catalogue import fingerprint_encoder
 from tfa.errors import BadSpec
 from tfa_bench.protocols import NO_CALIBRATION
 from tfa_bench.records import Record

@@ -26,7 +26,7 @@ def root() -> typer.Typer:
 
 def installed(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     entries = [EntryPoint(name, value, commands.GROUP) for name, value in values.items()]
-    monkeypatch.setattr("tfa.base.entry_points.entry_points", lambda group: entries)
+    monkeypatch.setattr("tfa.core.plugins.entry_points", lambda group: entries)
 
 
 def test_the_help_lists_the_benchmark_and_does_not_import_it():

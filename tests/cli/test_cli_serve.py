@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import serve as verb
+from tfa.core.config import EncoderOptions
 from tfa.service import app
 from tfa.service import server as running
 

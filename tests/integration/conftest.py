@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tfa.base.files import write_tensors
+from tfa.core.files import write_tensors
 from tfa.encoders import find_encoder_card
-from tfa.encoders.weight_names import expected_shapes
+from tfa.encoders.packaged_weights import expected_shapes
 from town.countryside import outside_photos
 from town.traverses import render_town
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.base.config import MapSpec
+from tfa.core.config import MapSpec
 from tfa.demo.run import SHOWN, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing

@@ -8,8 +8,8 @@ import pytest
 from studies.speed.synthetic import SyntheticEncoder, synthetic_head, synthetic_state
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.base.config import MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb

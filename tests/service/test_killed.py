@@ -13,8 +13,8 @@ from studies.serve import Child, NotServing, synthetic_photo
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
-from tfa.base.config import EncoderOptions
 from tfa.client.client import Client
+from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 

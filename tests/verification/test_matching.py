@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2_normalize
-from tfa.verification import compaction, matching
-from tfa.verification.compaction import Compaction, fit_compaction, quantize_rows, restore_rows
+from tfa.core.arrays import l2_normalize
+from tfa.verification import matching, patches
 from tfa.verification.matching import (
     Matches,
     compute_displacements,
@@ -15,6 +14,7 @@ from tfa.verification.matching import (
     find_strongest_windows,
     measure_evidence,
 )
+from tfa.verification.patches import Compaction, fit_compaction, quantize_rows, restore_rows
 from tfa.verification.reranking import combine_scores, compute_leads
 
 GRID = (8, 9)
@@ -31,12 +31,12 @@ def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
     rng = np.random.default_rng(0)
     patches = l2_normalize(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
     compaction = fit_compaction(patches, 3)
-    assert compaction.dimensions == 3
-    projected = (patches - patches.mean(axis=0)) @ compaction.projection
+    assert patches.dimensions == 3
+    projected = (patches - patches.mean(axis=0)) @ patches.projection
     variance = np.linalg.eigvalsh(np.cov(patches.T, bias=True))[::-1]
     # λ^(−1/4) on a direction of variance λ leaves variance √λ.
     np.testing.assert_allclose(projected.var(axis=0), np.sqrt(variance[:3]), rtol=1e-3)
-    rows = compaction.compact(patches[:10].reshape(2, 5, 6))
+    rows = patches.compact(patches[:10].reshape(2, 5, 6))
     assert rows.shape == (2, 5, 3)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=-1), 1, atol=1e-5)
 
@@ -46,19 +46,17 @@ def test_compaction_has_no_more_directions_than_the_patches():
     assert fit_compaction(flat, 128).dimensions == 2
     alike = np.tile(l2_normalize(np.ones((1, 5))), (9, 1))
     compaction = fit_compaction(alike, 4)
-    assert compaction.dimensions == 1
-    assert np.isfinite(compaction.compact(alike)).all()
+    assert patches.dimensions == 1
+    assert np.isfinite(patches.compact(alike)).all()
 
 
 def test_rounding_moves_an_entry_by_less_than_a_level():
     rows = unit(40, 128)
     levels = quantize_rows(rows)
     assert levels.dtype == np.int8
-    assert (np.abs(levels).max(axis=1) == compaction._INT8_LEVELS).all()
+    assert (np.abs(levels).max(axis=1) == patches._INT8_LEVELS).all()
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    assert (
-        np.abs(levels * (largest / compaction._INT8_LEVELS) - rows) <= 0.501 * largest / compaction._INT8_LEVELS
-    ).all()
+    assert (np.abs(levels * (largest / patches._INT8_LEVELS) - rows) <= 0.501 * largest / patches._INT8_LEVELS).all()
     np.testing.assert_allclose(np.linalg.norm(restore_rows(levels), axis=1), 1, atol=1e-6)
     assert ((restore_rows(levels) * rows).sum(axis=1) > 0.9995).all()
     assert not restore_rows(quantize_rows(np.zeros((1, 3)))).any()  # a patch without direction has none afterwards
@@ -190,4 +188,4 @@ def test_leads_by_hand():
 
 def test_a_compaction_is_what_its_arrays_are():
     compaction = Compaction(np.zeros(3, np.float32), np.eye(3, 2, dtype=np.float32))
-    np.testing.assert_allclose(compaction.compact(np.array([[3.0, 4.0, 0.0]])), [[0.6, 0.8]], atol=1e-6)
+    np.testing.assert_allclose(patches.compact(np.array([[3.0, 4.0, 0.0]])), [[0.6, 0.8]], atol=1e-6)

@@ -6,8 +6,8 @@ import contextlib
 import shutil
 from typing import Any
 
-from tfa.base.files import hash_json, write_atomically
-from tfa.base.reading import read_bounded
+from tfa.core.files import hash_json, write_atomically
+from tfa.core.reading import read_bounded
 from tfa_bench.rank import Answers
 from tfa_bench.record_files import CONTENT_BYTES, RecordPath, decode_npz, encode_npz
 from tfa_bench.records import check_array, fold_from_dict, fold_to_dict

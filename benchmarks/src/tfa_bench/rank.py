@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, SilentProgress
+from tfa.core.progress import Progress, SilentProgress
 from tfa.evaluate.judgement import PROBABILITY, Z_SCORE
 from tfa.evaluate.metrics import Positives, recall_at
-from tfa.method.evidence.rows import row_facts
+from tfa.method.evidence import row_facts
 from tfa.search.gallery import top_k
 from tfa_bench.heads.contract import Confident, Fitted, InOrder, Photos
 from tfa_bench.protocols import Fold, Split

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfa.base.config import HeadSpec
-from tfa.base.files import hash_file, hash_json
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import HeadSpec
+from tfa.core.files import hash_file, hash_json
+from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa_bench.datasets.load import Dataset
 from tfa_bench.heads.contract import HeadCard

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfa.base.files import check_format, hash_json, require_format, write_json
-from tfa.encoders.fingerprint import use_current_name
+from tfa.core.files import check_format, hash_json, require_format, write_json
+from tfa.encoders.catalogue import use_current_name
 from tfa_bench.record_files import BadRecord, RecordPath, decode_npz, encode_npz
 
 FORMAT, VERSION = "tfa-record", 1

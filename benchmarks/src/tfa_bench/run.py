@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import HeadSpec
-from tfa.base.files import hash_json
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import HeadSpec
+from tfa.core.files import hash_json
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.encoders.fingerprint import use_current_name
+from tfa.encoders.catalogue import use_current_name
 from tfa.errors import BadSpec
 from tfa.evaluate.metrics import (
     Interval,

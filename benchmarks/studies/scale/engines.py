@@ -22,9 +22,9 @@ import numpy as np
 
 from studies.scale.local_servers import AnyServer, new_server
 from studies.scale.rows import SavedRows
-from tfa.base.files import make_folder
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.spill import SPILL_PREFIX
+from tfa.core.arrays import SPILL_PREFIX
+from tfa.core.files import make_folder
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import MissingExtra, TfaError
 from tfa.search.exact import ExactSearch, WeightedGalleries
 from tfa.search.gallery import Gallery, top_k

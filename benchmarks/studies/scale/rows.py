@@ -15,9 +15,9 @@ from studies.options import read_result
 from studies.scale.local_servers import AnyServer, new_server
 from studies.serve import ENCODER, random_weights_file, synthetic_photo
 from studies.speed.measure import library_versions, machine, thread_count
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.files import make_folder, write_json
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.files import make_folder, write_json
+from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache

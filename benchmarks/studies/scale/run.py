@@ -15,11 +15,11 @@ from studies.options import make_parser, run_script
 from studies.scale.engines import CONTENDERS
 from studies.scale.page import all_tables, filled, tables
 from studies.scale.rows import SavedRows
-from tfa.base.config import EncoderOptions
-from tfa.base.files import cache_folder, write_text
-from tfa.base.progress import Progress, as_progress
 from tfa.cli import options
 from tfa.cli.console import note, print_json, print_text, wants_progress
+from tfa.core.config import EncoderOptions
+from tfa.core.files import cache_folder, write_text
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec
 from tfa_bench.cli.run import load_all, loaded_encoder
 from tfa_bench.record_inputs import identify

@@ -18,7 +18,7 @@ import numpy as np
 
 from studies.reduction import DIMS, SHARES, fitted_on, joined_tokens, study_gallery
 from studies.scale.rows import SavedRows
-from tfa.base.progress import Progress, as_progress
+from tfa.core.progress import Progress, as_progress
 from tfa.evaluate.metrics import recall_at
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Fitted, HeadCard, Photos, Shared

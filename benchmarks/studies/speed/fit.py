@@ -25,17 +25,24 @@ from studies.speed.measure import (
     thread_count,
 )
 from tfa import pipeline
-from tfa.base.backend import backend_for, l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, SilentProgress, as_progress, track_progress
-from tfa.base.threads import map_in_threads
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for, l2_normalize, map_in_threads
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, SilentProgress, as_progress, track_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.gram import gram_matrix
 from tfa.method.head import Head
-from tfa.method.kmeans import BLOCKS_A_TURN, ROWS, Lloyd, ProductThreads
 from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
-from tfa.method.vocabulary import CONSTRUCTIONS, MAX_KMEANS_ITERATIONS, fit_vocabularies, sample_patches
+from tfa.method.spectrum import gram_matrix
+from tfa.method.vocabulary import (
+    BLOCKS_A_TURN,
+    CONSTRUCTIONS,
+    MAX_KMEANS_ITERATIONS,
+    ROWS,
+    Lloyd,
+    ProductThreads,
+    fit_vocabularies,
+    sample_patches,
+)
 from tfa.pipeline import encode, fit
 
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from studies.speed.measure import Bar, Line, compared, measure, resident, thread_count
 from studies.speed.synthetic import lazy_tokens
-from tfa.base.backend import backend_for, l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.spill import Spill, release
+from tfa.core.arrays import Spill, backend_for, l2_normalize, release
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import TEMPERED, KernelTerm, carrier_terms
@@ -30,7 +29,7 @@ from tfa.method.second_order_head import measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import decide_head, fit, fit_spectra
-from tfa.verification.judged_head import limit_pseudo_queries
+from tfa.verification.judge import limit_pseudo_queries
 
 FIT = Bar(1.3)
 _WARM_UP = 8  # images

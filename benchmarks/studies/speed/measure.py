@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfa.base.progress import Progress
+from tfa.core.progress import Progress
 from tfa_bench.provenance import hardware, versions
 
 Bars = bool | Progress | None  # what `as_progress` takes

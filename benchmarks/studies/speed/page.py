@@ -11,9 +11,9 @@ from typing import Any
 from studies.options import read_result, run_script
 from studies.speed.measure import COLUMNS, Line, cells, format_bytes
 from studies.speed.run import FORMAT, SUITE, VERSION
-from tfa.base.files import BadFile, write_text
 from tfa.cli import options
 from tfa.cli.console import note, print_text
+from tfa.core.files import BadFile, write_text
 
 Result = Mapping[str, Any]
 

@@ -18,14 +18,13 @@ import numpy as np
 
 from studies.speed.fit import synthetic_tokens, tokens_of_photos
 from studies.speed.measure import Bar, Line, Measured, measure, measure_in_turn, same_threads, thread_count
-from tfa.base.backend import backend_for, l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for, l2_normalize
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.gram import gram_matrix
 from tfa.method.residuals import HARD
-from tfa.method.spectrum import fit_geometry
+from tfa.method.spectrum import fit_geometry, gram_matrix
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
 from tfa.search.exact import ExactSearch, gather_rows

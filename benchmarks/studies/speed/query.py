@@ -30,23 +30,21 @@ from studies.speed.synthetic import (
     synthetic_state,
 )
 from studies.speed.verify import squarest
-from tfa.base.backend import backend_for
-from tfa.base.config import STORAGES
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
-from tfa.encoders import DEFAULT_ENCODER, load_encoder
-from tfa.encoders.fingerprint import fast_fingerprint
-from tfa.encoders.int8.graph_file import graph_path
-from tfa.encoders.protocol import Encoder
+from tfa.core.arrays import backend_for
+from tfa.core.config import STORAGES
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
+from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from tfa.encoders.catalogue import fast_fingerprint
+from tfa.encoders.int8 import graph_path
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.query_sides import as_residual_side
 from tfa.method.residuals import describe_residuals
-from tfa.method.scorer import Scorer
+from tfa.method.scorer import Scorer, as_residual_side
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import fit_second_order
 from tfa.search.gallery import top_k
@@ -290,7 +288,7 @@ STEPS = """
 import json, sys, time
 def told(what): steps.append((what, time.time() - float(sys.argv[3])))
 steps = []
-from tfa.base.config import EncoderOptions
+from tfa.core.config import EncoderOptions
 from tfa.cli import app
 from tfa.maps import PlaceMap
 told("Python and imports")
@@ -299,7 +297,7 @@ told("opening the map")
 place_map.use_encoder(EncoderOptions(fast=sys.argv[4] == "fast"))
 place_map.encoder
 told("loading the encoder")
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.photos.images import as_rgb
 tokens = Tokens(*place_map.encoder.encode([as_rgb(sys.argv[2])]), grid=place_map.encoder.grid)
 told("encoding the photo")

@@ -25,10 +25,10 @@ from studies.speed.measure import (
     measure,
     thread_count,
 )
-from tfa.base.files import write_json
-from tfa.base.progress import Progress
 from tfa.cli import options
 from tfa.cli.console import console, note, open_table, print_json, say, wants_progress
+from tfa.core.files import write_json
+from tfa.core.progress import Progress
 from tfa.errors import BadSpec, MissingExtra, WeightsMissing
 
 

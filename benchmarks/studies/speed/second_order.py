@@ -17,9 +17,9 @@ from studies.speed import peers
 from studies.speed.fit import seen_again, synthetic_tokens
 from studies.speed.measure import Bar, Line, Measured, compared, measure, measure_in_turn, same_threads, thread_count
 from studies.speed.synthetic import second_order_head, synthetic_head, synthetic_spaces
-from tfa.base.config import HeadSpec, RerankSpec
-from tfa.base.progress import Progress, SilentProgress, Task, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import HeadSpec, RerankSpec
+from tfa.core.progress import Progress, SilentProgress, Task, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.stored_space import StoredSpaces
 from tfa.maps.verification import decide_calibration_admission
@@ -30,7 +30,7 @@ from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
 from tfa.search.gallery import top_k
-from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
+from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 K = 10
 CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map

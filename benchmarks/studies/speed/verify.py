@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from studies.speed.fit import seen_again, synthetic_tokens
-from tfa.base.config import RerankSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
-from tfa.verification.patch_store import CompactTokens
+from tfa.core.config import RerankSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
+from tfa.verification.patches import CompactTokens
 
 REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed
 

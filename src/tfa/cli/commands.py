@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tfa.base.entry_points import load_plugin, plugin_names, plugin_summary
+from tfa.core.plugins import load_plugin, plugin_names, plugin_summary
 from tfa.errors import BadPlugin, MissingExtra
 
 GROUP = "tfa.commands"

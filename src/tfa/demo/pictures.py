@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.files import write_atomically, write_text
+from tfa.core.files import write_atomically, write_text
 from tfa.demo.sample import SampleTown
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
-from tfa.explain.matches import describe_view, explain_match
+from tfa.explain.why import describe_view, explain_match
 from tfa.maps import Answer, PlaceMap
 from tfa.report.html import Decision, ReportTable, TableRow, render_template
 

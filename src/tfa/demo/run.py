@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
-from tfa.base.backend import backend_for
-from tfa.base.config import MapSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import MapSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.demo.pictures import draw_match_pictures, write_demo_report
 from tfa.demo.sample import SampleTown, copy_sample_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
@@ -25,7 +25,7 @@ from tfa.errors import FewPhotos
 from tfa.evaluate.metrics import recall_at
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 from tfa.maps import Answer, PlaceMap
-from tfa.method.controllers.decisions import Decisions
+from tfa.method.decisions import Decisions
 from tfa.method.head import Head, assemble
 from tfa.method.residuals import HARD
 from tfa.method.second_order_head import SecondOrderHead
@@ -35,7 +35,7 @@ from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow
 from tfa.search.gallery import top_k
-from tfa.verification.patch_store import prepare_photo_evidence
+from tfa.verification.patches import prepare_photo_evidence
 
 _KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import write_json, write_text
+from tfa.core.files import write_json, write_text
 from tfa.errors import BadSpec
 
 _TOWN = Path(__file__).parent / "town"

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from tfa.base.files import write_atomically, write_text
-from tfa.base.progress import Progress, as_progress
-from tfa.base.threads import map_in_threads
+from tfa.core.arrays import map_in_threads
+from tfa.core.files import write_atomically, write_text
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage
 from tfa.evaluate.judgement import PROBABILITY, JudgedAnswer, JudgedHit, Judgement, Metres, Run, RunScores, score_run
 from tfa.evaluate.positives import position_kinds
@@ -30,7 +30,7 @@ from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
 from tfa.report.html import ReportTable, TableRow, render_template
-from tfa.report.plan_view import plan_view_script
+from tfa.report.page import plan_view_script
 from tfa.version import __version__
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import hash_file
+from tfa.core.files import hash_file
 from tfa.evaluate.positives import (
     DEFAULT_RADIUS,
     BadEvaluation,
@@ -24,8 +24,7 @@ from tfa.evaluate.positives import (
     within,
 )
 from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position, match_positions, normalize_path
-from tfa.photos.utm import to_degrees, to_metres
+from tfa.photos.positions import Position, match_positions, normalize_path, to_degrees, to_metres
 
 _POSITIONS, _POSITIVES = ".csv", ".json"
 _KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.files import require_format
-from tfa.base.json_shape import (
+from tfa.core.files import require_format
+from tfa.core.json_shape import (
     anything,
     boolean,
     fields,
@@ -25,8 +25,8 @@ from tfa.base.json_shape import (
     one_of,
     text,
 )
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadPositions
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (

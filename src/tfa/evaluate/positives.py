@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import require_json
+from tfa.core.files import require_json
 from tfa.errors import TfaError
 from tfa.photos.positions import Position
 

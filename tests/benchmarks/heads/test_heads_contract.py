@@ -10,8 +10,8 @@ import pytest
 
 from tests import worlds
 from tfa import pipeline
-from tfa.base.config import HeadSpec, RerankSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import HeadSpec, RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK, top_k
 from tfa.verification.reranking import plan_rounds

@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks.heads.plain import TOKENS, card, unit, unit_patches
 from tests.worlds import seen_again, world
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.vocabulary import sample_patches
 from tfa_bench.heads.contract import ONLY, Photos, Shared

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 
 from tests.benchmarks.heads.sam.test_sam import tiny_config
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.errors import BadImage, BadTokens, ChannelMismatch
 from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner

@@ -8,7 +8,7 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import HeadSpec, MapSpec, RerankSpec
+from tfa.core.config import HeadSpec, MapSpec, RerankSpec
 from tfa.maps import PlaceMap
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache

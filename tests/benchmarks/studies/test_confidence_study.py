@@ -24,8 +24,8 @@ from studies.confidence import (
 )
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
-from tfa.base.config import HeadSpec
-from tfa.base.progress import SilentProgress
+from tfa.core.config import HeadSpec
+from tfa.core.progress import SilentProgress
 from tfa.errors import BadSpec
 from tfa.maps.confidence import Constants, Features
 from tfa.method.described_queries import DescribedQueries

@@ -12,8 +12,8 @@ from studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markd
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
 from tfa import pipeline
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
 from tfa_bench.heads.catalogue import head_card

@@ -24,8 +24,8 @@ from studies.scale.page import all_tables, tables
 from studies.scale.rows import SavedRows
 from studies.scale.run import PARTS, ScaleSettings, chosen_parts, main, run_parts
 from studies.scale.versions import Seen, Switched, judged
-from tfa.base.files import BadFile
-from tfa.base.spill import Spill
+from tfa.core.arrays import Spill
+from tfa.core.files import BadFile
 from tfa.errors import BadSpec, StoreUnavailable
 
 DIMS, BLOCK = 64, 400

@@ -7,7 +7,7 @@ import numpy as np
 
 from studies.speed import fit as benchmark
 from tests.benchmarks.recorded_calls import record_calls
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 
 SMALL = {"images": 3, "patches": 12, "channels": 6, "words": 4}
 

@@ -10,7 +10,7 @@ from studies.speed import growth
 from studies.speed.fit import run_fit_benchmark
 from studies.speed.growth import exponent, run_fit_growth_benchmark, run_sampled_fit_benchmark
 from studies.speed.synthetic import LazyTokens, lazy_tokens
-from tfa.base.config import HeadSpec
+from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
 

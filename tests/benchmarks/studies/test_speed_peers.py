@@ -10,7 +10,7 @@ import pytest
 from studies.speed import peers
 from studies.speed.fit import synthetic_tokens
 from studies.speed.measure import measure, measure_in_turn, resident, same_threads, thread_count
-from tfa.base.backend import l2_normalize
+from tfa.core.arrays import l2_normalize
 from tfa.errors import BadSpec
 from tfa_bench.heads.peers.anyloc import vlad
 

@@ -26,7 +26,7 @@ from studies.speed.second_order import (
     timed_beside_paper,
 )
 from studies.speed.synthetic import second_order_head, synthetic_spaces, synthetic_state
-from tfa.base.spill import Spill
+from tfa.core.arrays import Spill
 from tfa.errors import BadSpec
 from tfa.maps.place_map import PlaceMap
 from tfa.method.carriers import CARRIER_KERNELS

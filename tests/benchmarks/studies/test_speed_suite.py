@@ -14,7 +14,7 @@ import pytest
 from studies.speed import run
 from studies.speed.measure import COLUMNS, Bar, Line, cells, compared, format_bytes, format_seconds
 from studies.speed.page import performance_page, read_results
-from tfa.base.files import BadFile, write_json
+from tfa.core.files import BadFile, write_json
 from tfa.errors import BadSpec, MissingExtra
 
 

@@ -25,8 +25,8 @@ from studies.verification import (
 from tests.benchmarks.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
 from tests.online.test_sequence_filter import KnownEvidence
-from tfa.base.backend import l2_normalize
-from tfa.base.config import HeadSpec
+from tfa.core.arrays import l2_normalize
+from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.verification import matching

@@ -11,7 +11,7 @@ from tests.benchmarks.synthetic_records import named, ranking, synthetic_record,
 from tests.benchmarks.zip_members import read_member, replace_member
 from tests.evaluate.judged_queries import made_judgement
 from tests.faults.files.targets import PLAIN_JSON, Layer, Target, files_below
-from tfa.base.files import write_json
+from tfa.core.files import write_json
 from tfa.encoders.released_words import load_vocabulary
 from tfa.evaluate.explorer import embedded_json, page_content, score_table
 from tfa.evaluate.ground_truth import GroundTruth

@@ -23,7 +23,7 @@ from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthe
 from tests.benchmarks.zip_members import read_member, replace_member
 from tests.encoders.tiny import TINY
 from tests.faults.conftest import Campaign
-from tfa.base.files import BadFile, map_tensors
+from tfa.core.files import BadFile, map_tensors
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.benchmarks.datasets.trees import pictures, save_objects
 from tests.golden.regenerate import HERE, queries
-from tfa.base.files import map_tensors, write_tensors
+from tfa.core.files import map_tensors, write_tensors
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa_bench.datasets.files import BadDataset

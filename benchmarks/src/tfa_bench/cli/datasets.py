@@ -93,7 +93,7 @@ def check(
     quiet: options.Quiet = False,
 ) -> None:
     """List everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
-    from tfa.base.progress import as_progress
+    from tfa.core.progress import as_progress
     from tfa_bench.datasets.check import check_dataset
 
     progress = as_progress(wants_progress(quiet))

@@ -109,7 +109,7 @@ def results(
     ] = "make results DATA=data",
 ) -> None:
     """Write every table of a folder of records as one Markdown page, and say where TFA is below a peer."""
-    from tfa.base.files import write_text
+    from tfa.core.files import write_text
     from tfa_bench.tables.page import results_page
 
     if out is not None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import hash_file
-from tfa.base.progress import Progress, SilentProgress
+from tfa.core.files import hash_file
+from tfa.core.progress import Progress, SilentProgress
 from tfa.errors import TfaError
 from tfa_bench.datasets.card import DatasetCard
 from tfa_bench.datasets.files import DatasetFiles

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa.errors import BadSpec, MissingExtra
 from tfa.explain.draw_montage import EDGE, GAP, TILE, TITLE, MontageRow, MontageTile, compose, elide
 from tfa.explain.draw_montage import INK as MONTAGE_INK
 from tfa.explain.draw_montage import PAPER as MONTAGE_PAPER
-from tfa.method.evidence.rows import mean_and_spread, z_scores
+from tfa.method.evidence import mean_and_spread, z_scores
 from tfa_bench.figures.record_groups import BestAnswers, Study
 from tfa_bench.records import ScoreSample, Truth
 from tfa_bench.scores import Scored

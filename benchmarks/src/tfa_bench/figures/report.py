@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import write_text
+from tfa.core.files import write_text
 from tfa.errors import BadSpec
 from tfa.report.html import ReportTable, render_template
 from tfa_bench.figures.evidence_plot import draw_evidence, evidence_of

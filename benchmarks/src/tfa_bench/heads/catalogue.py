@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
+from tfa.core.plugins import load_plugin, plugin_names, plugin_source
 from tfa.errors import BadPlugin, BadSpec
 from tfa_bench.heads.contract import HeadCard, NeedsFile, Supplied
 from tfa_bench.provenance import ALGORITHM

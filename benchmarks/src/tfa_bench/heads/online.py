@@ -19,14 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfa.maps.database_scores import DatabaseScores
-from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.head import Head
+from tfa.method.judged import TARGET_INCUMBENT
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import describe_photos
+from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
-from tfa.online.motion import OrderMotion
-from tfa.online.sequence_filter import SequenceSpec
+from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.heads.second_order import SECOND_STAGES, fitted_second_order

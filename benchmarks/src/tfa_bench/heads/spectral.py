@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfa.base.backend import backend_for
+from tfa.core.arrays import backend_for
 from tfa.errors import BadSpec
-from tfa.method.controllers.decisions import DatabaseEvidence, Decisions
+from tfa.method.decisions import DatabaseEvidence, Decisions
 from tfa.method.head import Head, assemble
 from tfa.method.residuals import ASSIGNMENT_KINDS
 from tfa_bench.heads.contract import Fit, HeadCard

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.progress import Progress
-from tfa.base.spill import Spill, release
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill, l2_normalize, release
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.search.gallery import QUERY_BLOCK, find_duplicates, inner
 from tfa_bench.heads.contract import Photos

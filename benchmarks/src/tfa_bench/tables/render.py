@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa_bench.tables.table import (
     BEST,
     MISSING,

@@ -10,9 +10,9 @@ import torch
 
 from tests.benchmarks.heads.trained.tiny import LAYOUTS, tensors_of
 from tests.fakes import random_image
-from tfa.base.config import EncoderOptions
-from tfa.base.tokens import Tokens
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.photos.token_cache import TokenCache
 from tfa_bench.heads.contract import Photos, Shared

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec
 from tfa.method.residuals import hard_weights, normalize_blocks, residual_blocks

@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.method.second_order import COVARIANCE_RIDGE, covariance, descriptor_width, half_vector, spectral_map
 from tfa_bench.heads.contract import PEER_STAGES, HeadCard, Photos, Shared
 from tfa_bench.heads.vectors import VectorHead, check_channels, describe_each

@@ -19,8 +19,8 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.method.vocabulary import sample_patches
 from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, Photos, Shared
 from tfa_bench.heads.vectors import (

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfa.base.files import hash_file
+from tfa.core.files import hash_file
 from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 from tfa_bench.heads.trained import models

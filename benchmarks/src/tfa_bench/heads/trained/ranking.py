@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions
+from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.search.gallery import inner, top_k
 from tfa_bench.heads.contract import ONLY, Fitted, HeadCard, Photos, Shared
