@@ -179,17 +179,16 @@ def test_mixture_weighs_both_branches():
 
 
 def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
-    from tfa.method import target
     from tfa.method import target as controller
 
     head, counted = fit(world(24), SPEC), []
-    original = target.BranchKernel.pseudo_block
+    original = controller.BranchKernel.pseudo_block
 
     def counting(kernel):
         counted.append(kernel)
         return original(kernel)
 
-    monkeypatch.setattr(target.BranchKernel, "pseudo_block", counting)
+    monkeypatch.setattr(controller.BranchKernel, "pseudo_block", counting)
     described_target = describe_residuals(
         seen_again(world(24)).select(range(12)),
         [v.centers for v in head.vocabularies],
@@ -198,7 +197,7 @@ def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
         backend_for("cpu"),
     )
     targets = {
-        key: target.TargetBranch.of(head.branches[key], described_target[key], backend_for("cpu"))
+        key: controller.TargetBranch.of(head.branches[key], described_target[key], backend_for("cpu"))
         for key in head.branches
     }
     every = controller.select_counted(head.branches)

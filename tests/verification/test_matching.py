@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tfa.core.arrays import l2_normalize
-from tfa.verification import matching, patches
+from tfa.verification import matching
+from tfa.verification import patches as patch_module
 from tfa.verification.matching import (
     Matches,
     compute_displacements,
@@ -31,12 +32,12 @@ def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
     rng = np.random.default_rng(0)
     patches = l2_normalize(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
     compaction = fit_compaction(patches, 3)
-    assert patches.dimensions == 3
-    projected = (patches - patches.mean(axis=0)) @ patches.projection
+    assert compaction.dimensions == 3
+    projected = (patches - patches.mean(axis=0)) @ compaction.projection
     variance = np.linalg.eigvalsh(np.cov(patches.T, bias=True))[::-1]
     # λ^(−1/4) on a direction of variance λ leaves variance √λ.
     np.testing.assert_allclose(projected.var(axis=0), np.sqrt(variance[:3]), rtol=1e-3)
-    rows = patches.compact(patches[:10].reshape(2, 5, 6))
+    rows = compaction.compact(patches[:10].reshape(2, 5, 6))
     assert rows.shape == (2, 5, 3)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=-1), 1, atol=1e-5)
 
@@ -46,17 +47,19 @@ def test_compaction_has_no_more_directions_than_the_patches():
     assert fit_compaction(flat, 128).dimensions == 2
     alike = np.tile(l2_normalize(np.ones((1, 5))), (9, 1))
     compaction = fit_compaction(alike, 4)
-    assert patches.dimensions == 1
-    assert np.isfinite(patches.compact(alike)).all()
+    assert compaction.dimensions == 1
+    assert np.isfinite(compaction.compact(alike)).all()
 
 
 def test_rounding_moves_an_entry_by_less_than_a_level():
     rows = unit(40, 128)
     levels = quantize_rows(rows)
     assert levels.dtype == np.int8
-    assert (np.abs(levels).max(axis=1) == patches._INT8_LEVELS).all()
+    assert (np.abs(levels).max(axis=1) == patch_module._INT8_LEVELS).all()
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    assert (np.abs(levels * (largest / patches._INT8_LEVELS) - rows) <= 0.501 * largest / patches._INT8_LEVELS).all()
+    assert (
+        np.abs(levels * (largest / patch_module._INT8_LEVELS) - rows) <= 0.501 * largest / patch_module._INT8_LEVELS
+    ).all()
     np.testing.assert_allclose(np.linalg.norm(restore_rows(levels), axis=1), 1, atol=1e-6)
     assert ((restore_rows(levels) * rows).sum(axis=1) > 0.9995).all()
     assert not restore_rows(quantize_rows(np.zeros((1, 3)))).any()  # a patch without direction has none afterwards
@@ -188,4 +191,4 @@ def test_leads_by_hand():
 
 def test_a_compaction_is_what_its_arrays_are():
     compaction = Compaction(np.zeros(3, np.float32), np.eye(3, 2, dtype=np.float32))
-    np.testing.assert_allclose(patches.compact(np.array([[3.0, 4.0, 0.0]])), [[0.6, 0.8]], atol=1e-6)
+    np.testing.assert_allclose(compaction.compact(np.array([[3.0, 4.0, 0.0]])), [[0.6, 0.8]], atol=1e-6)

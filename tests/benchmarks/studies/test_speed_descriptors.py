@@ -26,7 +26,9 @@ def test_a_small_run_reports_time_floor_and_ratio():
 
 
 def test_all_six_are_described_at_once_in_every_run(monkeypatch):
-    calls = record_calls(monkeypatch, benchmark, "describe", lambda *given: (len(given[0]), len(given[1]), given[2]))
+    calls = record_calls(
+        monkeypatch, benchmark, "describe_residuals", lambda *given: (len(given[0]), len(given[1]), given[2])
+    )
     benchmark.run_descriptors_benchmark(**SMALL, repeats=2)
     assert calls == [(1, 3, ("hard", "soft")), (3, 3, ("hard", "soft")), (3, 3, ("hard", "soft"))]  # the first warms up
 
