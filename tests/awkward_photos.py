@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tfa.photos.images import as_rgb
-from tfa.photos.photo_source import Photo
+from tfa.photos.images import Photo, as_rgb
 
 KINDS = ("turned", "deep", "clear")
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
 from tests.servers_s3 import bucket, s3_endpoint  # noqa: F401
-from tfa.base.files import cache_folder
+from tfa.core.files import cache_folder
 from tfa.search import store as stores
 
 stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"  # a store for tests: memory://ANYTHING

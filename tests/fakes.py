@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import hash_json
+from tfa.core.files import hash_json
 from tfa.photos.images import resize
 
 

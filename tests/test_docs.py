@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import tfa
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec, MapSpec
-from tfa.base.files import read_tensor_header
+from tfa.core.config import HeadSpec, MapSpec
+from tfa.core.files import read_tensor_header
 from tfa.encoders import CATALOGUE
 from tfa.maps import PlaceMap
 

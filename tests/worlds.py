@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 
 
 def world(images: int = 24, patches: int = 12, channels: int = 6, seed: int = 0, noise: float = 0.25) -> Tokens:

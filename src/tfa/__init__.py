@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tfa.base.config import CalibrationSpec as CalibrationSpec
-    from tfa.base.config import EncoderOptions as EncoderOptions
-    from tfa.base.config import HeadSpec as HeadSpec
-    from tfa.base.config import MapSpec as MapSpec
-    from tfa.base.config import RerankSpec as RerankSpec
-    from tfa.base.tokens import Tokens as Tokens
     from tfa.client.client import Client as Client
+    from tfa.core.config import CalibrationSpec as CalibrationSpec
+    from tfa.core.config import EncoderOptions as EncoderOptions
+    from tfa.core.config import HeadSpec as HeadSpec
+    from tfa.core.config import MapSpec as MapSpec
+    from tfa.core.config import RerankSpec as RerankSpec
+    from tfa.core.tokens import Tokens as Tokens
     from tfa.encoders import load_encoder as load_encoder
     from tfa.errors import TfaError as TfaError
     from tfa.maps import Answer as Answer
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from tfa.method.head import Head as Head
     from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
     from tfa.photos.find_positions import PositionSources as PositionSources
-    from tfa.photos.photo_source import Photo as Photo
+    from tfa.photos.images import Photo as Photo
     from tfa.photos.positions import Position as Position
-    from tfa.photos.recordings.extract_frames import FrameSpec as FrameSpec
-    from tfa.photos.recordings.extract_frames import extract_frames as extract_frames
+    from tfa.photos.recordings.frames import FrameSpec as FrameSpec
+    from tfa.photos.recordings.frames import extract_frames as extract_frames
     from tfa.pipeline import calibrate as calibrate
     from tfa.pipeline import encode as encode
     from tfa.pipeline import fit as fit
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 # Where each public name lives; the imports above are for type checkers alone.
 _HOMES = {
-    "tfa.base.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "RerankSpec"),
-    "tfa.base.tokens": ("Tokens",),
+    "tfa.core.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "RerankSpec"),
+    "tfa.core.tokens": ("Tokens",),
     "tfa.client": ("Client",),
     "tfa.encoders": ("load_encoder",),
     "tfa.errors": ("TfaError",),
@@ -59,9 +59,9 @@ _HOMES = {
     "tfa.method.head": ("Head",),
     "tfa.method.second_order_head": ("SecondOrderHead",),
     "tfa.photos.find_positions": ("PositionSources",),
-    "tfa.photos.photo_source": ("Photo",),
+    "tfa.photos.images": ("Photo",),
     "tfa.photos.positions": ("Position",),
-    "tfa.photos.recordings.extract_frames": ("FrameSpec", "extract_frames"),
+    "tfa.photos.recordings.frames": ("FrameSpec", "extract_frames"),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),
     "tfa.search.store": ("Region", "Where"),
 }

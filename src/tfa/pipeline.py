@@ -16,38 +16,35 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import Backend, backend_for, to_numpy
-from tfa.base.config import CalibrationSpec, HeadSpec, RerankSpec
-from tfa.base.progress import Progress, SilentProgress, as_progress, track_progress
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
-from tfa.encoders.protocol import Encoder
+from tfa.core.arrays import Backend, Spill, backend_for, to_numpy
+from tfa.core.config import CalibrationSpec, HeadSpec, RerankSpec
+from tfa.core.progress import Progress, SilentProgress, as_progress, track_progress
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
 from tfa.encoders.released_words import check_words, load_vocabulary
 from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.method import dual_vocabulary
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIER_KERNELS
-from tfa.method.controllers.database import decide_from_database
-from tfa.method.controllers.reasons import explain_score_calibration
-from tfa.method.controllers.target import decide_from_target
+from tfa.method.database import decide_from_database, explain_score_calibration
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.described_tokens import DescribedTokens
 from tfa.method.head import FittedDatabase, Head, assemble
-from tfa.method.residuals import ASSIGNMENT_KINDS, SOFT, Described, describe_residuals
+from tfa.method.residuals import ASSIGNMENT_KINDS, SOFT, Described, DescribedTokens, describe_residuals
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.target import decide_from_target
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.verification.admission import PairEvidence
-from tfa.verification.judged_head import (
+from tfa.verification.judge import (
     ResidualChallengers,
     fit_compact_tokens,
     make_unjudged_evidence,
     select_on_database,
     select_on_target,
 )
-from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
+from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 
 def encode(

@@ -7,7 +7,7 @@ import threading
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tfa.base.threads import map_in_threads
+from tfa.core.arrays import map_in_threads
 
 PATIENCE = 30  # seconds: a slow machine is no failure
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tfa.base import files as storage
-from tfa.base.config import HeadSpec
+from tfa.core import files as storage
+from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec, DiskFull, OutOfResources
 
 

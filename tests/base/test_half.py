@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tfa.base import half
-from tfa.base.half import NOT_FINITE, all_finite, to_float32, widen
+from tfa.core import arrays
+from tfa.core.arrays import NOT_FINITE, all_finite, to_float32, widen
 
 HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
 FINITE = np.isfinite(HALVES)
@@ -18,7 +18,7 @@ def test_every_finite_half_is_exact_and_the_rest_is_long():
 
 @pytest.mark.parametrize("block", [1, 700, 1 << 20])
 def test_blocks_strides_and_read_only_memory_change_nothing(block, monkeypatch):
-    monkeypatch.setattr(half, "_BLOCK", block)
+    monkeypatch.setattr(arrays, "_BLOCK", block)
     rows = HALVES[FINITE][: 62 * 1024].reshape(62, 1024)[::2, 1::3]
     rows.flags.writeable = False
     np.testing.assert_array_equal(to_float32(rows), rows.astype(np.float32))

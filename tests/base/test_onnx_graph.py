@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tfa.base.onnx_graph import Graph
+from tfa.encoders.onnx_graph import Graph
 
 
 def test_what_is_written_can_be_read_and_run():

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tfa.base import progress
+from tfa.core import progress
 
 PATIENCE = 2000  # looks, a hundredth of a second apart
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tfa.base import sentences
 from tfa.cli.app import app
+from tfa.core import text
 from tfa.maps import confidence
-from tfa.method.controllers import judged
-from tfa.report import neighbours
+from tfa.method import judged
+from tfa.report import neighbors
 from tfa.service.models import HitModel, QueryFields
 
 ROOT = Path(__file__).parents[2]
 OF_CONFIDENCE = (
-    sentences.CONFIDENCE, sentences.CONFIDENCE_VERIFIED, sentences.CONFIDENCE_UNVERIFIED, sentences.CONFIDENCE_SEQUENCE,
-    sentences.LATER_HITS, sentences.SURE, sentences.RELY,
+    text.CONFIDENCE, text.CONFIDENCE_VERIFIED, text.CONFIDENCE_UNVERIFIED, text.CONFIDENCE_SEQUENCE,
+    text.LATER_HITS, text.SURE, text.RELY,
 )  # fmt: skip
-OF_ORDER = (sentences.ORDER_VERIFIED, sentences.ORDER_UNVERIFIED, sentences.ORDER_SEQUENCE)
-OF_REPORTS = (sentences.NEAR_DUPLICATE, sentences.HUB, sentences.LEAST_RECOGNISED, sentences.WITHIN_NOISE)
+OF_ORDER = (text.ORDER_VERIFIED, text.ORDER_UNVERIFIED, text.ORDER_SEQUENCE)
+OF_REPORTS = (text.NEAR_DUPLICATE, text.HUB, text.LEAST_RECOGNISED, text.WITHIN_NOISE)
 
 
 def words(text: str) -> str:
@@ -34,10 +34,10 @@ def words(text: str) -> str:
     [
         ("docs/confidence.md", OF_CONFIDENCE + OF_ORDER),
         ("docs/cli.md", OF_CONFIDENCE + OF_REPORTS),
-        ("docs/glossary.md", (sentences.CONFIDENCE, sentences.SURE, sentences.WITHIN_NOISE)),
-        ("docs/judge.md", (sentences.JUDGE,)),
-        ("docs/verification.md", (sentences.VERIFICATION,)),
-        ("README.md", (sentences.CONFIDENCE,)),
+        ("docs/glossary.md", (text.CONFIDENCE, text.SURE, text.WITHIN_NOISE)),
+        ("docs/judge.md", (text.JUDGE,)),
+        ("docs/verification.md", (text.VERIFICATION,)),
+        ("README.md", (text.CONFIDENCE,)),
     ],
 )
 def test_documents_say_it_word_for_word(page, said):
@@ -51,16 +51,16 @@ def test_help_and_the_service_say_it_too(monkeypatch):
     fields = QueryFields.model_json_schema()["properties"]
     service = " ".join(fields[name]["description"] for name in ("min_confidence", "sure"))
     assert [one for one in OF_CONFIDENCE if one not in told or one not in service] == []
-    assert HitModel.model_json_schema()["properties"]["sure"]["description"] == sentences.SURE
+    assert HitModel.model_json_schema()["properties"]["sure"]["description"] == text.SURE
 
 
 def test_numbers_are_those_of_the_code():
     for number in (confidence.SURE_CONFIDENCE, confidence.SURE_LEAD):
-        assert f"at least {number:g}" in sentences.SURE
-    assert f"cosine of {neighbours.NEAR_COSINE:g} or more" in sentences.NEAR_DUPLICATE
+        assert f"at least {number:g}" in text.SURE
+    assert f"cosine of {neighbors.NEAR_COSINE:g} or more" in text.NEAR_DUPLICATE
     for margin in (judged.DATABASE_MARGIN, judged.TARGET_MARGIN):
-        assert f"more than {margin:g}" in sentences.JUDGE
-    assert (neighbours.HUB_RATIO, neighbours.NEIGHBOR_COUNT, neighbours.OUTLYING) == (
+        assert f"more than {margin:g}" in text.JUDGE
+    assert (neighbors.HUB_RATIO, neighbors.NEIGHBOR_COUNT, neighbors.OUTLYING) == (
         4,
         5,
         3,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.shell import format_command
+from tfa.core.text import format_command
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 

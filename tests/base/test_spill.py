@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tfa import pipeline
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill, release
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill, release
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 
 DESCRIPTORS = Path("/proc/self/fd")
 counted = pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="only Linux lists the open files of a process")

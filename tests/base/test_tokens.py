@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 
 GRID = (8, 8)
 SHIFT = (1, -1)  # rows down and columns right by which a query's patches lie elsewhere in their database image

@@ -9,8 +9,6 @@ import pytest
 
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
-from tfa.base.config import HeadSpec
-from tfa.base.progress import SilentProgress
 from tfa.bench.heads.contract import Photos
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
@@ -27,6 +25,8 @@ from tfa.bench.studies.confidence import (
 )
 from tfa.bench.studies.confidence_fit import fit_constants
 from tfa.bench.studies.confidence_samples import Looks, Sample, Samples
+from tfa.core.config import HeadSpec
+from tfa.core.progress import SilentProgress
 from tfa.errors import BadSpec
 from tfa.maps.confidence import Constants, Features
 from tfa.method.described_queries import DescribedQueries

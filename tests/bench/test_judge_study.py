@@ -12,13 +12,13 @@ from tests.bench.fields import town
 from tests.fakes import FakeEncoder
 from tests.schemas import fault
 from tfa import pipeline
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, page, study_judge
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
 

@@ -16,7 +16,7 @@ from tfa.bench.records import Record
 from tfa.bench.run import run_heads
 from tfa.bench.tables.other_encoders import HOLDS, REVERSED, WITHIN_CHANCE, findings, other_encoders
 from tfa.encoders import CATALOGUE, parse_encoder
-from tfa.encoders.fingerprint import fingerprint_encoder
+from tfa.encoders.catalogue import fingerprint_encoder
 from tfa.errors import BadSpec
 
 DEFAULT, OLDER = "dinov2-s14-focus@322", "dinov2-s14-focus@322/hf"

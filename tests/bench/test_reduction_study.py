@@ -9,7 +9,6 @@ import pytest
 
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
-from tfa.base.config import HeadSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
@@ -20,6 +19,7 @@ from tfa.bench.scale.page import all_tables
 from tfa.bench.scale.reduction import run_reduction
 from tfa.bench.studies.joined_tokens import joined_tokens
 from tfa.bench.studies.reduction import KINDS, four_bits, one_bit, study_gallery
+from tfa.core.config import HeadSpec
 from tfa.method.described_queries import DescribedQueries
 
 PLACES = {"village": 9, "hamlet": 7}

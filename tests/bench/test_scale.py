@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tfa.base.files import BadFile
-from tfa.base.spill import Spill
 from tfa.bench.scale import engines, switches
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
@@ -20,6 +18,8 @@ from tfa.bench.scale.mappings import mappings, spilled_bytes
 from tfa.bench.scale.page import all_tables, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
+from tfa.core.arrays import Spill
+from tfa.core.files import BadFile
 from tfa.errors import BadSpec, StoreUnavailable
 
 DIMS, BLOCK = 64, 400

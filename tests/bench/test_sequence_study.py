@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
 from tfa.bench.studies import sequences
 from tfa.bench.studies.sequences import (
@@ -20,12 +18,13 @@ from tfa.bench.studies.sequences import (
     table_rows,
 )
 from tfa.bench.studies.streams import AWAY, Stream, events, measured
-from tfa.online.adapted_scorer import describe_photos
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
+from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
-from tfa.online.motion import OrderMotion
-from tfa.online.sequence_filter import Belief
+from tfa.online.sequence_filter import Belief, OrderMotion
 from tfa.pipeline import fit_second_order
-from tfa.verification.patch_store import CompactTokens, PhotoPairs
+from tfa.verification.patches import CompactTokens, PhotoPairs
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.bench.recorded_calls import record_calls
-from tfa.base.tokens import Tokens
 from tfa.bench.speed import descriptors as benchmark
+from tfa.core.tokens import Tokens
 
 SMALL = {"images": 3, "patches": 12, "channels": 6, "words": 4}
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tfa.base.config import HeadSpec
 from tfa.bench.speed import fit_growth, fit_sampled
 from tfa.bench.speed.fit import run_fit_benchmark
 from tfa.bench.speed.fit_growth import exponent, run_fit_growth_benchmark
 from tfa.bench.speed.fit_sampled import run_sampled_fit_benchmark
 from tfa.bench.speed.synthetic_tokens import LazyTokens, lazy_tokens
+from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
 

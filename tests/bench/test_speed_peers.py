@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2_normalize
 from tfa.bench.heads.peers.anyloc import vlad
 from tfa.bench.speed import peer_builds, peers
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure, measure_in_turn, resident, same_threads, thread_count
+from tfa.core.arrays import l2_normalize
 from tfa.errors import BadSpec
 
 SMALL = {"images": 12, "patches": 16, "channels": 8, "words": 4}

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from tfa.base.spill import Spill
 from tfa.bench.speed import peer_builds, second_order
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.map_size import ALLOWED_BYTES, SECOND_ORDER, MapSize, run_map_size_benchmark
@@ -21,6 +20,7 @@ from tfa.bench.speed.second_order_growth import (
 from tfa.bench.speed.second_order_query import JudgedQuery, timed_beside_paper
 from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_spaces
 from tfa.bench.speed.synthetic_states import synthetic_state
+from tfa.core.arrays import Spill
 from tfa.errors import BadSpec
 from tfa.maps.place_map import PlaceMap
 from tfa.method.carriers import CARRIER_KERNELS

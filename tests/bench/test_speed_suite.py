@@ -11,10 +11,10 @@ from types import ModuleType
 
 import pytest
 
-from tfa.base.files import BadFile, write_json
 from tfa.bench.speed import suite
 from tfa.bench.speed.page import performance_page, read_results
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes, format_seconds
+from tfa.core.files import BadFile, write_json
 from tfa.errors import BadSpec, MissingExtra
 
 

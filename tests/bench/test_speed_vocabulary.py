@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.progress import SilentProgress
 from tfa.bench.speed import vocabulary as benchmark
-from tfa.method.kmeans import ProductThreads
-from tfa.method.vocabulary import fit_vocabularies
+from tfa.core.arrays import backend_for
+from tfa.core.progress import SilentProgress
+from tfa.method.vocabulary import ProductThreads, fit_vocabularies
 
 SMALL = {"patches": 300, "channels": 6, "words": 4}
 

@@ -10,8 +10,6 @@ import pytest
 from tests.bench.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
 from tests.online.test_sequence_filter import KnownEvidence
-from tfa.base.backend import l2_normalize
-from tfa.base.config import HeadSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.protocols import Fold, Split
@@ -22,6 +20,8 @@ from tfa.bench.studies import verification as verification_study
 from tfa.bench.studies.match_geometries import Pair
 from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
 from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Kept, Variant, of_factors
+from tfa.core.arrays import l2_normalize
+from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.verification import matching

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.sentences import list_rules
+from tfa.core.text import list_rules
 
 GRID = (8, 10)  # rows, columns of patches
 HOSTILE = '<img src=x onerror="document.title=1">.jpg'  # a name that must stay text

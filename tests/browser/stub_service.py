@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import tfa
 from tests.browser.stub_answers import StubMap, street
-from tfa.report.plan_view import PLAN_VIEW
+from tfa.report.page import PLAN_VIEW
 
 PAGE = Path(tfa.__file__).parent / "service" / "page"
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

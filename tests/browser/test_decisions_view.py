@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tests.browser.steps import wait_for_text
-from tfa.base.sentences import HUB
+from tfa.core.text import HUB
 
 
 def test_decisions_are_told_in_words_and_drawn(open_page, service):

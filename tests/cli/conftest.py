@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.fakes import FakeEncoder, random_image
 from tests.maps.conftest import SPEC, photo
-from tfa.base.config import MapSpec
+from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 
 Run = Callable[..., Result]

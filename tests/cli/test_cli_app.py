@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadWeights
 from tfa.version import __version__
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
 from tfa.maps import PlaceMap
 from tfa.photos.find_positions import PositionSources
 

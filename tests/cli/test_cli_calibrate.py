@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfa.base.config import EncoderOptions
+from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
 
 pytestmark = pytest.mark.slow

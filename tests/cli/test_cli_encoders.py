@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfa.base.files import write_tensors
+from tfa.core.files import write_tensors
 from tfa.encoders import packaged_weights, weights
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import WeightsMissing

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec, MapSpec
 from tfa.cli.show_answers import write_montage
+from tfa.core.config import HeadSpec, MapSpec
 from tfa.errors import BadCalibration, BadSpec
-from tfa.explain.matches import Explanation, describe_view, explain_match
+from tfa.explain.why import Explanation, describe_view, explain_match
 from tfa.maps import Hit, PlaceMap
 from tfa.verification.matching import Matches, find_matches
 
@@ -75,7 +75,7 @@ def test_json_tells_all_of_it(run, town, rank):
 
 
 def town_tokens(photo: str):
-    from tfa.base.tokens import Tokens
+    from tfa.core.tokens import Tokens
     from tfa.photos.images import as_rgb
 
     return Tokens(*FakeEncoder().encode([as_rgb(photo)]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec
+from tfa.core.config import HeadSpec
 from tfa.maps import PlaceMap
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
-from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.printable import make_lines_printable, make_printable
+from tfa.core.config import EncoderOptions, MapSpec
+from tfa.core.text import make_lines_printable, make_printable
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
@@ -103,7 +103,7 @@ def test_a_report_shows_such_names_and_runs_none(run, hostile):
 
 
 def test_progress_obeys_neither_codes_nor_markup(monkeypatch, capsys):
-    from tfa.base import progress
+    from tfa.core import progress
 
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")

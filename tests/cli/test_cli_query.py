@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tfa.base.config import EncoderOptions
 from tfa.cli.show_answers import MONTAGE_ROWS, write_montage
+from tfa.core.config import EncoderOptions
 from tfa.maps import Hit, PlaceMap
 
 

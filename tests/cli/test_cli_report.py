@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec
+from tfa.core.config import HeadSpec
 from tfa.maps import PlaceMap
 
 

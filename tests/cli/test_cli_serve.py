@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.run import Latency, ServingBenchmark
 from tfa.cli import serve as verb
+from tfa.core.config import EncoderOptions
 from tfa.service import app
 from tfa.service import server as running
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import PLACES
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
-from tfa.base.config import MapSpec
+from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key
 

@@ -11,7 +11,7 @@ import pytest
 
 from tfa.bench.speed.calibrate import CalibrateBenchmark
 from tfa.bench.speed.fit import FitBenchmark
-from tfa.method.controllers.decisions import Decisions
+from tfa.method.decisions import Decisions
 
 THREE = (0.1, 0.2, 0.3)
 DECIDED = Decisions(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.test_cli_query import hits
-from tfa.base.sentences import LATER_HITS, ORDER_SEQUENCE, ORDER_UNVERIFIED, ORDER_VERIFIED
+from tfa.core.text import LATER_HITS, ORDER_SEQUENCE, ORDER_UNVERIFIED, ORDER_VERIFIED
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb

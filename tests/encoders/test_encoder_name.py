@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfa.encoders import CATALOGUE, EncoderId, find_encoder_card, parse_encoder
-from tfa.encoders.catalogue import FACETS
-from tfa.encoders.encoder_name import MAX_SIDE
+from tfa.encoders.catalogue import FACETS, MAX_SIDE
 from tfa.errors import UnknownEncoder
 
 

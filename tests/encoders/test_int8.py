@@ -12,10 +12,9 @@ from safetensors.torch import save_file
 
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import random_image
-from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders import load_encoder, parse_encoder
-from tfa.encoders.int8.graph import PIXELS, int8_graph
-from tfa.encoders.int8.quantise import LARGEST_PAIR, balance, quantize_weights
+from tfa.encoders.int8 import LARGEST_PAIR, PIXELS, balance, int8_graph, quantize_weights
+from tfa.encoders.onnx_graph import CONTRIBUTED, Graph
 from tfa.errors import BadSpec, MissingExtra
 from tfa.photos.images import to_array
 from tfa.photos.token_cache import TokenCache

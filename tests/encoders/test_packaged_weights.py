@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.encoders.tiny import TINY, random_weights, renamed
-from tfa.base.files import map_tensors
+from tfa.core.files import map_tensors
 from tfa.encoders.catalogue import CATALOGUE, Card
 from tfa.encoders.packaged_weights import convert_weights, get_packaged_weights, packaged_path
 from tfa.errors import BadWeights, WeightsMissing

@@ -13,10 +13,9 @@ from tests.encoders.plain_positions import plain_positions
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import random_image
 from tfa.encoders import EncoderId, load_encoder, parse_encoder
-from tfa.encoders.catalogue import CATALOGUE
-from tfa.encoders.fingerprint import fast_fingerprint, fingerprint_encoder, use_current_name
-from tfa.encoders.int8.encoder import import_onnxruntime
-from tfa.encoders.positions import resample_positions
+from tfa.encoders.catalogue import CATALOGUE, fast_fingerprint, fingerprint_encoder, use_current_name
+from tfa.encoders.int8 import import_onnxruntime
+from tfa.encoders.vit import resample_positions
 from tfa.errors import UnknownEncoder
 
 WEIGHTS = CATALOGUE["dinov2-s14-focus"].package.weights

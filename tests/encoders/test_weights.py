@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from tests.encoders.tiny import NAMINGS, TINY, random_weights, renamed
 from tfa.encoders import CATALOGUE, load_encoder
 from tfa.encoders import weights as weights_module
+from tfa.encoders.packaged_weights import expected_shapes
 from tfa.encoders.vit import build_vit
-from tfa.encoders.weight_names import expected_shapes
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadWeights, WeightsMissing
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from tfa.encoders.catalogue import CATALOGUE, Card
-from tfa.encoders.weight_names import expected_shapes
+from tfa.encoders.packaged_weights import expected_shapes
 
 TINY = {
     "tiny-v2": dataclasses.replace(CATALOGUE["dinov2-s14"], name="tiny-v2", positions=3),

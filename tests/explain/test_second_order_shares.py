@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.tokens import Tokens
-from tfa.explain.attribution import attribute
-from tfa.explain.second_order_shares import SecondOrderSpread, log_differences
+from tfa.core.tokens import Tokens
+from tfa.explain.shares import SecondOrderSpread, attribute, log_differences
 from tfa.explain.why import term_name
 from tfa.method.carriers import MEAN
 from tfa.method.second_order import COVARIANCE_RIDGE, half_vector

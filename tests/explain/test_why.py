@@ -8,12 +8,11 @@ import pytest
 
 from tests.fakes import FakeEncoder, random_image
 from tests.worlds import seen_again, world
-from tfa.base.backend import backend_for
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadTokens, UnknownImage
-from tfa.explain.attribution import attribute
-from tfa.explain.residual_shares import ResidualPieces
+from tfa.explain.shares import ResidualPieces, attribute
 from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble

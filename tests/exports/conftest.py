@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec, MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec, MapSpec
+from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble
 from tfa.photos.token_cache import TokenCache

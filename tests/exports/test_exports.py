@@ -10,11 +10,11 @@ import pytest
 
 from tests.exports.conftest import scores_of
 from tests.fakes import random_image
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.errors import MissingExtra, NoImages, TfaError
 from tfa.explain.why import explain_score
 from tfa.exports import compile_map, rank_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
-from tfa.exports.hloc_pairs import find_common_folder, relative_name
+from tfa.exports.hloc import find_common_folder, relative_name
 from tfa.maps import Answer, Hit
 from tfa.method.scorer import Compiled
 from tfa.report.collect import collect_report
@@ -131,7 +131,7 @@ def test_a_missing_package_says_how_to_get_it(map_of, tmp_path, monkeypatch):
 
 
 def test_a_graph_too_large_for_its_format_is_refused(map_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfa.exports.onnx_query_side.MAX_ONNX_BYTES", 100)
+    monkeypatch.setattr("tfa.exports.onnx_head.MAX_ONNX_BYTES", 100)
     with pytest.raises(TfaError, match="--format npz"):
         write_onnx_head(tmp_path / "head.onnx", compile_map(map_of()))
 

@@ -17,8 +17,8 @@ from tests.encoders.tiny import TINY, random_weights
 from tests.exports.conftest import scores_of
 from tests.exports.test_exports import session
 from tests.fakes import random_image
-from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, MapSpec
+from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import BadSpec, TfaError

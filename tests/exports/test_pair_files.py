@@ -15,8 +15,15 @@ from PIL import Image
 from tests.exports.conftest import scores_of
 from tfa.errors import MissingExtra, TfaError
 from tfa.exports import compile_map, query_vectors, write_hloc_features
-from tfa.exports.hloc_pairs import PhotoPair, name_pairs, roots_without_collisions
-from tfa.exports.pair_files import read_views, write_kapture_pairs, write_match_list, write_view_pairs
+from tfa.exports.hloc import (
+    PhotoPair,
+    name_pairs,
+    read_views,
+    roots_without_collisions,
+    write_kapture_pairs,
+    write_match_list,
+    write_view_pairs,
+)
 
 
 def pair(root: Path, query: str, image: str, confidence: float = 0.5) -> PhotoPair:

@@ -7,17 +7,16 @@ import pytest
 
 from tests.exports.test_exports import asked, session
 from tests.worlds import seen_again, world
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.onnx_graph import Graph
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
+from tfa.encoders.onnx_graph import Graph
 from tfa.exports import write_faiss, write_npz, write_onnx_head
-from tfa.exports.onnx_query_side import HEAD_OPSET, head_model
-from tfa.exports.onnx_second_order import matrix_log
+from tfa.exports.onnx_features import matrix_log, steps_of_root
+from tfa.exports.onnx_head import HEAD_OPSET, head_model
 from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.head import assemble
-from tfa.method.matrix_logarithm import steps_of_root
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import COVARIANCE_RIDGE
 from tfa.pipeline import fit, fit_second_order

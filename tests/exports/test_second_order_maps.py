@@ -6,8 +6,8 @@ import pytest
 from tests.exports.conftest import scores_of
 from tests.exports.test_exports import asked, session
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.tokens import Tokens
 from tfa.explain.why import explain_score
 from tfa.exports import compile_map, write_onnx_head
 from tfa.maps import PlaceMap

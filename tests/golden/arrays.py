@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.worlds import seen_again, world
-from tfa.base.config import HeadSpec
+from tfa.core.config import HeadSpec
 from tfa.method.head import ENSEMBLE
 from tfa.pipeline import calibrate, fit
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
 from tests.maps.conftest import photo
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.files import write_json, write_tensors
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.files import write_json, write_tensors
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def queries() -> object:
-    from tfa.base.files import map_tensors
-    from tfa.base.tokens import Tokens
+    from tfa.core.files import map_tensors
+    from tfa.core.tokens import Tokens
 
     arrays, _ = map_tensors(HERE / "queries.safetensors")
     return Tokens(arrays["patches"], arrays["cls"], grid=(4, 4))

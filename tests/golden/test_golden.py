@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
 from tests.golden.regenerate import HERE, MAPS, answers, queries
-from tfa.base.files import map_tensors
+from tfa.core.files import map_tensors
 from tfa.maps import PlaceMap
 
 LARGEST = 100_000  # bytes of a golden map, and of everything else together

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from tfa.base.files import write_tensors
+from tfa.core.files import write_tensors
 from tfa.demo.countryside import outside_photos
 from tfa.demo.town import render_town
 from tfa.encoders import find_encoder_card
-from tfa.encoders.weight_names import expected_shapes
+from tfa.encoders.packaged_weights import expected_shapes
 
 
 @pytest.fixture(scope="session")

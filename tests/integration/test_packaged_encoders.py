@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.fakes import random_image
 from tfa.encoders import CATALOGUE, load_encoder, parse_encoder
-from tfa.encoders.fingerprint import fingerprint_encoder
+from tfa.encoders.catalogue import fingerprint_encoder
 from tfa.errors import WeightsMissing
 
 pytestmark = pytest.mark.encoder

@@ -13,14 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes import random_image
-from tfa.base.entry_points import load_plugin, plugin_names
 from tfa.bench.datasets.load import layout_names, layout_of
 from tfa.bench.heads.catalogue import head_card, names
 from tfa.bench.record_files import find_records
 from tfa.bench.records import Record
 from tfa.cli.app import app
-from tfa.encoders import Encoder, load_encoder
-from tfa.encoders.plugins import list_plugin_encoders
+from tfa.core.plugins import load_plugin, plugin_names
+from tfa.encoders import Encoder, list_plugin_encoders, load_encoder
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.base.config import MapSpec
 from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import mean_recall
+from tfa.core.config import MapSpec
 from tfa.demo.run import SHOWN_QUERIES, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing

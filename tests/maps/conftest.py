@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tfa import pipeline
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache

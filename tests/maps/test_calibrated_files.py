@@ -10,8 +10,8 @@ import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, killed_before_the_header, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
-from tfa.base.config import MapSpec
-from tfa.base.files import hash_json
+from tfa.core.config import MapSpec
+from tfa.core.files import hash_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer

@@ -9,9 +9,9 @@ import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
-from tfa.base.config import MapSpec
-from tfa.base.files import hash_file
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec
+from tfa.core.files import hash_file
+from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
 

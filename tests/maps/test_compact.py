@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.base.config import RerankSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.verification.compaction import quantize_rows, restore_rows
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CompactTokens, quantize_rows, restore_rows
 
 
 @pytest.fixture

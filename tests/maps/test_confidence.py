@@ -8,7 +8,7 @@ import pytest
 from tests.verification.test_reranking import ByHand
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.base.config import HeadSpec
+from tfa.core.config import HeadSpec
 from tfa.maps.confidence import (
     ALTERNATIVES,
     SURE_CONFIDENCE,

@@ -8,12 +8,12 @@ import pytest
 from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES
 from tfa.maps.expected_recall import AnswerList, estimate_recall, format_expected_recall
 from tfa.maps.records import Answer, ExpectedRecall, FrameAnswer
 from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
-from tfa.method.query_sides import shape_coordinates
+from tfa.method.scorer import shape_coordinates
 from tfa.verification.reranking import UNVERIFIED, rerank
 
 # --- expected recall -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened, scores
-from tfa.base import files as storage
+from tfa.core import files as storage
 from tfa.errors import BadMap, UnknownImage
 from tfa.maps import PlaceMap, lookup
 from tfa.maps.folder import header, writer

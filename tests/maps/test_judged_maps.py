@@ -10,8 +10,8 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, photo, reopened, scores
-from tfa.base.config import MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.method.carriers import CARRIER_KERNELS

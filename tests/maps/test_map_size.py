@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.maps.conftest import reopened
-from tfa.base.config import HeadSpec
 from tfa.bench.speed.synthetic_states import DECISIONS, EVIDENCE
+from tfa.core.config import HeadSpec
 from tfa.maps.folder import writer
 from tfa.maps.records import ImageRecord
 from tfa.maps.space_terms import rebuild_rows
@@ -15,10 +15,9 @@ from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
 from tfa.method.carriers import TEMPERED
-from tfa.method.controllers.decisions import SpectralStrengths
-from tfa.method.evidence.support import Mask
-from tfa.method.query_sides import SecondOrderSide
-from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.method.decisions import SpectralStrengths
+from tfa.method.evidence import Mask
+from tfa.method.scorer import Scorer, ScoreTerm, SecondOrderSide
 from tfa.search.gallery import Gallery
 from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.base.config import EncoderOptions, MapSpec
+from tfa.core.config import EncoderOptions, MapSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key

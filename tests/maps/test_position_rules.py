@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import random_image
-from tfa.base.config import EncoderOptions, HeadSpec
+from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import BadWeights

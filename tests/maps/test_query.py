@@ -11,10 +11,10 @@ import tfa
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, MapSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, BadWeights, ChannelMismatch, NoImages
-from tfa.explain.matches import explain_match
+from tfa.explain.why import explain_match
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 

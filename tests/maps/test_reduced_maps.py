@@ -7,8 +7,8 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.files import hash_json, map_tensors
+from tfa.core.config import EncoderOptions, MapSpec
+from tfa.core.files import hash_json, map_tensors
 from tfa.errors import BadMap, BadSpec
 from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap

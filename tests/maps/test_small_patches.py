@@ -8,12 +8,11 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.golden.regenerate import HERE
 from tests.maps.conftest import SPEC, reopened
-from tfa.base.config import MapSpec, RerankSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec, RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
-from tfa.verification.compaction import restore_rows
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CompactTokens, restore_rows
 
 SMALL = RerankSpec(patches="small")
 GRID = (23, 23)  # of the default encoder

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import EncoderOptions, HeadSpec
+from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.errors import BadCalibration, BadImage, NoImages, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer

@@ -7,10 +7,10 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.base.config import MapSpec
-from tfa.base.tokens import Tokens
 from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
+from tfa.core.config import MapSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb

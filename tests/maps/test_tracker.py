@@ -8,19 +8,19 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.base.config import MapSpec
-from tfa.base.files import BadFile
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec
+from tfa.core.files import BadFile
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.tracker import choose_map_motion, read_places
 from tfa.maps.verification import QueryParams
-from tfa.online.adapted_scorer import describe_photos
+from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
-from tfa.online.motion import OrderMotion, PositionMotion
+from tfa.online.sequence_filter import OrderMotion, PositionMotion
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
-from tfa.verification.patch_store import PhotoPairs
+from tfa.verification.patches import PhotoPairs
 
 EMPTY = {"seen": 0, "counted": 0, "adaptation_photos": 0, "shift": None, "bias_spread": None}
 

@@ -9,8 +9,8 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, reopened
-from tfa.base.config import MapSpec, RerankSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec, RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps import PlaceMap
 from tfa.maps.confidence import SURE_CONFIDENCE

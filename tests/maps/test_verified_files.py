@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tests.test_docs import page
-from tfa.base.config import MapSpec
-from tfa.base.files import hash_json, read_tensor_header
+from tfa.core.config import MapSpec
+from tfa.core.files import hash_json, read_tensor_header
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tfa.method.controllers import reasons
-from tfa.method.controllers.decisions import Decisions
-from tfa.method.controllers.rules import pick_assignment, pick_carrier
-from tfa.method.evidence.support import Candidate
+from tfa.method import database
+from tfa.method.database import pick_assignment, pick_carrier
+from tfa.method.decisions import Decisions
+from tfa.method.evidence import Candidate
 
 EVEN = (0.5, 0.5, 0.5)
 LESS = (0.4, 0.4, 0.4)
@@ -28,7 +28,7 @@ def rule(support, agreement=EVEN):
 )
 def test_assignment(hard, soft, chosen):
     assert pick_assignment(hard, soft) == chosen
-    assert reasons.explain_assignment(hard, soft).startswith(chosen)
+    assert database.explain_assignment(hard, soft).startswith(chosen)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,16 @@ def test_assignment(hard, soft, chosen):
 )
 def test_carrier(original, partial, adaptive, chosen, because):
     assert pick_carrier(original, partial, adaptive) == chosen
-    words = reasons.explain_carrier(chosen, original, partial, adaptive)
+    words = database.explain_carrier(chosen, original, partial, adaptive)
     assert words.startswith(chosen)
     assert because in words
 
 
 def test_global_token_reasons():
-    assert "used: " in reasons.explain_global_token(True, rule(12), rule(10))
-    assert "must cover more" in reasons.explain_global_token(True, rule(10), rule(10))
-    assert "agree less" in reasons.explain_global_token(True, rule(12, LESS), rule(10))
-    assert "do not vary" in reasons.explain_global_token(True, None, rule(10))
+    assert "used: " in database.explain_global_token(True, rule(12), rule(10))
+    assert "must cover more" in database.explain_global_token(True, rule(10), rule(10))
+    assert "agree less" in database.explain_global_token(True, rule(12, LESS), rule(10))
+    assert "do not vary" in database.explain_global_token(True, None, rule(10))
 
 
 def test_decisions_survive_json():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.worlds import world
-from tfa.base.backend import backend_for
+from tfa.core.arrays import backend_for
 from tfa.method import described_queries
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfa.method.evidence.rows import NO_ANSWER, row_facts, row_tops, standardize_ranked
-from tfa.method.evidence.support import (
+from tfa.method.evidence import (
+    NO_ANSWER,
     SAME_COSINE,
     Candidate,
     Mask,
@@ -14,6 +14,9 @@ from tfa.method.evidence.support import (
     measure_agreement,
     measure_support,
     penalize_dispersion,
+    row_facts,
+    row_tops,
+    standardize_ranked,
 )
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds import seen_again, world
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.method.head import assemble
 from tfa.pipeline import fit
 from tfa.reference import database as reference

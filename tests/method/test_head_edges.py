@@ -7,9 +7,9 @@ import pytest
 
 from tests.method.test_head import SPEC, plain_descriptors, plain_head
 from tests.worlds import world
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.method.head import assemble
 from tfa.pipeline import fit

@@ -5,12 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.method import branch as branches
-from tfa.method import gram as geometry
 from tfa.method import pseudo_queries as pseudo_scores
+from tfa.method import spectrum as geometry
 from tfa.pipeline import fit
 
 

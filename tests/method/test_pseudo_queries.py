@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.worlds import world
-from tfa.base.backend import backend_for, l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill
+from tfa.core.arrays import Spill, backend_for, l2_normalize
+from tfa.core.config import HeadSpec
 from tfa.method import pseudo_queries as pseudo_scores
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIER_KERNELS, PAPER_CARRIERS, carrier_terms

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds import world
-from tfa.base.backend import backend_for, to_numpy
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill, backend_for, to_numpy
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method import residuals
 from tfa.method.residuals import ASSIGNMENT_KINDS, describe_batch, describe_residuals, hard_weights, soft_weights

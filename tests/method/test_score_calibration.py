@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.config import HeadSpec
-from tfa.method.score_calibration import calibrate_scorer, compute_row_bias, usual_scores
-from tfa.method.scorer import join_scorers
+from tfa.core.config import HeadSpec
+from tfa.method.scorer import calibrate_scorer, compute_row_bias, join_scorers, usual_scores
 from tfa.pipeline import fit
 
 

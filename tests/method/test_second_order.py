@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worlds import seen_again, world
-from tfa.base import threads
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core import arrays
+from tfa.core.arrays import Spill
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method import second_order
 from tfa.method.second_order import (
@@ -104,7 +104,7 @@ def test_directions_do_not_depend_on_the_number_of_cores(monkeypatch):
     monkeypatch.setattr(second_order, "_BLOCK", 20)
     tokens, found = ragged(), []
     for cores in (1, 3):
-        monkeypatch.setattr(threads, "count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(arrays, "count_cores", lambda cores=cores: cores)
         monkeypatch.setattr(second_order, "count_cores", lambda cores=cores: cores)
         found.append(fit_directions(tokens, ALL))
     np.testing.assert_array_equal(found[0], found[1])
@@ -164,7 +164,7 @@ def test_bits_depend_neither_on_neighbours_nor_on_cores_nor_on_other_constructio
         for s in range(3):
             np.testing.assert_array_equal(together[s][image], alone[s][0])
     np.testing.assert_array_equal(described(tokens, directions[1], "float32"), together[1])
-    monkeypatch.setattr(threads, "count_cores", lambda: 1)
+    monkeypatch.setattr(arrays, "count_cores", lambda: 1)
     np.testing.assert_array_equal(describe_second_order(tokens, directions), together)
 
 

@@ -5,10 +5,9 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill, backend_for
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import CARRIER_KERNELS
@@ -17,7 +16,7 @@ from tfa.method.second_order_head import assemble_second_order
 from tfa.method.second_order_space import _by_covariance, _dual
 from tfa.reference import database as plain
 from tfa.reference import second_order as reference
-from tfa.verification.judged_head import make_unjudged_evidence
+from tfa.verification.judge import make_unjudged_evidence
 
 EXACT = 1e-8  # float64: what eigenvectors of near eigenvalues leave
 FLOAT32 = 2e-3  # of scores whose terms are divided by small spreads

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from tfa.base.backend import backend_for, to_numpy
-from tfa.base.spill import Spill
+from tfa.core.arrays import Spill, backend_for, to_numpy
 from tfa.errors import BadSpec
-from tfa.method import gram as geometry
+from tfa.method import spectrum as geometry
 from tfa.method.carriers import carrier_terms
-from tfa.method.gram import gram_matrix, probe_products
-from tfa.method.spectrum import fit_geometry, smooth_step
+from tfa.method.spectrum import fit_geometry, gram_matrix, probe_products, smooth_step
 from tfa.reference import database as reference
 
 GAMMAS = (0.0, 0.3, 0.5, 1.0)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
-from tfa.method.controllers.decisions import TargetDecisions
-from tfa.method.evidence.relation import Subsamples
+from tfa.method.decisions import TargetDecisions
+from tfa.method.evidence import Subsamples
 from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
@@ -179,17 +179,16 @@ def test_mixture_weighs_both_branches():
 
 
 def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
-    from tfa.method.controllers import target as controller
-    from tfa.method.controllers import target_kernels
+    from tfa.method import target as controller
 
     head, counted = fit(world(24), SPEC), []
-    original = target_kernels.BranchKernel.pseudo_block
+    original = controller.BranchKernel.pseudo_block
 
     def counting(kernel):
         counted.append(kernel)
         return original(kernel)
 
-    monkeypatch.setattr(target_kernels.BranchKernel, "pseudo_block", counting)
+    monkeypatch.setattr(controller.BranchKernel, "pseudo_block", counting)
     described_target = describe_residuals(
         seen_again(world(24)).select(range(12)),
         [v.centers for v in head.vocabularies],
@@ -198,7 +197,7 @@ def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
         backend_for("cpu"),
     )
     targets = {
-        key: target_kernels.TargetBranch.of(head.branches[key], described_target[key], backend_for("cpu"))
+        key: controller.TargetBranch.of(head.branches[key], described_target[key], backend_for("cpu"))
         for key in head.branches
     }
     every = controller.select_counted(head.branches)

@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tfa.method.controllers import reasons
-from tfa.method.controllers.decisions import BranchQuality, GlobalEvidence, RouteEvidence
-from tfa.method.controllers.rules import admit_target_token, pick_route
-from tfa.method.controllers.target import local_share, mixture_weight
-from tfa.method.evidence.information import extreme_support, measure_information
-from tfa.method.evidence.relation import RelationView, relation_terms
+from tfa.method import database
+from tfa.method.database import admit_target_token, pick_route
+from tfa.method.decisions import BranchQuality, GlobalEvidence, RouteEvidence
+from tfa.method.evidence import RelationView, extreme_support, measure_information, relation_terms
+from tfa.method.target import local_share, mixture_weight
 from tfa.reference import database as reference
 
 
@@ -32,7 +31,7 @@ def route_of(a, g, capacity=(-1, 1), m_A=0.0, m_G=0.0):
 )
 def test_route(evidence, route, because):
     assert pick_route(evidence) == route
-    assert because in reasons.explain_route(route, 0.5, evidence)
+    assert because in database.explain_route(route, 0.5, evidence)
 
 
 def test_mixture_weight():
@@ -61,14 +60,14 @@ def token_of(q_local, q_cls, r_T, r_C=0.5, r_J=0.5, corr=(0.1, -0.1, -0.1)):
 )
 def test_admission(token, admitted, because):
     assert admit_target_token(token) == admitted
-    assert because in reasons.explain_target_token(token, admitted, True)
+    assert because in database.explain_target_token(token, admitted, True)
 
 
 def test_shares_and_other_reasons():
     assert local_share(0.6, 0.2) == pytest.approx(0.75)
     assert local_share(0, 0) == 0.5
-    assert "no global token" in reasons.explain_target_token(None, False, True)
-    assert "do not vary" in reasons.explain_target_token(token_of(1, 1, 1), False, False)
+    assert "no global token" in database.explain_target_token(None, False, True)
+    assert "do not vary" in database.explain_target_token(token_of(1, 1, 1), False, False)
 
 
 # --- invariants of the statistics --------------------------------------------------------------------------------

@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 from tests.worlds import world
-from tfa.base.backend import backend_for, to_numpy
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for, to_numpy
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
-from tfa.method.kmeans import Lloyd, ProductThreads, Start, squared_norms
-from tfa.method.vocabulary import fit_vocabularies, sample_patches, unit_patches, wrap_vocabularies
+from tfa.method.vocabulary import (
+    Lloyd,
+    ProductThreads,
+    Start,
+    fit_vocabularies,
+    sample_patches,
+    squared_norms,
+    unit_patches,
+    wrap_vocabularies,
+)
 from tfa.reference import database as reference
 
 CPU = backend_for("cpu")
@@ -116,7 +124,7 @@ def test_the_start_knows_the_nearest_of_its_words(device):
 
 
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr("tfa.method.kmeans.ROWS", 16)
+    monkeypatch.setattr("tfa.method.vocabulary.ROWS", 16)
     patches = sample_patches(world(noise=0.6), 10_000)
     with ProductThreads(2) as two, ProductThreads(1) as one, ProductThreads(5) as five:
         first, *others = (run_to_the_end(patches, 8, threads) for threads in (two, two, one, five))
@@ -127,15 +135,15 @@ def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
 
 def test_more_rows_than_a_block_are_all_assigned_and_summed(monkeypatch):
     patches = sample_patches(world(noise=0.5), 10_000, "float64")
-    monkeypatch.setattr("tfa.method.kmeans.ROWS", 7)
-    monkeypatch.setattr("tfa.method.kmeans.START_ROWS", 11)
-    monkeypatch.setattr("tfa.method.kmeans.MOVED_ROWS", 3)
+    monkeypatch.setattr("tfa.method.vocabulary.ROWS", 7)
+    monkeypatch.setattr("tfa.method.vocabulary.START_ROWS", 11)
+    monkeypatch.setattr("tfa.method.vocabulary.MOVED_ROWS", 3)
     for vocabulary in fit_vocabularies(patches, 6, CPU):
         np.testing.assert_allclose(vocabulary.centers, reference.kmeans(patches, 6, vocabulary.seed), atol=1e-12)
 
 
 def test_where_no_patch_changes_its_word_running_on_changes_nothing(monkeypatch):
-    monkeypatch.setattr("tfa.method.kmeans.STOP_DECREASE", -1.0)  # only standing still stops
+    monkeypatch.setattr("tfa.method.vocabulary.STOP_DECREASE", -1.0)  # only standing still stops
     patches = sample_patches(world(noise=0.3), 10_000)
     with ProductThreads() as threads:
         lloyd = run_to_the_end(patches, 6, threads)

@@ -6,17 +6,23 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.config import HeadSpec
-from tfa.base.files import BadFile, write_tensors
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill
+from tfa.core.config import HeadSpec
+from tfa.core.files import BadFile, write_tensors
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.carriers import carrier_terms
 from tfa.method.head import replica_scorer
-from tfa.method.score_calibration import usual_scores
-from tfa.online.adaptation import Adaptation
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, describe_photos, digest_head
-from tfa.online.score_window import MIN_ROWS, ScoreWindow
+from tfa.method.scorer import usual_scores
+from tfa.online.adaptation import (
+    MIN_ROWS,
+    Adaptation,
+    AdaptedScorer,
+    DescribedPhoto,
+    ScoreWindow,
+    describe_photos,
+    digest_head,
+)
 from tfa.pipeline import calibrate, fit, fit_second_order
 from tfa.reference import second_order as plain
 from tfa.reference.database import Pca

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfa.errors import BadSpec
-from tfa.online.motion import (
+from tfa.online.sequence_filter import (
     _MAX_NEIGHBORS,
     MAX_STEPS_PER_FRAME,
     MIN_SHARE,

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from tests.online.test_motion import plain_moves
 from tfa.errors import BadSpec
-from tfa.online.motion import PACES, OrderMotion
-from tfa.online.sequence_filter import SequenceFilter, SequenceSpec, compute_log_likelihood, observe_frame
+from tfa.online.sequence_filter import (
+    PACES,
+    OrderMotion,
+    SequenceFilter,
+    SequenceSpec,
+    compute_log_likelihood,
+    observe_frame,
+)
 from tfa.verification.reranking import Compared, rerank
 
 

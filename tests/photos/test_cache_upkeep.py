@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.files import cache_folder
 from tfa.bench.scale.made_up_places import MadeUpPlaces
 from tfa.cli.app import app
+from tfa.core.files import cache_folder
 from tfa.errors import BadSpec
 from tfa.maps.building.work_folder import WorkFolder
 from tfa.photos.cache_upkeep import (

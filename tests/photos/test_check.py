@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import EncoderOptions
-from tfa.base.progress import SilentProgress
+from tfa.core.config import EncoderOptions
+from tfa.core.progress import SilentProgress
 from tfa.errors import BadImage
 from tfa.maps import PlaceMap, place_map
-from tfa.photos.check import MAX_LISTED_PHOTOS, check_photos
-from tfa.photos.images import as_rgb, check_whole
+from tfa.photos.images import MAX_LISTED_PHOTOS, as_rgb, check_photos, check_whole
 from tfa.photos.token_cache import TokenCache
 
 
@@ -63,7 +62,7 @@ def test_a_photo_whose_tokens_are_there_is_not_decoded_again(photos, monkeypatch
     TokenCache().encode(whole, FakeEncoder())
     known = TokenCache().encoded_before()
     assert len(known) == 6
-    monkeypatch.setattr("tfa.photos.check.check_whole", never)
+    monkeypatch.setattr("tfa.photos.images.check_whole", never)
     check_photos(whole, known, SilentProgress())
 
 

@@ -16,9 +16,16 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import random_image
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.photos import images
-from tfa.photos.as_files import expand_photos, photo_paths, read_photo_file
-from tfa.photos.images import as_rgb, find_images, image_extensions, to_array
-from tfa.photos.photo_source import ALLOWED_PHOTOS
+from tfa.photos.images import (
+    ALLOWED_PHOTOS,
+    as_rgb,
+    expand_photos,
+    find_images,
+    image_extensions,
+    photo_paths,
+    read_photo_file,
+    to_array,
+)
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import tfa.photos.token_cache
 from tests.fakes import FakeEncoder, random_image
 from tests.photos.conftest import shards
-from tfa.base.files import map_tensors
+from tfa.core.files import map_tensors
 from tfa.errors import BadTokens
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache

@@ -14,7 +14,7 @@ import pytest
 import tfa.photos.token_cache
 from tests.fakes import FakeEncoder
 from tests.photos.conftest import shards
-from tfa.base.files import read_tensor_header, write_tensors
+from tfa.core.files import read_tensor_header, write_tensors
 from tfa.errors import BadImage, BadTokens, NoImages
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.reference import database as reference
 from tfa.reference import target as plain
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder
-from tfa.base.config import EncoderOptions, HeadSpec
+from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 

@@ -13,18 +13,22 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.report.conftest import photo
 from tests.worlds import world
-from tfa.base.config import HeadSpec
-from tfa.base.sentences import EXPECTED_RECALL, HUB, LEAST_RECOGNISED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
+from tfa.core.config import HeadSpec
+from tfa.core.text import EXPECTED_RECALL, HUB, LEAST_RECOGNISED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
-from tfa.report.advice import give_advice
-from tfa.report.collect import collect_report, list_heads
+from tfa.report.collect import collect_report, give_advice, list_heads, write_headline
 from tfa.report.evidence import collect_evidence, describe_spectrum
-from tfa.report.headline import write_headline
-from tfa.report.neighbours import Resemblance, find_hubs, find_lonely, group_near_duplicates, measure_resemblance
+from tfa.report.html import Axis, bars, curves, scatter
+from tfa.report.neighbors import (
+    Resemblance,
+    find_hubs,
+    find_lonely,
+    group_near_duplicates,
+    measure_resemblance,
+    sample_similarity,
+)
 from tfa.report.page import write_report
-from tfa.report.plots import Axis, bars, curves, scatter
-from tfa.report.similarity import sample_similarity
 
 
 def made(first, best=None, alike=(), images=None) -> Resemblance:
@@ -74,7 +78,7 @@ def test_a_large_map_asks_evenly_spaced_images():
 
 
 def test_images_that_are_all_alike_have_no_cosine():
-    from tfa.base.tokens import Tokens
+    from tfa.core.tokens import Tokens
 
     one = world(1)
     tokens = Tokens(np.repeat(np.asarray(one.patches), 4, axis=0), np.repeat(one.cls, 4, axis=0))
@@ -123,7 +127,7 @@ def test_the_evidence_of_a_map_survives_the_disk(town):
 
 @pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
 def test_the_spectrum_is_null_where_the_head_has_none(carrier):
-    from tfa.base.backend import backend_for
+    from tfa.core.arrays import backend_for
     from tfa.method.head import assemble
 
     tokens = world()

@@ -8,9 +8,8 @@ from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.second_order import describe_second_order
 from tfa.pipeline import fit_second_order
 from tfa.report.evidence import describe_spectrum
-from tfa.report.neighbours import measure_resemblance
+from tfa.report.neighbors import measure_resemblance, sample_similarity
 from tfa.report.page import _plots
-from tfa.report.similarity import sample_similarity
 
 GAMMAS = {"original": 0.0, "partial": 0.5, "blend": 0.5, "full": 1.0, "tempered": 0.625}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.search.memory_store import MemoryStore
-from tfa.base import entry_points
+from tfa.core import plugins
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search import store as stores
 from tfa.search.store import MapLocation, open_map_store, split_map_url
@@ -37,8 +37,8 @@ def test_an_unknown_scheme_lists_those_that_are_installed(monkeypatch):
 
 @pytest.mark.parametrize("scheme", ["milvus", "qdrant"])
 def test_stores_that_are_distributions_apart_are_named(monkeypatch, scheme):
-    monkeypatch.setattr(entry_points, "load_plugin", lambda *_: None)
-    monkeypatch.setattr(entry_points, "plugin_names", lambda *_: [])
+    monkeypatch.setattr(plugins, "load_plugin", lambda *_: None)
+    monkeypatch.setattr(plugins, "plugin_names", lambda *_: [])
     with pytest.raises(BadSpec, match=rf"no store for {scheme}:// .* there are postgres://.*pip install tfa-{scheme}"):
         open_map_store(f"{scheme}://here/town")
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tfa.base.config import MapSpec
+from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings

@@ -7,7 +7,7 @@ import time
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, ids, opened, picture
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.service.jobs import JobBoard

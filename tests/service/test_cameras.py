@@ -11,7 +11,7 @@ from tests.maps.conftest import SPEC
 from tests.service.camera_steps import DRIVE, STREAM, followed, listed, of_json, of_tracker, told
 from tests.service.conftest import add, ask, opened, picture
 from tests.service.test_query_queue import GatedEncoder
-from tfa.base.config import MapSpec
+from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb

@@ -11,11 +11,11 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
-from tfa.base.config import EncoderOptions
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.child import Child, NotServing
 from tfa.bench.load_test.clients import synthetic_photo
 from tfa.client.client import Client
+from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.service.conftest import add, ask, picture
-from tfa.photos.untrusted import TooManyPixels, decode_untrusted
+from tfa.photos.images import TooManyPixels, decode_untrusted
 from tfa.service.middleware import BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings

@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.stub_service import POLICY
 from tfa.maps import PlaceMap
-from tfa.report.plan_view import PLAN_VIEW
+from tfa.report.page import PLAN_VIEW
 
 
 @pytest.mark.parametrize(

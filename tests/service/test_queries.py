@@ -10,7 +10,7 @@ import pytest
 
 from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, opened, picture, wait_until
-from tfa.base.config import EncoderOptions
 from tfa.cli.serve import opened_maps
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
 from tfa.search.store import MapLocation

@@ -7,9 +7,9 @@ import pytest
 
 import tfa
 from tests.worlds import seen_again, world
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec, RerankSpec
-from tfa.method.evidence.rows import NO_ANSWER
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec, RerankSpec
+from tfa.method.evidence import NO_ANSWER
 from tfa.method.head import final_scores
 from tfa.verification.admission import (
     judge_admission,

@@ -5,14 +5,13 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.errors import FewPhotos
-from tfa.method.controllers.decisions import JudgedDecisions
-from tfa.method.controllers.judged import choose_judged, cross_fitted_answers, describe_judged, explain_judgment
-from tfa.method.evidence.rows import NO_ANSWER
+from tfa.method.decisions import JudgedDecisions
+from tfa.method.evidence import NO_ANSWER
+from tfa.method.judged import choose_judged, cross_fitted_answers, describe_judged, explain_judgment
 from tfa.reference import second_order as reference
-from tfa.verification.judge import OTHERS, compute_evidence_roots
-from tfa.verification.judged_head import SCORE_FROM, TARGET_FROM, select_on_described_target
+from tfa.verification.judge import OTHERS, SCORE_FROM, TARGET_FROM, compute_evidence_roots, select_on_described_target
 
 GRID = (3, 4)
 
@@ -120,15 +119,15 @@ def test_a_judged_head_names_every_candidate():
 
 def test_a_residual_challenger_that_wins_is_fitted_whole(monkeypatch):
     monkeypatch.setattr(
-        "tfa.verification.judged_head.choose_judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots))
+        "tfa.verification.judge.choose_judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots))
     )
-    monkeypatch.setattr("tfa.verification.judged_head.explain_judgment", lambda *_: "because")
+    monkeypatch.setattr("tfa.verification.judge.explain_judgment", lambda *_: "because")
     database = on_grid(world(12))
     head = pipeline.fit_judged(database)
     assert (head.decisions.representation, head.decisions.carrier) == ("soft", "partial")
     plain = pipeline.fit(database)
     used = [(1.0, plain.branches["soft", 0], head.decisions.kernel("soft", 0))]
-    from tfa.base.spill import Spill
+    from tfa.core.arrays import Spill
     from tfa.method.head import replica_scorer
 
     expected = replica_scorer(used, plain.spec, plain.dtype, Spill()).scores(database)

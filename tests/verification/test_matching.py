@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2_normalize
-from tfa.verification import compaction, matching
-from tfa.verification.compaction import Compaction, fit_compaction, quantize_rows, restore_rows
+from tfa.core.arrays import l2_normalize
+from tfa.verification import matching
+from tfa.verification import patches as patch_module
 from tfa.verification.matching import (
     Matches,
     compute_displacements,
@@ -15,6 +15,7 @@ from tfa.verification.matching import (
     find_strongest_windows,
     measure_evidence,
 )
+from tfa.verification.patches import Compaction, fit_compaction, quantize_rows, restore_rows
 from tfa.verification.reranking import combine_scores, compute_leads
 
 GRID = (8, 9)
@@ -54,10 +55,10 @@ def test_rounding_moves_an_entry_by_less_than_a_level():
     rows = unit(40, 128)
     levels = quantize_rows(rows)
     assert levels.dtype == np.int8
-    assert (np.abs(levels).max(axis=1) == compaction._INT8_LEVELS).all()
+    assert (np.abs(levels).max(axis=1) == patch_module._INT8_LEVELS).all()
     largest = np.abs(rows).max(axis=1, keepdims=True)
     assert (
-        np.abs(levels * (largest / compaction._INT8_LEVELS) - rows) <= 0.501 * largest / compaction._INT8_LEVELS
+        np.abs(levels * (largest / patch_module._INT8_LEVELS) - rows) <= 0.501 * largest / patch_module._INT8_LEVELS
     ).all()
     np.testing.assert_allclose(np.linalg.norm(restore_rows(levels), axis=1), 1, atol=1e-6)
     assert ((restore_rows(levels) * rows).sum(axis=1) > 0.9995).all()

@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2_normalize
-from tfa.verification import two_bits
-from tfa.verification.compaction import SMALL_DIMENSIONS, count_dimensions, fit_compaction, use_two_bits
+from tfa.core.arrays import l2_normalize
+from tfa.verification import patches
+from tfa.verification.patches import SMALL_DIMENSIONS, count_dimensions, fit_compaction, use_two_bits
 
 DEVIATIONS = np.array([1.0, 2.0, 0.5, 1.0, 4.0], np.float32)
 
 
 def read_back(rows, deviations):
-    return two_bits.unpack_levels(
-        two_bits.pack_levels(rows, deviations), two_bits.build_level_table(deviations), len(deviations)
+    return patches.unpack_levels(
+        patches.pack_levels(rows, deviations), patches.build_level_table(deviations), len(deviations)
     )
 
 
 def test_bytes_by_hand():
     rows = np.array([[-3.0, -0.1, 0.1, 3.0, 0.1], [0.0, 1.9, 0.6, -1.0, -9.0]], np.float32)
     # Levels 0, 1, 2, 3 from the lowest bits up, then 2 alone; 1 (zero is below it), 2, 3, 0, then 0 alone.
-    kept = two_bits.pack_levels(rows, DEVIATIONS)
+    kept = patches.pack_levels(rows, DEVIATIONS)
     assert kept.dtype == np.uint8
     np.testing.assert_array_equal(kept, [[0b11100100, 0b10], [0b00111001, 0b00]])
     expected = np.array([[-1.5104, -2 * 0.4528, 0.5 * 0.4528, 1.5104, 4 * 0.4528],
@@ -34,12 +34,12 @@ def test_each_number_becomes_its_nearest_level_whatever_shape_it_lies_in(numbers
     rng = np.random.default_rng(numbers)
     deviations = rng.uniform(0.1, 2, numbers).astype(np.float32)
     rows = rng.normal(size=(2, 7, numbers)).astype(np.float32) * deviations
-    levels = two_bits._NORMAL_LEVELS * deviations[:, None]  # r 4
+    levels = patches._NORMAL_LEVELS * deviations[:, None]  # r 4
     nearest = np.take_along_axis(
         np.broadcast_to(levels, (2, 7, *levels.shape)), np.abs(rows[..., None] - levels).argmin(-1)[..., None], -1
     )[..., 0]
     np.testing.assert_array_equal(read_back(rows, deviations), nearest)
-    assert two_bits.pack_levels(rows, deviations).shape == (2, 7, two_bits.count_packed_bytes(numbers))
+    assert patches.pack_levels(rows, deviations).shape == (2, 7, patches.count_packed_bytes(numbers))
     np.testing.assert_array_equal(read_back(nearest, deviations), nearest)  # what was read back is kept as it is
     assert read_back(rows[:0], deviations).shape == (0, 7, numbers)
 
@@ -49,7 +49,7 @@ def test_the_levels_are_those_that_round_a_normal_variable_best():
     one = np.ones(1, np.float32)
     error = np.mean((read_back(drawn, one) - drawn) ** 2)
     assert error == pytest.approx(0.1175, abs=0.001)  # Max, 1960
-    for level in two_bits._NORMAL_LEVELS:  # each is the mean of what is rounded to it
+    for level in patches._NORMAL_LEVELS:  # each is the mean of what is rounded to it
         assert drawn[read_back(drawn, one) == level].mean() == pytest.approx(level, abs=0.005)
 
 

@@ -6,11 +6,11 @@ import contextlib
 import shutil
 from typing import Any
 
-from tfa.base.files import hash_json, write_atomically
-from tfa.base.reading import read_bounded
 from tfa.bench.rank import Answers
 from tfa.bench.record_files import CONTENT_BYTES, RecordPath, decode_npz, encode_npz
 from tfa.bench.records import check_array, fold_from_dict, fold_to_dict
+from tfa.core.files import hash_json, write_atomically
+from tfa.core.reading import read_bounded
 
 
 class FinishedSplits:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, SilentProgress
 from tfa.bench.heads.contract import Confident, Fitted, InOrder, Photos
 from tfa.bench.metrics.measures import Positives, recall_at
 from tfa.bench.protocols import Fold, Split
 from tfa.bench.records import PROBABILITY, Z_SCORE, ScoreSample
-from tfa.method.evidence.rows import row_facts
+from tfa.core.progress import Progress, SilentProgress
+from tfa.method.evidence import row_facts
 from tfa.search.gallery import top_k
 
 QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory

@@ -25,9 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.files import explain_disk_errors, make_folder, write_atomically
-from tfa.base.locks import lock_folder
-from tfa.base.reading import parse_json, parse_npy, parse_npy_header
+from tfa.core.files import explain_disk_errors, lock_folder, make_folder, write_atomically
+from tfa.core.reading import parse_json, parse_npy, parse_npy_header
 from tfa.errors import TfaError
 
 ARCHIVE = "records.zip"

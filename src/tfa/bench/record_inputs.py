@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfa.base.config import HeadSpec
-from tfa.base.files import hash_file, hash_json
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.protocols import Plan
 from tfa.bench.provenance import revisions
 from tfa.bench.record_files import RecordPath, record_path
 from tfa.bench.records import Record, Truth
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import HeadSpec
+from tfa.core.files import hash_file, hash_json
+from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 
 

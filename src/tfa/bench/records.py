@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfa.base.files import check_format, hash_json, require_format, write_json
 from tfa.bench.record_files import BadRecord, RecordPath, decode_npz, encode_npz
-from tfa.encoders.fingerprint import use_current_name
+from tfa.core.files import check_format, hash_json, require_format, write_json
+from tfa.encoders.catalogue import use_current_name
 
 FORMAT, VERSION = "tfa-record", 1
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence

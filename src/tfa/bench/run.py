@@ -16,9 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import HeadSpec
-from tfa.base.files import hash_json
-from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.finished_splits import FinishedSplits
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
@@ -28,7 +25,10 @@ from tfa.bench.rank import answers_of_split, score_sample
 from tfa.bench.record_files import RecordPath, record_path
 from tfa.bench.record_inputs import inputs_of, is_outdated, plan_of, spec_of
 from tfa.bench.records import TRUTH_FILE, Record, Truth
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import HeadSpec
+from tfa.core.files import hash_json
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.cli.show_map import show_changes, show_map
+from tfa.core.config import EncoderOptions
 
 
 @options.with_encoder

@@ -43,7 +43,7 @@ class AnswerFiles:
     def check_options(self) -> None:
         """Refuse options about files that are not written."""
         if self.utm is not None:
-            from tfa.photos.utm import utm_code
+            from tfa.photos.positions import utm_code
 
             utm_code(self.utm)
             if not self.paths:
@@ -55,7 +55,7 @@ class AnswerFiles:
         """Refuse a file that cannot hold the map's positions."""
         if self.paths:
             from tfa.exports.answers import check_positions
-            from tfa.photos.utm import to_degrees
+            from tfa.photos.positions import to_degrees
 
             positions = [image.position for image in place_map.state.images]
             if self.utm is not None:
@@ -68,7 +68,7 @@ class AnswerFiles:
         if not self.paths:
             return
         from tfa.exports.answers import ExportContext, format_of, write_answers
-        from tfa.exports.answers.export_context import times_of
+        from tfa.exports.answers.record import times_of
         from tfa.maps.state import DATABASE
 
         used = place_map.state.chosen(calibration).name

@@ -12,7 +12,6 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.base.printable import make_lines_printable, make_printable
 from tfa.cli import add_remove_refit as edit
 from tfa.cli import (
     bench,
@@ -39,6 +38,7 @@ from tfa.cli import (
 )
 from tfa.cli.console import console, examples, show_error
 from tfa.cli.settings import Settings
+from tfa.core.text import make_lines_printable, make_printable
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
 
@@ -119,7 +119,7 @@ def _explained(error: Exception) -> tuple[str, ...]:
 
 
 def _show_interruption() -> None:
-    from tfa.base.files import cache_folder
+    from tfa.core.files import cache_folder
 
     console(stderr=True).print()
     console(stderr=True).print(

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
-from tfa.base.shell import format_command
 from tfa.cli import options, recordings
 from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
+from tfa.core.text import format_command
 from tfa.errors import BadSpec, NoImages, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
 

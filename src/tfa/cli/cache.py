@@ -34,7 +34,7 @@ def cache(
     if prune != (older_than is not None or max_size is not None):
         raise typer.BadParameter("--prune goes with --older-than DAYS, --max-size GB or both")
 
-    from tfa.photos import cache_room, cache_upkeep
+    from tfa.photos import cache_upkeep, token_cache
     from tfa.photos.token_cache import TokenCache
 
     deleted = None
@@ -49,7 +49,7 @@ def cache(
     )
     size = sum(facts.bytes for facts in shelves)
     if json:
-        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": cache_room.read_cache_limit()}
+        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": token_cache.read_cache_limit()}
         facts["encoders"] = [asdict(one) for one in shelves]
         facts["benchmark"] = [asdict(one) for one in benchmark]
         facts["unfinished_builds"] = asdict(builds)
@@ -57,9 +57,9 @@ def cache(
         return
     if deleted is not None:
         say(f"deleted {format_count(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
-    most = cache_room.read_cache_limit()
+    most = token_cache.read_cache_limit()
     bound = "no limit" if most is None else f"kept below {human_bytes(most)}, those used longest ago go first"
-    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {cache_room.CACHE_LIMIT_VARIABLE} sets another)")
+    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} sets another)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import CalibrationSpec, EncoderOptions
-from tfa.base.shell import format_command
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration
+from tfa.core.config import CalibrationSpec, EncoderOptions
+from tfa.core.text import format_command
 
 
 @options.with_encoder

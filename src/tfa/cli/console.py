@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tfa.base.printable import make_lines_printable, make_printable
 from tfa.cli import streams
+from tfa.core.text import make_lines_printable, make_printable
 
 _NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "metres")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
@@ -82,7 +82,7 @@ def print_text(text: str) -> None:
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
     """Write a result to `out` if given, print it as JSON if wanted; false if it is still to be shown."""
-    from tfa.base.files import write_json
+    from tfa.core.files import write_json
 
     if out is not None:
         write_json(out, value)

@@ -18,8 +18,8 @@ weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get t
 
 def encoders(json: options.AsJson = False) -> None:
     """List the encoders and whether their weights are on this machine."""
+    from tfa.encoders import list_plugin_encoders
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
-    from tfa.encoders.plugins import list_plugin_encoders
 
     brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
     rows = [facts(card) for card in CATALOGUE.values()]
@@ -41,7 +41,7 @@ def encoders(json: options.AsJson = False) -> None:
 
 
 def facts(card: Card) -> dict[str, Any]:
-    from tfa.encoders.weight_names import expected_shapes
+    from tfa.encoders.packaged_weights import expected_shapes
 
     return {
         "name": card.name,
@@ -95,7 +95,7 @@ def get(
         say(f"weights of {name}: {mobile_sam.get_mobile_sam(wants_progress(quiet))}")
         return
 
-    from tfa.encoders.encoder_name import parse_encoder
+    from tfa.encoders.catalogue import parse_encoder
 
     card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same
 

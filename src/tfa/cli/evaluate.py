@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import console, delivered, format_count, note, open_table, say, show_notes
+from tfa.core.config import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.evaluation.judgement import Judgement, Run

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import note, print_json, say
+from tfa.core.config import EncoderOptions
 
 
 @options.with_encoder
@@ -38,7 +38,7 @@ def explain_command(
 
     The map must hold compact tokens: [bold]tfa build --rerank[/bold].
     """
-    from tfa.explain.matches import explain_match as explained
+    from tfa.explain.why import explain_match as explained
 
     options.check_folder(map, "explain")
     place_map, _ = options.open_map(map, encoding, quiet=quiet, json=json)
@@ -52,7 +52,7 @@ def explain_command(
 
 
 def _show(explanation: Any) -> None:
-    from tfa.explain.matches import describe_view
+    from tfa.explain.why import describe_view
 
     hit = explanation.hit
     say(explanation.query, style="bold")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import format_count, say, show_notes
 from tfa.cli.show_answers import end_with_errors
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -80,14 +80,17 @@ def pairs(
         raise BadSpec("--format alicevision and --views cameraInit.sfm go together: its pairs are of views")
 
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import (
+    from tfa.exports.hloc import (
         find_common_folder,
         list_photo_pairs,
         name_pairs,
+        read_views,
         roots_without_collisions,
+        write_kapture_pairs,
+        write_match_list,
         write_pairs,
+        write_view_pairs,
     )
-    from tfa.exports.pair_files import read_views, write_kapture_pairs, write_match_list, write_view_pairs
 
     numbers = {} if views is None else read_views(views)
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
@@ -203,7 +206,7 @@ def _export_hloc(
     """Descriptors of the map's images, or of queries for them."""
     from tfa import exports
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import find_common_folder, roots_without_collisions
+    from tfa.exports.hloc import find_common_folder, roots_without_collisions
 
     compiled = exports.compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias

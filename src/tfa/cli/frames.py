@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.shell import format_command
 from tfa.cli import options, recordings
 from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
+from tfa.core.text import format_command
 
 
 def frames(
@@ -33,7 +33,7 @@ def frames(
     Compressed images are written as they were recorded, byte for byte; raw ones as PNG, those of videos as JPEG. Needs
     pip install 'tfa-vpr\\[bags]', for videos 'tfa-vpr\\[video]'.
     """
-    from tfa.photos.recordings.extract_frames import extract_frames
+    from tfa.photos.recordings.frames import extract_frames
 
     options.check_writable(out)
     chosen = recordings.FrameOptions(topic, position_topic, every)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tfa.base.sentences import WITHIN_NOISE
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration, show_evidence, show_map
+from tfa.core.text import WITHIN_NOISE
 
 
 def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:

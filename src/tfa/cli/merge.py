@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.build import check_out
 from tfa.cli.console import format_count, print_json, say, show_notes
+from tfa.core.config import EncoderOptions
 from tfa.search.store import MapLocation
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli.console import wants_progress
 from tfa.cli.settings import variable
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation, Region, Where
 
@@ -190,8 +190,7 @@ def read_position_sources(
 ) -> PositionSources:
     """Where positions come from; what cannot be read is refused before the work, not after an hour of it."""
     from tfa.photos.find_positions import GPX_GAP, PositionSources
-    from tfa.photos.gpx import read_gpx
-    from tfa.photos.positions import read_positions_csv
+    from tfa.photos.positions import read_gpx, read_positions_csv
 
     if gpx is None and (gpx_offset is not None or gpx_gap is not None):
         raise typer.BadParameter("--gpx-offset and --gpx-gap are about a track; give it with --gpx TRACK.gpx")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, MinConfidence
-from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
 from tfa.cli.show_answers import end_with_errors, entry, show_answers, write_montage
+from tfa.core.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, MinConfidence
+from tfa.core.text import CONFIDENCE_RULE, SURE_RULE
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import AnswerList
@@ -194,7 +194,7 @@ def parse_candidates(text: str | None) -> Candidates | None:
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filtered: bool) -> None:
     """Refuse options that do not go together."""
-    from tfa.photos.recordings.kinds import is_recording
+    from tfa.photos.recordings.recording import is_recording
 
     if sequence is not None and not sequence.is_dir() and not is_recording(sequence):
         raise typer.BadParameter(

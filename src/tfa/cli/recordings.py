@@ -15,7 +15,7 @@ from tfa.search.store import is_url
 
 if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
-    from tfa.photos.recordings.extract_frames import ExtractedFrames, FrameSpec
+    from tfa.photos.recordings.frames import ExtractedFrames, FrameSpec
 
 TopicOption = Annotated[
     str | None,
@@ -57,8 +57,7 @@ class FrameOptions:
         return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
     def spec(self, gpx: PositionSources | None = None) -> FrameSpec:
-        from tfa.photos.recordings.extract_frames import FrameSpec
-        from tfa.photos.recordings.keyframes import DEFAULT_INTERVAL
+        from tfa.photos.recordings.frames import DEFAULT_INTERVAL, FrameSpec
 
         every = DEFAULT_INTERVAL if self.every is None else self.every
         return FrameSpec(topic=self.topic, position_topic=self.position_topic, every=every, gpx=gpx)
@@ -66,7 +65,7 @@ class FrameOptions:
 
 def are_recordings(paths: Sequence[str | Path], options: FrameOptions) -> bool:
     """Are these recordings? Photos among them are refused, and so are options that only recordings have."""
-    from tfa.photos.recordings.kinds import is_recording
+    from tfa.photos.recordings.recording import is_recording
 
     kinds = [not is_url(one) and is_recording(Path(one)) for one in paths]
     if not any(kinds):
@@ -86,7 +85,7 @@ def frames_for_map(
     recordings: Sequence[Path], out: Path, options: FrameOptions, sources: PositionSources, **how: Any
 ) -> tuple[ExtractedFrames, PositionSources]:
     """The frames of a map that is written to `out`, kept beside it, and where they were taken."""
-    from tfa.photos.recordings.extract_frames import extract_frames
+    from tfa.photos.recordings.frames import extract_frames
 
     if sources.csv is not None:
         raise BadSpec(
@@ -119,10 +118,9 @@ def frames_to_ask(
     recordings: Sequence[Path], options: FrameOptions, context: typer.Context, *, progress: bool
 ) -> Queries:
     """The frames of recordings, in a folder that is there until the command ends, or that was named."""
-    from tfa.photos.recordings.extract_frames import extract_frames
-    from tfa.photos.recordings.keyframes import KeyframeInterval as Parsed
-    from tfa.photos.recordings.kinds import NO_TOPIC
-    from tfa.photos.recordings.write_frames import format_frame_name, parse_frame_time
+    from tfa.photos.recordings.frames import KeyframeInterval as Parsed
+    from tfa.photos.recordings.frames import extract_frames, format_frame_name, parse_frame_time
+    from tfa.photos.recordings.recording import NO_TOPIC
 
     queries, spec = Queries(), options.spec()
     if spec.position_topic is None and Parsed.parse(spec.every).unit != "metres":

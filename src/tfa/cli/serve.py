@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import format_count, note, say, wants_progress
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.store import MapLocation
 

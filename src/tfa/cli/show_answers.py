@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.base.config import ONLY_SURE, MinConfidence
-from tfa.base.sentences import LATER_HITS, describe_order
 from tfa.cli.console import console, format_count, note, open_table, say, show_error
+from tfa.core.config import ONLY_SURE, MinConfidence
+from tfa.core.text import LATER_HITS, describe_order
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import AnswerList

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.shell import format_command
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, wants_progress
+from tfa.core.text import format_command
 
 
 def tiles(

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.base.config import Candidates, MinConfidence
-from tfa.base.progress import Progress, as_progress
 from tfa.client.connection import ServiceConnection, ServiceError
 from tfa.client.followed_camera import FollowedCamera
 from tfa.client.forms import batches, fields_of, least_fields, parse_answer, parse_hits, skipped_of, where_fields
+from tfa.core.config import Candidates, MinConfidence
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
-from tfa.photos.as_files import PhotosLike, expand_photos, read_photo_file
-from tfa.photos.photo_source import Photo, name_photo
+from tfa.photos.images import Photo, PhotosLike, expand_photos, name_photo, read_photo_file
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, ImageRecord

@@ -14,7 +14,7 @@ import httpx2
 
 from tfa.client.forms import fields_of
 from tfa.errors import BadSpec, TfaError
-from tfa.photos.as_files import PhotoFile
+from tfa.photos.images import PhotoFile
 
 RETRIES = 3  # of a request that the service is too busy for, or that came too early
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says

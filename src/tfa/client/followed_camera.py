@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 from tfa.client.forms import parse_answer
 from tfa.errors import BadImage
-from tfa.photos.as_files import read_photo_file
-from tfa.photos.photo_source import Photo, name_photo
+from tfa.photos.images import Photo, name_photo, read_photo_file
 
 if TYPE_CHECKING:
     from tfa.client.client import Client

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tfa.base.config import ONLY_SURE, MinConfidence
+from tfa.core.config import ONLY_SURE, MinConfidence
 from tfa.errors import TfaError
-from tfa.photos.as_files import PhotoFile, read_photo_file
-from tfa.photos.photo_source import Photo
+from tfa.photos.images import Photo, PhotoFile, read_photo_file
 
 if TYPE_CHECKING:
     from tfa.maps.records import FrameAnswer, Hits

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa.demo.town import Town
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
-from tfa.explain.matches import explain_match
+from tfa.explain.why import explain_match
 from tfa.maps import Answer, PlaceMap
 
 PLAN = 384  # side of the plan, as high as the photos beside it

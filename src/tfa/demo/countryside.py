@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa.demo.props import Tree, tree_quads
 from tfa.demo.render import Camera, Quad, Scene, Texture, draw_scene
 from tfa.demo.textures import Colour, asphalt, grass, plain

@@ -9,7 +9,7 @@ from tfa.demo.answer_picture import draw_answer
 from tfa.demo.report import MatchPicture
 from tfa.demo.town import Town
 from tfa.explain.draw_matches import draw_matches, format_caption
-from tfa.explain.matches import describe_view, explain_match
+from tfa.explain.why import describe_view, explain_match
 from tfa.maps import Answer, PlaceMap
 
 _ANSWER = "answer.png"  # the right one with its place on the plan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import write_text
+from tfa.core.files import write_text
 from tfa.report.html import Decision, ReportTable, TableRow, render_template
 
 _TEMPLATE = Path(__file__).parent / "templates" / "demo.html"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import MapSpec
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Calibratable, Fitted, Photos, Shared
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.rank import mean_recall
+from tfa.core.config import MapSpec
+from tfa.core.progress import Progress, as_progress
 from tfa.demo.match_pictures import draw_match_pictures
 from tfa.demo.report import write_demo_report
 from tfa.demo.town import Town, render_town

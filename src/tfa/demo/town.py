@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.files import write_atomically, write_json, write_text
-from tfa.base.progress import Progress, as_progress, track_progress
+from tfa.core.files import write_atomically, write_json, write_text
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.demo.ground import ground_quads
 from tfa.demo.houses import House, house_quads, plan_houses
 from tfa.demo.props import Tree, furniture_quads, parked_cars, plan_trees, tree_quads

@@ -1,21 +1,104 @@
-"""Frozen vision models: pixels → patch tokens and one global token.
+"""Frozen vision models: pixels to patch tokens and one global token.
 
 In: RGB images. Out: float16 tokens and a fingerprint of what made them. May see: released weights, never the map.
-Importing this package loads neither torch nor transformers; `load_encoder` does, but for integers that it made before.
+Importing this package loads neither torch nor transformers; `load_encoder` does, except for int8 graphs made
+before. Other distributions provide encoders under the entry point `tfa.encoders`: a function `load(name, *,
+weights, device, threads) -> Encoder` whose encoder has an `id` beginning with the entry's name.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tfa.base.progress import Progress
-from tfa.base.threads import count_cores
-from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_encoder_card
-from tfa.encoders.encoder_name import EncoderId, parse_encoder
-from tfa.encoders.fingerprint import fast_fingerprint, fingerprint_encoder, names_by_fingerprint
-from tfa.encoders.plugins import load_plugin_encoder
-from tfa.encoders.protocol import Encoder
-from tfa.errors import BadSpec
+import numpy as np
+
+from tfa.core.arrays import count_cores
+from tfa.core.plugins import load_plugin, plugin_names, plugin_source
+from tfa.core.progress import Progress
+from tfa.encoders.catalogue import (
+    CATALOGUE,
+    DEFAULT_ENCODER,
+    Card,
+    EncoderId,
+    fast_fingerprint,
+    find_encoder_card,
+    fingerprint_encoder,
+    names_by_fingerprint,
+    parse_encoder,
+)
+from tfa.errors import BadPlugin, BadSpec
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+# --- protocol -------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A frozen function from images to tokens.
+
+    An encoder may also have `prepare(image) -> image`, which shrinks a picture to what `encode` will read
+    without changing its answer; the token cache then calls it from several threads while the encoder is busy
+    with other images. If that is `tfa.photos.images.resize`, `reads` may say how: width, height and kind of resampling;
+    the service then shrinks photos where it decodes them, in another process.
+    """
+
+    id: str  # canonical name, such as dinov2-b14@322
+    fingerprint: str  # sha256 over all that shapes the tokens, arithmetic too: the key of tokens, never mixed
+    model: str  # the fingerprint of the model in its usual arithmetic: what a map remembers and compares
+    channels: int  # d
+    global_channels: int | None  # d_g, None for an encoder without a global token
+    grid: tuple[int, int]  # rows, columns of patches
+    notes: tuple[str, ...]  # what the user should know, such as a size that was changed
+    device: str
+
+    def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
+        """float16 patches `b n d` in row-major order, and float16 global tokens `b d_g` or None."""
+        ...
+
+
+# --- plugins --------------------------------------------------------------------------------------
+
+_PLUGIN_GROUP = "tfa.encoders"
+
+
+def list_plugin_encoders() -> dict[str, str]:
+    """Name → the distribution that brings it. Nothing is imported."""
+    return {name: plugin_source(_PLUGIN_GROUP, name) for name in plugin_names(_PLUGIN_GROUP, CATALOGUE)}
+
+
+def load_plugin_encoder(
+    name: str, *, weights: str | Path | None, device: str, threads: int | None, fast: bool
+) -> Encoder | None:
+    """The encoder of a name in full; None where it is not of another distribution."""
+    entry = _parse_entry(name)
+    load = None if entry in CATALOGUE else load_plugin(_PLUGIN_GROUP, entry, CATALOGUE)
+    if load is None:
+        return None
+    source = plugin_source(_PLUGIN_GROUP, entry)
+    if fast:
+        raise BadSpec(f"encoder {name!r} of {source} has no 8-bit form; leave --fast out")
+    if not callable(load):
+        raise BadPlugin(f"the encoder {entry!r} of {source} must be a function load(name, …) -> Encoder, is {load!r}")
+    encoder = load(name, weights=None if weights is None else Path(weights), device=device, threads=threads)
+    if not isinstance(encoder, Encoder) or _parse_entry(encoder.id) != entry:
+        raise BadPlugin(
+            f"the encoder {entry!r} of {source} must have id, fingerprint, model, channels, global_channels, grid, "
+            f"notes, device and encode, its id beginning with {entry!r}; it is {encoder!r}"
+        )
+    return encoder
+
+
+def _parse_entry(name: str) -> str:
+    return re.split("[@/]", name, maxsplit=1)[0]
+
+
+# --- encoders -------------------------------------------------------------------------------------
 
 __all__ = [
     "CATALOGUE",
@@ -75,8 +158,7 @@ def _fast_encoder(
     identity: EncoderId, weights: str | Path | None, threads: int, progress: bool | Progress | None, model: str | None
 ) -> Encoder:
     """From a graph in the cache, without torch, where the digest of the weights is known without them."""
-    from tfa.encoders.int8.encoder import FastEncoder, import_onnxruntime
-    from tfa.encoders.int8.graph_file import read_graph, write_graph
+    from tfa.encoders.int8 import FastEncoder, import_onnxruntime, read_graph, write_graph
 
     import_onnxruntime()  # before weights are fetched
     package = identity.card.package if weights is None else None
@@ -86,7 +168,7 @@ def _fast_encoder(
         if graph is not None:
             return FastEncoder(named, package.weights, graph, threads)
 
-    from tfa.encoders.int8.graph import int8_graph
+    from tfa.encoders.int8 import int8_graph
     from tfa.encoders.vit import load_vit
     from tfa.encoders.weights import resolve_weights
 

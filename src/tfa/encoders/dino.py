@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from tfa.encoders.encoder_name import EncoderId
-from tfa.encoders.fingerprint import names_by_fingerprint
+from tfa.encoders.catalogue import EncoderId, names_by_fingerprint
 from tfa.photos.images import resize, to_array
 
 
 class DinoEncoder:
-    """What the encoders of a vision transformer share, whatever runs it; see `tfa.encoders.protocol`."""
+    """What the encoders of a vision transformer share, whatever runs it; see `tfa.encoders`."""
 
     def __init__(self, identity: EncoderId, weights_sha256: str, device: str) -> None:
         self._identity, self._card = identity, identity.card

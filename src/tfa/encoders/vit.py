@@ -1,30 +1,44 @@
-"""Vision transformers of the DINO family, run by transformers with the blocks that are needed and no more.
-
-Positions of DINOv2 without registers are resampled once, when the model is built, by the rule its authors published
-(`positions`); those of the others, and of names that end in `/hf`, by transformers as photos come.
-"""
+"""Vision transformers of the DINO family, run by torch and transformers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from PIL import Image
+from torch import Tensor
+from torch.nn import functional
 
-from tfa.encoders.catalogue import Card
+from tfa.encoders.catalogue import Card, EncoderId
 from tfa.encoders.dino import DinoEncoder
-from tfa.encoders.encoder_name import EncoderId
-from tfa.encoders.positions import resample_positions
-from tfa.encoders.weight_names import block_name
+from tfa.encoders.packaged_weights import block_name
 from tfa.encoders.weights import LoadedWeights
 from tfa.errors import BadSpec, MissingExtra
 
-if TYPE_CHECKING:
-    from torch import Tensor
+# --- positions ------------------------------------------------------------------------------------
+
+SCALE_OFFSET = 0.1
+
+
+def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """`1 1+p² d` → `1 1+rows·columns d` in float32; the row of CLS is never touched."""
+    side = math.isqrt(table.shape[1] - 1)
+    if grid == (side, side):
+        return table
+    square = table[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    rows, columns = ((patches + SCALE_OFFSET) / side for patches in grid)
+    square = functional.interpolate(
+        square, scale_factor=(rows, columns), mode="bicubic", align_corners=False, antialias=False
+    )
+    return torch.cat([table[:, :1].float(), square.flatten(2).transpose(1, 2)], dim=1)
+
+
+# --- vit ------------------------------------------------------------------------------------------
 
 
 class VitEncoder(DinoEncoder):

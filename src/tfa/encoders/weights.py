@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from tfa.base.progress import Progress
+from tfa.core.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
-from tfa.encoders.packaged_weights import check_numbers, get_packaged_weights
-from tfa.encoders.weight_names import check_weights, to_module_names
+from tfa.encoders.packaged_weights import check_numbers, check_weights, get_packaged_weights, to_module_names
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 _NESTS = ("model", "state_dict", "teacher")  # where training scripts put the weights in a checkpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa.errors import BadImage, TfaError
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, elide, font, picture_options
 from tfa.photos.images import as_rgb

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from tfa.base.files import write_atomically
-from tfa.base.printable import make_printable
+from tfa.core.files import write_atomically
+from tfa.core.text import make_printable
 from tfa.errors import BadImage, TfaError
 from tfa.photos.images import as_rgb
 

@@ -4,11 +4,16 @@ In: a map, or answers of one. Out: files in formats of others. May see: the map,
 """
 
 from tfa.exports.answers import ExportContext, write_answers
-from tfa.exports.hloc_features import query_vectors, write_hloc_features
-from tfa.exports.hloc_pairs import rank_pairs, write_pairs
-from tfa.exports.onnx_place import rows_path, write_onnx_place
-from tfa.exports.onnx_query_side import write_onnx_head
-from tfa.exports.pair_files import write_kapture_pairs, write_match_list, write_view_pairs
+from tfa.exports.hloc import (
+    query_vectors,
+    rank_pairs,
+    write_hloc_features,
+    write_kapture_pairs,
+    write_match_list,
+    write_pairs,
+    write_view_pairs,
+)
+from tfa.exports.onnx_head import rows_path, write_onnx_head, write_onnx_place
 from tfa.exports.vectors import CompiledMap, compile_map, write_faiss, write_npz
 
 __all__ = [

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.base.onnx_graph import Graph
+from tfa.encoders.onnx_graph import Graph
 from tfa.errors import BadSpec
 from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import MEAN
-from tfa.method.query_sides import SecondOrderSide
-from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
+from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.search.reduced import find_leading_directions
 
 _ADDED_NUMBERS = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.files import write_atomically
-from tfa.encoders.fingerprint import use_current_name
+from tfa.core.files import write_atomically
+from tfa.encoders.catalogue import use_current_name
 from tfa.errors import MissingExtra, NoImages
 from tfa.maps import PlaceMap
 from tfa.method.scorer import Scorer

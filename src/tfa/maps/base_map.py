@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import ONLY_SURE, Candidates, EncoderOptions, MinConfidence
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import ONLY_SURE, Candidates, EncoderOptions, MinConfidence
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
 from tfa.maps.expected_recall import AnswerList
@@ -17,10 +17,7 @@ from tfa.maps.records import Answer, Fused, Hits, describe_hits
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
 from tfa.maps.verification import QueryParams
-from tfa.photos.as_files import PhotosLike, expand_photos
-from tfa.photos.check import check_photos
-from tfa.photos.images import as_rgb
-from tfa.photos.photo_source import Photo, name_photo
+from tfa.photos.images import Photo, PhotosLike, as_rgb, check_photos, expand_photos, name_photo
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.store import Where

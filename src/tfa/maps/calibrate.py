@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
-from tfa.base.backend import backend_for
-from tfa.base.config import CalibrationSpec, HeadSpec
-from tfa.base.files import hash_file
-from tfa.base.progress import Progress
-from tfa.base.shell import format_command
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import CalibrationSpec, HeadSpec
+from tfa.core.files import hash_file
+from tfa.core.progress import Progress
+from tfa.core.text import format_command
+from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
 from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.lookup import drop_repeated_files, load_tokens
@@ -33,10 +33,9 @@ from tfa.maps.state_changes import find_duplicate_images
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import QueryParams, decide_calibration_admission, resolve_candidates
 from tfa.method.described_queries import DescribedQueries
-from tfa.photos.as_files import photo_paths
-from tfa.photos.images import as_rgb
+from tfa.photos.images import as_rgb, photo_paths
 from tfa.verification.admission import PairEvidence
-from tfa.verification.patch_store import prepare_photo_evidence
+from tfa.verification.patches import prepare_photo_evidence
 
 FindKnownDigests = Callable[[Sequence[str]], Collection[str]]
 _NAME = re.compile(r"[A-Za-z0-9_-]+")

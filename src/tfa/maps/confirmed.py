@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import BadFile, map_tensors, write_tensors
+from tfa.core.files import BadFile, map_tensors, write_tensors
 from tfa.maps.records import ImageRecord
 
 CONFIRMED_FILE = "confirmed.safetensors"

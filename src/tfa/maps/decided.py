@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfa.maps.margins import compute_margins
-from tfa.method.controllers.judged import CARRIER_WORDS
+from tfa.method.judged import CARRIER_WORDS
 
 
 def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:

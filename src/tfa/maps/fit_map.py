@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfa import pipeline
-from tfa.base.config import HeadSpec, MapSpec, RerankSpec
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import HeadSpec, MapSpec, RerankSpec
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import decide_admission
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead
-from tfa.verification.judged_head import fit_compact_tokens
-from tfa.verification.patch_store import CompactTokens, explain_missing_grid
+from tfa.verification.judge import fit_compact_tokens
+from tfa.verification.patches import CompactTokens, explain_missing_grid
 
 
 @dataclass(frozen=True)

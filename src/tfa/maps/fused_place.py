@@ -21,7 +21,7 @@ import numpy as np
 
 from tfa.maps.confidence import VERIFIED_CONSTANTS, softmax
 from tfa.maps.records import Fused, ImageRecord, Place
-from tfa.online.motion import EARTH_RADIUS, estimate_step, project_to_meters
+from tfa.online.sequence_filter import EARTH_RADIUS, estimate_step, project_to_meters
 from tfa.photos.positions import Position
 from tfa.verification.reranking import UNVERIFIED, Reranked
 

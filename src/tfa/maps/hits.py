@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tfa.base.config import Candidates
-from tfa.base.tokens import Tokens
+from tfa.core.config import Candidates
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
 from tfa.maps.database_scores import DatabaseScores
@@ -17,12 +17,12 @@ from tfa.maps.fused_place import REACH, locate_photo
 from tfa.maps.records import Hit, Hits, ImageRecord
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.stored_head import StoredHead
-from tfa.method.evidence.rows import z_scores
+from tfa.method.evidence import z_scores
 from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, check_k
 from tfa.search.reduced import ReducedSearch
 from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence
-from tfa.verification.patch_store import CompactTokens, PhotoPairs
+from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranked, count_candidates, reorder
 
 _PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given

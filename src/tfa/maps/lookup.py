@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfa.base.files import hash_file
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
+from tfa.core.files import hash_file
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import ImageRecord

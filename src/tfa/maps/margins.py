@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfa.method.controllers.decisions import MIXTURE
-from tfa.method.controllers.judged import DATABASE_MARGIN, TARGET_MARGIN
+from tfa.method.decisions import MIXTURE
+from tfa.method.judged import DATABASE_MARGIN, TARGET_MARGIN
 from tfa.method.residuals import HARD
 
 _INTERVAL = 2 * 1.96  # standard errors from end to end of an interval of 95 %

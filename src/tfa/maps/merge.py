@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import HeadSpec, MapSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import HeadSpec, MapSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.calibrate import note_dropped
 from tfa.maps.confirmed import Confirmed

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
-from tfa.base.open_folder import OpenFolder
-from tfa.base.progress import Progress, as_progress
+from tfa.core.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
+from tfa.core.files import OpenFolder
+from tfa.core.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadMap, NoImages
 from tfa.maps.calibrate import calibrate_map, note_dropped
@@ -22,10 +22,8 @@ from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import append_images, describe_encoder, make_records, make_state
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import compute_unseen_share, describe_map
-from tfa.photos.as_files import PhotosLike
-from tfa.photos.check import check_photos
 from tfa.photos.find_positions import PositionsLike, find_positions
-from tfa.photos.images import find_images, split_nameable
+from tfa.photos.images import PhotosLike, check_photos, find_images, split_nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode

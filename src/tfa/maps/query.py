@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.config import Candidates
-from tfa.base.tokens import Tokens
+from tfa.core.config import Candidates
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.maps.base_map import BaseMap
 from tfa.maps.fused_place import measure_reach
@@ -19,8 +19,7 @@ from tfa.maps.state_changes import tie_duplicates
 from tfa.maps.summary import summarize_map
 from tfa.maps.tracker import Tracker, choose_map_motion
 from tfa.maps.verification import QueryParams, resolve_candidates
-from tfa.online.motion import Motion
-from tfa.online.sequence_filter import SequenceSpec
+from tfa.online.sequence_filter import Motion, SequenceSpec
 from tfa.search.reduced import ReducedSearch
 
 

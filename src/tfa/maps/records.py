@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from tfa.base.config import ONLY_SURE, MinConfidence
+from tfa.core.config import ONLY_SURE, MinConfidence
 from tfa.photos.positions import Position
 
 NO_HITS = "nothing was found"
@@ -52,7 +52,7 @@ class Hit:
     confidence: float  # see `tfa.maps.confidence`
     position: Position | None = None
     inliers: int | None = None  # patches that match in one arrangement; None if it was not verified
-    sure: bool = False  # can it be relied on? see `tfa.base.sentences.SURE`
+    sure: bool = False  # can it be relied on? see `tfa.core.text.SURE`
 
     def to_dict(self) -> dict[str, Any]:
         position = None if self.position is None else self.position.to_dict()

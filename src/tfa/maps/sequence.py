@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfa.base.config import MinConfidence
-from tfa.base.progress import Progress, as_progress
+from tfa.core.config import MinConfidence
+from tfa.core.progress import Progress, as_progress
 from tfa.maps.base_map import check_min_confidence
 from tfa.maps.expected_recall import AnswerList
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import FrameAnswer
-from tfa.photos.as_files import PhotosLike, expand_photos
+from tfa.photos.images import PhotosLike, expand_photos
 
 
 def query_sequence(

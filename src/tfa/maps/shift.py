@@ -17,12 +17,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.shell import format_command
+from tfa.core.arrays import l2_normalize
+from tfa.core.text import format_command
 from tfa.maps.state import NamedHead
 from tfa.method.carriers import MEAN
-from tfa.method.query_sides import SecondOrderSide
-from tfa.method.scorer import GLOBAL, Scorer
+from tfa.method.scorer import GLOBAL, Scorer, SecondOrderSide
 from tfa.search.exact import QueryVectors
 from tfa.verification.reranking import UNVERIFIED, Reranked
 

@@ -15,8 +15,7 @@ import numpy as np
 from tfa.maps.stored_rows import Tensors
 from tfa.maps.stored_space import StoredSpace, StoredSpaces
 from tfa.method.carriers import Gamma
-from tfa.method.score_calibration import compute_row_bias
-from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.method.scorer import Scorer, ScoreTerm, compute_row_bias
 from tfa.method.second_order_space import normalize_rows
 from tfa.search.gallery import Gallery, Rows, ScaledRows
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import MapSpec
-from tfa.base.files import hash_json
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec
+from tfa.core.files import hash_json
+from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration
 from tfa.maps.records import ImageRecord
 from tfa.maps.stored_head import AnyHead, StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CompactTokens
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
 

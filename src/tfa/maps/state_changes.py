@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import MapSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import MapSpec
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.maps.fit_map import FittedMap
 from tfa.maps.folder.photo_paths import find_common_folder
@@ -18,7 +18,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.decisions import JudgedDecisions
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.positions import Position

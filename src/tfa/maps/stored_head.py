@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.maps.space_terms import append_newest_rows, collect_row_scales, read_space_terms, rebuild_rows
 from tfa.maps.stored_reduction import (
     collect_reduced_tensors,
@@ -25,9 +25,15 @@ from tfa.maps.stored_rows import INTEGERS, Tensors, convert_rows, read_rows, wri
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
 from tfa.method.head import Head, ReplicaName
-from tfa.method.query_sides import ResidualSide, SecondOrderSide, as_residual_side
-from tfa.method.score_calibration import compute_row_bias
-from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
+from tfa.method.scorer import (
+    GLOBAL,
+    ResidualSide,
+    Scorer,
+    ScoreTerm,
+    SecondOrderSide,
+    as_residual_side,
+    compute_row_bias,
+)
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill, l2_normalize
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.maps.stored_rows import Tensors, convert_rows, read_rows, write_rows
 from tfa.method.branch import row_blocks
-from tfa.method.controllers.decisions import SpectralStrengths
-from tfa.method.evidence.support import Mask
+from tfa.method.decisions import SpectralStrengths
+from tfa.method.evidence import Mask
 from tfa.method.head import ENSEMBLE, ReplicaName
-from tfa.method.query_sides import SecondOrderSide
+from tfa.method.scorer import SecondOrderSide
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.second_order_space import SecondOrderSpace
 from tfa.search.gallery import BaseRows, Gallery, ScaledRows

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.encoders.fingerprint import use_current_name
+from tfa.encoders.catalogue import use_current_name
 from tfa.maps.decided import is_judged, list_decisions, name_representation
 from tfa.maps.folder.header import choose_format_version
 from tfa.maps.records import ImageRecord

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfa.base.files import BadFile
-from tfa.base.tokens import Tokens
+from tfa.core.files import BadFile
+from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE, compute_confidence
 from tfa.maps.database_scores import DatabaseScores
 from tfa.maps.fused_place import CAMERA_LOST, locate_frame, locate_photo
@@ -26,12 +26,10 @@ from tfa.maps.space_terms import make_partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.method.scorer import Scorer
-from tfa.online.adaptation import Adaptation
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, digest_head
+from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
-from tfa.online.motion import Motion, choose_motion, project_to_meters
-from tfa.online.sequence_filter import SequenceSpec
-from tfa.photos.photo_source import Photo
+from tfa.online.sequence_filter import Motion, SequenceSpec, choose_motion, project_to_meters
+from tfa.photos.images import Photo
 from tfa.search.exact import check_k
 
 if TYPE_CHECKING:

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.config import Candidates, RerankSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import backend_for
+from tfa.core.config import Candidates, RerankSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import AnyHead
 from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence, judge_admission_on_database, judge_admission_on_target
-from tfa.verification.patch_source import SourcedTokens
-from tfa.verification.patch_store import CompactTokens, PhotoPairs, explain_missing_grid
+from tfa.verification.patches import CompactTokens, PhotoPairs, SourcedTokens, explain_missing_grid
 from tfa.verification.reranking import Reranked, count_candidates, rerank
 
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import Backend
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
-from tfa.method.described_tokens import Described, DescribedTokens
-from tfa.method.residuals import describe_residuals
+from tfa.core.arrays import Backend, Spill
+from tfa.core.tokens import Tokens
+from tfa.method.residuals import Described, DescribedTokens, describe_residuals
 from tfa.method.second_order import describe_second_order
 
 

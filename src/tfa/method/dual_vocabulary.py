@@ -15,20 +15,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.base.backend import Backend, backend_for, l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Backend, Spill, backend_for, l2_normalize
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
-from tfa.method.controllers.decisions import JsonDataclass
+from tfa.method.decisions import JsonDataclass
 from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, replica_scorer
 from tfa.method.pseudo_queries import pseudo_facts, score_pseudo_queries, take_median_spread
 from tfa.method.residuals import SOFT, describe_residuals
-from tfa.method.score_calibration import calibrate_scorer
-from tfa.method.scorer import Scorer, join_scorers
+from tfa.method.scorer import Scorer, calibrate_scorer, join_scorers
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
 
 _SOURCE, _MAP = "source", "map"

@@ -8,15 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from tfa.base.backend import Backend, l2_normalize
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill, release
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Backend, Spill, l2_normalize, release
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.branch import Branches, DatabaseBranch, DatabaseSplit, ScoreBlock
 from tfa.method.carriers import KernelTerm
-from tfa.method.controllers.decisions import AnyDecisions, AnyEvidence, JudgedDecisions
-from tfa.method.evidence.support import Mask
+from tfa.method.decisions import AnyDecisions, AnyEvidence, JudgedDecisions
+from tfa.method.evidence import Mask
 from tfa.method.pseudo_queries import (
     every_cosine,
     every_score,
@@ -26,9 +25,16 @@ from tfa.method.pseudo_queries import (
     score_pseudo_queries,
     take_median_spread,
 )
-from tfa.method.query_sides import ResidualSide
-from tfa.method.score_calibration import calibrate_scorer
-from tfa.method.scorer import GLOBAL, Compiled, Scorer, ScoreTerm, check_token_channels, join_scorers
+from tfa.method.scorer import (
+    GLOBAL,
+    Compiled,
+    ResidualSide,
+    Scorer,
+    ScoreTerm,
+    calibrate_scorer,
+    check_token_channels,
+    join_scorers,
+)
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
 from tfa.search.gallery import Gallery, find_duplicates, top_k
 

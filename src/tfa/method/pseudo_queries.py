@@ -9,12 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfa.base.backend import Array, Backend, l2_normalize, to_numpy
-from tfa.base.spill import Spill, release
+from tfa.core.arrays import Array, Backend, Spill, l2_normalize, release, to_numpy
 from tfa.method.branch import DatabaseBranch, DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import KernelTerm, weighted_sum
-from tfa.method.evidence.rows import RowFacts, row_facts, row_tops
-from tfa.method.evidence.support import Mask
+from tfa.method.evidence import Mask, RowFacts, row_facts, row_tops
 
 
 def score_pseudo_queries(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:

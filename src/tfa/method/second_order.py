@@ -14,11 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from tfa.base.progress import Progress, SilentProgress
-from tfa.base.spill import Spill, release
-from tfa.base.threads import count_cores, map_in_threads
-from tfa.base.tokens import Tokens
-from tfa.method.described_tokens import DescribedTokens
+from tfa.core.arrays import Spill, count_cores, map_in_threads, release
+from tfa.core.progress import Progress, SilentProgress
+from tfa.core.tokens import Tokens
+from tfa.method.residuals import DescribedTokens
 from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, unit_patches
 
 SECOND_ORDER = "second_order"

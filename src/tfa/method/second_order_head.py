@@ -7,19 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.base.backend import Backend
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, SilentProgress, track_progress
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Backend, Spill
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, SilentProgress, track_progress
+from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
 from tfa.method.carriers import TEMPERED, KernelTerm
-from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
-from tfa.method.evidence.support import Mask
+from tfa.method.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
+from tfa.method.evidence import Mask
 from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, shifted
 from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
-from tfa.method.score_calibration import calibrate_scorer
-from tfa.method.scorer import Scorer, check_token_channels, join_scorers
+from tfa.method.scorer import Scorer, calibrate_scorer, check_token_channels, join_scorers
 from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace, fit_space
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary

@@ -15,16 +15,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tfa.base.backend import Backend, to_numpy
-from tfa.base.spill import Spill, release
+from tfa.core.arrays import Backend, Spill, release, to_numpy
 from tfa.method.branch import DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import MEAN, Gamma, KernelTerm, weighted_sum
-from tfa.method.evidence.support import Mask, correlate
-from tfa.method.gram import cross_products, gram_matrix
-from tfa.method.principal_axes import PrincipalAxes, add_moments, fit_principal_axes, rounding
-from tfa.method.query_sides import SecondOrderSide, shape_coordinates
-from tfa.method.scorer import Scorer, ScoreTerm
-from tfa.method.spectrum import Geometry, fit_geometry
+from tfa.method.evidence import Mask, correlate
+from tfa.method.scorer import Scorer, ScoreTerm, SecondOrderSide, shape_coordinates
+from tfa.method.spectrum import (
+    Geometry,
+    PrincipalAxes,
+    add_moments,
+    cross_products,
+    fit_geometry,
+    fit_principal_axes,
+    gram_matrix,
+    rounding,
+)
 from tfa.search.gallery import BaseRows, Gallery, Rows, ScaledRows, find_duplicates
 from tfa.search.reduced import Moments
 

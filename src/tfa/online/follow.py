@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.config import AUTO, Candidates
+from tfa.core.config import AUTO, Candidates
 from tfa.method.scorer import Scorer
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto
-from tfa.online.motion import Motion
-from tfa.online.sequence_filter import Belief, SequenceFilter, SequenceSpec
+from tfa.online.adaptation import AdaptedScorer, DescribedPhoto
+from tfa.online.sequence_filter import Belief, Motion, SequenceFilter, SequenceSpec
 from tfa.verification.reranking import Compared, Comparison, Reranked, count_candidates, rerank
 
 # Of a frame, where they are "auto": a filter also weighs images that are no likely winner of their frame alone, for

@@ -16,11 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import cache_folder, read_tensor_header
-from tfa.encoders.fingerprint import use_current_name
+from tfa.core.files import cache_folder, read_tensor_header
+from tfa.encoders.catalogue import use_current_name
 from tfa.errors import BadSpec, TfaError
-from tfa.photos.cache_room import DAY, Pruned, list_shards, make_room
-from tfa.photos.token_cache import TokenCache
+from tfa.photos.token_cache import DAY, Pruned, TokenCache, list_shards, make_room
 
 # Of each kind its folder, and the names of files below it.
 _BENCHMARK = {

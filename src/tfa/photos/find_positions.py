@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.errors import BadPositions
-from tfa.photos.gpx import read_gpx
 from tfa.photos.metadata import read_embedded_position, read_photo_time
-from tfa.photos.positions import Position, format_count, match_positions, position_from_name
-from tfa.photos.utm import to_degrees, utm_code
+from tfa.photos.positions import (
+    Position,
+    format_count,
+    match_positions,
+    position_from_name,
+    read_gpx,
+    to_degrees,
+    utm_code,
+)
 
 GPX_GAP = 60.0  # seconds
 

@@ -1,20 +1,209 @@
-"""From paths to pixels: which files are images, their picture upright in RGB, the array an encoder reads."""
+"""Photos of any kind as RGB pixels: paths, bytes, PIL images and arrays.
+
+Finds photos in folders, decodes them upright, refuses broken or hostile files, and writes photos from memory to
+files.
+"""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import reprlib
+import tempfile
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from tfa.errors import BadImage, BadSpec, NoImages
-from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
-from tfa.photos.photo_source import A_FILE, EMPTY_FILE, Photo, Source, check_kind, shorten_photo_name
-from tfa.photos.recordings.kinds import BAGS, VIDEOS
+from tfa.core.arrays import count_cores
+from tfa.core.files import hash_file
+from tfa.core.progress import Progress, track_progress
+from tfa.errors import BadImage, BadSpec, NoImages, from_os_error
+from tfa.photos.recordings.recording import BAGS, VIDEOS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+# --- untrusted ------------------------------------------------------------------------------------
+
+# What cameras, phones and screens write. Pillow reads many more, whose decoders fewer people have attacked.
+EXTENSIONS = {
+    "JPEG": ".jpg",
+    "MPO": ".jpg",
+    "PNG": ".png",
+    "WEBP": ".webp",
+    "TIFF": ".tif",
+    "BMP": ".bmp",
+    "GIF": ".gif",
+}
+_ALLOWED_FORMATS = "JPEG, PNG, WebP, TIFF, BMP or GIF"
+
+
+class UnknownFormat(BadImage):
+    """A file that is no photo, or of a format that is not taken from strangers."""
+
+
+class TooManyPixels(BadImage):
+    """A photo that would take more memory than one may."""
+
+
+def decode_untrusted(content: bytes, name: str, most_pixels: int) -> tuple[Image.Image, str]:
+    """The photo upright and in RGB, and Pillow's name of its format; pixels are counted before they are decoded."""
+    kind = _format(content, name, most_pixels)
+    try:
+        return as_rgb(content, name), kind
+    except BadImage as error:
+        raise BadImage(f"{error}; it may be truncated, send the whole file", name) from None
+
+
+def _format(content: bytes, name: str, most_pixels: int) -> str:
+    """From the header alone."""
+    image_extensions()  # Pillow knows its formats by name only once all of them are registered
+    formats = [kind for kind in EXTENSIONS if kind in Image.OPEN]  # the reader of JPEG recognises MPO
+    try:
+        with Image.open(io.BytesIO(content), formats=formats) as image:
+            (width, height), kind = image.size, str(image.format)
+    except UnidentifiedImageError:
+        raise UnknownFormat(
+            f"{name} is no whole photo of a kind this service reads; send {_ALLOWED_FORMATS}", name
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_many(name, "far", most_pixels) from None
+    except MemoryError:
+        raise
+    except Exception:  # decoders of damaged headers raise whatever they stumble on
+        raise BadImage(f"{name} is damaged: its header cannot be read; send the whole file", name) from None
+    if width * height > most_pixels:
+        raise _too_many(name, f"{width} × {height},", most_pixels)
+    return kind
+
+
+def _too_many(name: str, size: str, most_pixels: int) -> TooManyPixels:
+    allowed = f"more than the {most_pixels:,} allowed"
+    return TooManyPixels(f"{name} has too many pixels: {size} {allowed}; send a smaller copy", name)
+
+
+# --- photo source ---------------------------------------------------------------------------------
+
+Source = str | os.PathLike[str]
+Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # an array is H×W×3 in RGB
+
+ALLOWED_PHOTOS = "a path, the bytes of an image file, a PIL image, or a uint8 array of height × width × 3 in RGB"
+A_FILE = "give the path of an image file"
+EMPTY_FILE = "it is not an image: it has no bytes; give the whole file"
+_LONGEST_NAME = 200  # letters of a name that an error quotes
+
+
+def name_photo(photo: Photo) -> str:
+    """What an answer or an error calls a photo."""
+    if isinstance(photo, bytes):
+        return "bytes"
+    if isinstance(photo, Image.Image):
+        return str(getattr(photo, "filename", "")) or "PIL image"
+    if isinstance(photo, np.ndarray):
+        return "array"
+    return os.fspath(photo)
+
+
+def shorten_photo_name(photo: Photo) -> str:
+    """The same for an error: what was no path at all, such as a picture in base64, may be very long."""
+    name = name_photo(photo)
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}… ({len(name):,} letters)"
+
+
+def check_kind(photo: object) -> None:
+    """Refuse what is no photo, before it is looked into."""
+    if isinstance(photo, np.ndarray):
+        check_array(photo)
+    elif not isinstance(photo, (str, os.PathLike, bytes, Image.Image)):
+        kind = type(photo).__name__
+        raise BadSpec(f"a photo must be {ALLOWED_PHOTOS}, got {kind} {reprlib.repr(photo)}; {_suggest_instead(photo)}")
+
+
+def check_array(array: NDArray[Any]) -> None:
+    """Refuse pixels that would have to be guessed at, and say how they become a photo."""
+    shape = " × ".join(map(str, array.shape)) or "no axes"
+    advice = None
+    if array.ndim == 2:
+        advice = "grey becomes RGB by numpy.repeat(array[..., None], 3, axis=2)"
+    elif array.ndim == 4:
+        advice = "give the photos of a batch one by one, or all of them to query_many"
+    elif array.ndim != 3:
+        advice = "a photo has three axes"
+    elif array.shape[0] == 3 != array.shape[2]:
+        advice = "colours come last: array.transpose(1, 2, 0)"
+    elif array.shape[2] == 4:
+        advice = "leave out alpha: array[..., :3]"
+    elif array.shape[2] == 1:
+        advice = "grey becomes RGB by numpy.repeat(array, 3, axis=2)"
+    elif array.shape[2] != 3:
+        advice = "three colours come last"
+    elif not array.size:
+        advice = "it has no pixels"
+    elif array.dtype != np.uint8:
+        floats = np.issubdtype(array.dtype, np.floating)
+        scaled = "of values from 0 to 1: (array * 255).round().astype('uint8')"
+        advice = scaled if floats else "of values from 0 to 255: array.astype('uint8')"
+    if advice is not None:
+        raise BadSpec(f"a photo must be {ALLOWED_PHOTOS}, got an array of {array.dtype}, {shape}; {advice}")
+
+
+def _suggest_instead(photo: object) -> str:
+    """What to do with something that is nearly a photo."""
+    if isinstance(photo, (bytearray, memoryview)):
+        return "give bytes(…) of it"
+    if hasattr(photo, "read"):
+        return "give what it reads: file.read()"
+    if isinstance(photo, (list, tuple)):
+        return "give several photos to query_many, one by one"
+    if hasattr(photo, "__array__"):
+        return "give numpy.asarray(…) of it, colours last"
+    return "give one of these"
+
+
+# --- jpeg scans -----------------------------------------------------------------------------------
+
+MOST_SCANS = 100  # a progressive photo has about ten
+_SOI, _EOI, _SOS = b"\xff\xd8", 0xD9, 0xDA
+# A marker within a scan: 0xFF of the picture itself is followed by zero, restarts (0xD0 to 0xD7) belong to the scan.
+_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
+_ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
+
+
+def too_many_scans(content: bytes) -> int:
+    """How many scans a JPEG has, if they are more than allowed; 0 for every other file.
+
+    Counting stops far above what is allowed: a file of scans alone would take long otherwise.
+    """
+    # Metadata and what cameras append may hold these two bytes by chance, so this is never less than the scans.
+    if not content.startswith(_SOI) or content.count(b"\xff\xda") <= MOST_SCANS:
+        return 0
+    scans = _scans(content)
+    return scans if scans > MOST_SCANS else 0
+
+
+def _scans(content: bytes) -> int:
+    """Scans of the first picture of the file, by its markers: those of a preview or a second picture do not count."""
+    scans, place = 0, len(_SOI)
+    while (marker := _MARKER.search(content, place)) is not None:
+        kind, place = marker[1][0], marker.end()
+        if kind == _EOI:
+            break
+        if kind == _SOS:
+            scans += 1
+        if kind not in _ALONE:
+            place += int.from_bytes(content[place : place + 2], "big")
+    return scans
+
+
+# --- images ---------------------------------------------------------------------------------------
 
 # Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
 # a video or a data file in it must not stop at that file.
@@ -243,3 +432,102 @@ def to_array(
 def resize(image: Image.Image, size: tuple[int, int], resample: str = "bilinear") -> Image.Image:
     """Resized to exactly (width, height): the aspect ratio is not kept, all images share one patch grid."""
     return image if image.size == size else image.resize(size, Image.Resampling[resample.upper()])
+
+
+# --- as files -------------------------------------------------------------------------------------
+
+PhotoFile = tuple[str, bytes]  # name and content
+PhotosLike = Photo | Sequence[Photo]  # one photo, several, or a folder of them
+
+
+def read_photo_file(photo: Photo) -> PhotoFile:
+    """Name and content of a photo; pixels are written as PNG, which loses nothing."""
+    check_kind(photo)
+    if isinstance(photo, bytes):
+        if not photo:
+            raise BadImage(f"{shorten_photo_name(photo)} cannot be sent: {EMPTY_FILE}")
+        return "photo", photo
+    if isinstance(photo, (Image.Image, np.ndarray)):
+        written = io.BytesIO()
+        as_rgb(photo).save(written, "PNG")
+        return "photo.png", written.getvalue()
+    path = Path(photo)
+    try:
+        return path.name, path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: no path has a zero byte in it
+        reason = getattr(error, "strerror", None) or error
+        name = shorten_photo_name(photo)
+        raise BadImage(f"{name} cannot be read: {reason}; {A_FILE}", name) from None
+
+
+def expand_photos(photos: PhotosLike) -> list[Photo]:
+    """Several photos one by one: a photo is a list of one, a folder is the photos in it."""
+    one_alone = isinstance(photos, (str, os.PathLike, bytes, Image.Image, np.ndarray)) or hasattr(photos, "read")
+    several: list[Any] = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
+    found: list[Photo] = []
+    for one in several:
+        is_folder = isinstance(one, (str, os.PathLike)) and os.path.isdir(one)
+        found += find_images(one) if is_folder else [one]
+    return found
+
+
+@contextmanager
+def photo_paths(photos: PhotosLike) -> Iterator[list[Path]]:
+    """Their paths; of photos in memory those of files that are there as long as the context is."""
+    given = expand_photos(photos)
+    for one in given:
+        check_kind(one)
+    if all(isinstance(one, (str, os.PathLike)) for one in given):
+        yield find_images([Path(one) for one in given if isinstance(one, (str, os.PathLike))])
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="tfa-photos-") as folder:
+            yield find_images([_as_path(photo, number, folder) for number, photo in enumerate(given)])
+    except OSError as error:
+        raise from_os_error(error) or error from None
+
+
+def _as_path(photo: Photo, number: int, folder: str) -> Path:
+    if isinstance(photo, (str, os.PathLike)):
+        return Path(photo)
+    name, content = read_photo_file(photo)
+    path = Path(folder, f"{number:06d}-{name}")
+    path.write_bytes(content)
+    return path
+
+
+# --- check ----------------------------------------------------------------------------------------
+
+MAX_LISTED_PHOTOS = 20  # broken photos that an error lists
+_ADVICE = "or use --skip-bad (skip_bad=True) to leave such images out"
+
+
+def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress: Progress) -> None:
+    """Refuse photos if some cannot be decoded. Those whose digest is in `decoded_before` were decoded before."""
+    with ThreadPoolExecutor(count_cores(), thread_name_prefix="tfa-check") as pool:
+        reasons = pool.map(lambda path: _reason(path, decoded_before), paths)
+        checked = zip(paths, track_progress(reasons, len(paths), "looking at photos", progress, "images"), strict=True)
+        broken = [(path, reason) for path, reason in checked if reason is not None]
+    if len(broken) == 1:
+        path, reason = broken[0]
+        raise BadImage(f"{reason}; fix or remove it, {_ADVICE}", path)
+    if broken:
+        more = [reason for _, reason in broken[:MAX_LISTED_PHOTOS]]
+        more += [f"… and {len(broken) - MAX_LISTED_PHOTOS:,} more"] if len(broken) > MAX_LISTED_PHOTOS else []
+        raise BadImage(
+            f"{len(broken):,} of {len(paths):,} photos cannot be used; fix or remove them, {_ADVICE}:",
+            *(path for path, _ in broken),
+            more=more,
+        )
+
+
+def _reason(path: Path, decoded_before: Container[str]) -> str | None:
+    """Why a photo cannot be decoded, in a sentence."""
+    try:
+        if hash_file(path) not in decoded_before:
+            check_whole(path)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    except BadImage as error:
+        return str(error)
+    return None

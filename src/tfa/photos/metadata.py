@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tfa.base.reading import parse_xml
+from tfa.core.reading import parse_xml
 from tfa.photos.positions import POSITION_LIMITS, Position, parse_number
 
 XMP_BYTES = 1_000_000  # a packet of a drone has some thousand

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import make_folder, write_atomically, write_text
-from tfa.base.progress import Progress, as_progress
+from tfa.core.files import make_folder, write_atomically, write_text
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadSpec, MissingExtra
 from tfa.photos.positions import Position
 

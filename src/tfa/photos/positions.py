@@ -1,19 +1,28 @@
-"""Positions of photos: what one is, and how they are read from a CSV file and from `@utm_east@utm_north@…` names."""
+"""Positions of photos: degrees or meters, from CSV files, GPX tracks, UTM coordinates and `@utm_east@utm_north@…`
+names.
+"""
 
 from __future__ import annotations
 
 import csv as csv_module
 import io
 import math
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+from xml.etree.ElementTree import Element
 
-from tfa.base.reading import read_text
-from tfa.errors import BadPositions
+import numpy as np
+
+from tfa.core.reading import parse_xml, read_bounded, read_text
+from tfa.errors import BadPositions, MissingExtra
+
+# --- positions ------------------------------------------------------------------------------------
 
 # Squares of distances in a plane of this size are still numbers.
 POSITION_LIMITS = {
@@ -227,3 +236,174 @@ def position_from_name(name: str) -> Position | None:
     if x is None or y is None or max(abs(x), abs(y)) > POSITION_LIMITS["x"][0]:
         return None  # numbers, but no position
     return Position(x=x, y=y)
+
+
+# --- utm ------------------------------------------------------------------------------------------
+
+ZONE = re.compile(r"(0?[1-9]|[1-5][0-9]|60)([NS])")
+_OUTSIDE = "lie outside UTM zone {zone}; give the zone they are in, with N or S for the hemisphere"
+
+
+def utm_code(zone: str) -> int:
+    """The EPSG code of a zone such as 33N."""
+    given = ZONE.fullmatch(zone.strip().upper())
+    if given is None:
+        raise BadPositions(
+            f"{zone[:20]!r} is no UTM zone; write its number, 1 to 60, and N or S for the hemisphere, such as 33N "
+            "(the letter is not that of an MGRS band, where S is north of the equator)"
+        )
+    return (32600 if given[2] == "N" else 32700) + int(given[1])
+
+
+def to_degrees(positions: Sequence[Position | None], zone: str) -> list[Position | None]:
+    """Positions in metres, of that zone, as degrees; those in degrees stay as they are."""
+    return _turned(positions, zone, to_globe=True)
+
+
+def to_metres(positions: Sequence[Position | None], zone: str) -> list[Position | None]:
+    """Positions in degrees as metres in that zone; those in metres stay as they are."""
+    return _turned(positions, zone, to_globe=False)
+
+
+def _turned(positions: Sequence[Position | None], zone: str, *, to_globe: bool) -> list[Position | None]:
+    code, found = utm_code(zone), list(positions)
+    rows = [row for row, one in enumerate(positions) if one is not None and one.is_global != to_globe]
+    if not rows:
+        return found
+    transformer = _transformer(code, to_globe=to_globe)
+    pairs = np.array(
+        [position.pair for position in positions if position is not None and position.is_global != to_globe]
+    )
+    # pyproj takes and gives x before y: longitude before latitude.
+    first, second = transformer.transform(*(pairs.T if to_globe else pairs.T[::-1]))
+    back = transformer.transform(first, second, direction="INVERSE")
+    given = pairs if to_globe else pairs[:, ::-1]
+    apart = np.abs(np.stack(back, axis=1) - given).max(axis=1) if np.isfinite(back).all() else np.array([np.inf])
+    if not (np.isfinite(first) & np.isfinite(second)).all() or (apart > (1.0 if to_globe else 1e-5)).any():
+        raise BadPositions(f"positions such as {positions[rows[0]]} {_OUTSIDE.format(zone=zone)}")
+    for row, one, other in zip(rows, first.tolist(), second.tolist(), strict=True):
+        own = positions[row]
+        assert own is not None
+        pair: dict[str, Any] = {"lat": other, "lon": one} if to_globe else {"x": one, "y": other}
+        found[row] = replace(own, **{**dict.fromkeys(("lat", "lon", "x", "y")), **pair})
+    return found
+
+
+def _transformer(code: int, *, to_globe: bool) -> Any:
+    try:
+        from pyproj import Transformer
+    except ImportError:
+        raise MissingExtra("UTM positions need pyproj; install with: pip install 'tfa-vpr[geo]'") from None
+    plane, globe = f"EPSG:{code}", "EPSG:4326"
+    return Transformer.from_crs(*((plane, globe) if to_globe else (globe, plane)), always_xy=True)
+
+
+# --- track ----------------------------------------------------------------------------------------
+
+_EARTH = 6_371_000.0  # metres
+
+
+@dataclass(frozen=True)
+class Track:
+    """Points by growing time. Between two of them the track is straight, where both are of one segment."""
+
+    times: np.ndarray  # p, seconds since 1970
+    points: np.ndarray  # p 4: latitude and longitude, or x and y; altitude or nan; heading or nan
+    segments: np.ndarray  # p
+    is_global: bool = True
+
+    def at(self, utc: float, gap: float) -> Position | None:
+        """Where it was; None before its start, after its end, and between points more than `gap` seconds apart."""
+        after = int(np.searchsorted(self.times, utc))
+        if after < len(self.times) and self.times[after] == utc:
+            return self._position(self.points[after])
+        if not 0 < after < len(self.times):
+            return None
+        start, end = self.times[after - 1 : after + 1]
+        if end - start > gap or self.segments[after - 1] != self.segments[after]:
+            return None
+        one, other = self.points[after - 1].copy(), self.points[after]
+        step = other - one
+        # The short way around: across the 180th meridian, and across north.
+        turning = [1, 3] if self.is_global else [3]
+        step[turning] = (step[turning] + 180) % 360 - 180
+        there = one + step * ((utc - start) / (end - start))
+        there[3] %= 360
+        if self.is_global:
+            there[1] = (there[1] + 180) % 360 - 180
+        return self._position(there)
+
+    def _position(self, point: np.ndarray) -> Position:
+        first, second, alt, heading = (float(value) for value in point)
+        more = {"alt": alt, "heading": heading}
+        known = {name: value for name, value in more.items() if not math.isnan(value)}
+        if self.is_global:
+            return Position(lat=first, lon=second, **known)
+        return Position(x=first, y=second, **known)
+
+
+def metres_between(one: Position, other: Position) -> float:
+    """The way from one to the other over the ground, for ways that are short beside the globe."""
+    (a, b), (c, d) = one.pair, other.pair
+    if not one.is_global:
+        return math.hypot(c - a, d - b)
+    east = (d - b + 180) % 360 - 180
+    return math.radians(1) * _EARTH * math.hypot(c - a, east * math.cos(math.radians((a + c) / 2)))
+
+
+# --- gpx ------------------------------------------------------------------------------------------
+
+TRACK_BYTES = 64_000_000  # a point a second for five days
+
+
+def read_gpx(path: Path) -> Track:
+    """The track of a GPX file: every point of it that has a time. Two zeros are no fix, and are left out."""
+    try:
+        root = parse_xml(read_bounded(path, TRACK_BYTES))
+        if root.tag != "gpx":
+            raise ValueError(f"it is a file of <{root.tag[:80]}>")
+        rows = [
+            (*row, number)
+            for number, segment in enumerate(root.iter("trkseg"))
+            for row in (_row(point) for point in segment.iter("trkpt"))
+            if row is not None
+        ]
+    except OSError as error:
+        raise BadPositions(f"cannot read the track {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadPositions(f"cannot read the track {path}: {error}; give a GPX file with a <trk>") from None
+    if not rows:
+        raise BadPositions(
+            f"{path} has no track point with a time (<trkpt><time>…); record a track: routes and "
+            "waypoints have no times"
+        )
+    # Of points with one time the first counts: a pause may be written twice.
+    table = np.array(sorted(rows, key=lambda row: row[0]), np.float64)
+    _, first = np.unique(table[:, 0], return_index=True)
+    points = np.column_stack([table[first, 1:4], np.full(len(first), np.nan)])  # a track says no heading
+    return Track(table[first, 0], points, table[first, 4].astype(np.int64))
+
+
+def _row(point: Element) -> tuple[float, float, float, float] | None:
+    """Time, latitude, longitude and altitude of a point; None if it has no time or no fix."""
+    given = point.findtext("time")
+    lat, lon = (_degrees(point, name) for name in ("lat", "lon"))
+    if given is None or (lat == 0 and lon == 0):
+        return None
+    try:
+        time = datetime.fromisoformat(given.strip())
+    except ValueError:
+        raise ValueError(f"the time {given[:80]!r} of a point is none, such as 2025-06-01T12:00:00Z") from None
+    altitude = parse_number((point.findtext("ele") or "").strip())
+    if altitude is None or abs(altitude) > POSITION_LIMITS["alt"][0]:
+        altitude = math.nan
+    # GPX times are UTC, also where the Z is missing.
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp(), lat, lon, altitude
+
+
+def _degrees(point: Element, name: str) -> float:
+    given = point.get(name, "")
+    number = parse_number(given.strip())
+    if number is None or abs(number) > POSITION_LIMITS[name][0]:
+        raise ValueError(f"the {name} of a point is {given[:80]!r}, must be degrees")
+    return number

@@ -1,31 +1,235 @@
-"""The token cache: an image is encoded once, whatever it is called and however often a run is killed.
+"""The token cache: every image is encoded once, whatever its name and however often a run is interrupted.
 
-The key of its tokens: the encoder's fingerprint (identity, preprocessing, weights) and the file's sha256.
+Tokens are keyed by the encoder's fingerprint and the file's sha256, and stored in shards. Files used longest ago
+are deleted when the cache exceeds its limit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
+import os
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import cache_folder, hash_file
-from tfa.base.half import all_finite
-from tfa.base.progress import Progress, Task, as_progress, track_progress
-from tfa.base.tokens import Tokens
-from tfa.encoders.protocol import Encoder
-from tfa.errors import BadImage, BadTokens, NoImages
-from tfa.photos.cache_room import HOUR, make_room, mark_used, read_cache_limit
+from tfa.core.arrays import all_finite
+from tfa.core.files import cache_folder, hash_file, read_tensor_header, tidy, write_tensors
+from tfa.core.progress import Progress, Task, as_progress, track_progress
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
+from tfa.errors import BadImage, BadSpec, BadTokens, NoImages, TfaError
 from tfa.photos.images import as_rgb
-from tfa.photos.token_shards import MappedTokens, Shelf, list_digests
+
+# --- cache room -----------------------------------------------------------------------------------
+
+HOUR, DAY = 3_600, 86_400  # seconds
+CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # the environment variable
+DEFAULT_GIGABYTES = 20.0  # about 50,000 photos of the default encoder
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was deleted."""
+
+    files: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_cache_limit() -> int | None:
+    """Bytes that the cache may hold: `$TFA_CACHE_LIMIT` gigabytes, or as many as fit (`none`)."""
+    given = os.environ.get(CACHE_LIMIT_VARIABLE, "").strip().lower()
+    if given == "none":
+        return None
+    try:
+        gigabytes = float(given) if given else DEFAULT_GIGABYTES
+    except ValueError:
+        gigabytes = math.nan
+    if not 0 <= gigabytes < math.inf:
+        raise BadSpec(
+            f"{CACHE_LIMIT_VARIABLE}={os.environ[CACHE_LIMIT_VARIABLE]!r} is not allowed; give a number of gigabytes, "
+            "or none"
+        )
+    return round(gigabytes * 1e9)
+
+
+def list_shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def mark_used(files: Iterable[Path]) -> None:
+    """Remember that these files were used now."""
+    for file in files:
+        with contextlib.suppress(OSError):  # a cache that may only be read keeps no times
+            if time.time() - file.stat().st_mtime > HOUR:
+                os.utime(file)
+
+
+def make_room(
+    folder: Path,
+    *,
+    unused_seconds: float | None = None,
+    max_bytes: int | None = None,
+    spared: float = 0.0,
+    besides: Iterable[Path] = (),
+) -> Pruned:
+    """Delete files of the folder, and besides, unused for longer; then those used longest ago until `max_bytes` are
+    left, but for the last `spared` seconds' own."""
+    status = {}
+    for file in chain((file for shelf in folder.glob("*") for file in list_shards(shelf)), besides):
+        with contextlib.suppress(OSError):  # another process makes room, too
+            status[file] = file.stat()
+    left, now = sum(one.st_size for one in status.values()), time.time()
+    files = size = 0
+    for file, one in sorted(status.items(), key=lambda item: item[1].st_mtime):
+        unused = now - one.st_mtime
+        old = unused_seconds is not None and unused > unused_seconds
+        if old or (max_bytes is not None and left > max_bytes and unused >= spared):
+            file.unlink(missing_ok=True)
+            left, size, files = left - one.st_size, size + one.st_size, files + 1
+    return Pruned(files, size)
+
+
+# --- token shards ---------------------------------------------------------------------------------
+
+_MAPPED = 4  # shards kept mapped at once: mapped pages count as resident memory
+
+
+@dataclass(frozen=True)
+class Span:
+    """A float16 tensor inside a shard."""
+
+    shard: Path
+    start: int  # byte
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    patches: Span
+    cls: Span | None
+
+
+class Shelf:
+    """The shards of one encoder."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder, self.fingerprint = folder, fingerprint
+        self._read: dict[tuple[str, int, int], dict[str, Entry]] = {}  # by name, size and time of the file
+
+    def entries(self) -> dict[str, Entry]:
+        """What is on the shelf by image digest. Looks at the folder each time, at each file once."""
+        read = {}
+        for path in sorted(self.folder.glob("*.safetensors")):
+            with contextlib.suppress(FileNotFoundError):  # another process may tidy up
+                status = path.stat()
+                key = (path.name, status.st_size, status.st_mtime_ns)
+                read[key] = self._read[key] if key in self._read else _read_shard(path, self.fingerprint)
+        self._read = read
+        return {digest: entry for shard in read.values() for digest, entry in shard.items()}
+
+    def write(self, tokens: Mapping[str, tuple[np.ndarray, np.ndarray | None]], metadata: Mapping[str, str]) -> None:
+        """Add one shard with patches and global token of each digest."""
+        tensors = {}
+        for digest, (patches, cls) in tokens.items():
+            tensors[f"{digest}.patches"] = patches
+            if cls is not None:
+                tensors[f"{digest}.cls"] = cls
+        # Named by what it holds, so that a damaged shard is replaced when its images are encoded again.
+        name = hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:32]
+        path = self.folder / f"{name}.safetensors"
+        write_tensors(path, tensors, {**metadata, "fingerprint": self.fingerprint})
+
+    def tidy(self) -> None:
+        """Remove what killed processes left half written."""
+        tidy(self.folder, ".*.tmp")
+
+
+def list_digests(folder: Path) -> set[str]:
+    """List the digests of all images on a shelf, whatever their encoder."""
+    found: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file has none
+            tensors, _, _ = read_tensor_header(path)
+            found.update(name.removesuffix(".patches") for name in tensors if name.endswith(".patches"))
+    return found
+
+
+def _read_shard(path: Path, fingerprint: str) -> dict[str, Entry]:
+    """Entries of a shard; none if it is truncated, of another encoder, or not a shard."""
+    try:
+        tensors, metadata, start = read_tensor_header(path)
+        if metadata.get("fingerprint") != fingerprint:
+            return {}
+        spans = {name: _span(path, start, tensor) for name, tensor in tensors.items()}
+    except (TfaError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {
+        name.removesuffix(".patches"): Entry(span, spans.get(name.removesuffix(".patches") + ".cls"))
+        for name, span in spans.items()
+        if name.endswith(".patches") and len(span.shape) == 2
+    }
+
+
+def _span(path: Path, start: int, tensor: dict[str, Any]) -> Span:
+    shape, (first, last) = tuple(int(side) for side in tensor["shape"]), tensor["data_offsets"]
+    if tensor["dtype"] != "F16" or last - first != 2 * math.prod(shape):
+        raise ValueError(f"{path} has a tensor of dtype {tensor['dtype']} and shape {shape}")
+    return Span(path, start + first, shape)
+
+
+class MappedTokens(Sequence):
+    """Patches `n d` of one image after the other, read from memory-mapped shards when used."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self.shapes = np.array([entry.patches.shape for entry in entries], dtype=np.int64).reshape(-1, 2)
+        self._map = lru_cache(_MAPPED)(_map_shard)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._view(self._entries[index].patches)
+
+    def global_tokens(self) -> np.ndarray | None:
+        """`b d_g`, copied; None for an encoder without global tokens."""
+        spans = [entry.cls for entry in self._entries if entry.cls is not None]
+        if not spans:
+            return None
+        if len(spans) != len(self._entries):
+            raise BadTokens(f"the token cache has global tokens for {len(spans)} of {len(self)} images of one encoder")
+        return np.stack([self._view(span) for span in spans])
+
+    def _view(self, span: Span) -> np.ndarray:
+        content = self._map(span.shard)[span.start : span.start + 2 * math.prod(span.shape)]
+        return content.view(np.float16).reshape(span.shape)
+
+
+def _map_shard(path: Path) -> np.ndarray:
+    try:
+        return np.memmap(path, np.uint8, "r")
+    except OSError as error:
+        raise BadTokens(f"the token cache lost {path} ({error.strerror}); encode the images again", path) from None
+
+
+# --- token cache ----------------------------------------------------------------------------------
 
 SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
 _DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock

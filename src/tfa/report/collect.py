@@ -1,21 +1,25 @@
-"""Everything the report says about a map, as JSON."""
+"""Collect everything the report says about a map, as JSON: headline, facts, evidence, duplicates, hubs, aged photos
+and advice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tfa.base.sentences import list_rules
+from tfa.core.config import CalibrationSpec
+from tfa.core.text import format_command, list_rules
 from tfa.maps import Answer, ImageRecord, PlaceMap
+from tfa.maps.confirmed import Confirmed, format_time
 from tfa.maps.expected_recall import AnswerList, format_expected_recall
+from tfa.maps.place_map import REFIT_SHARE
 from tfa.maps.records import ExpectedRecall
 from tfa.maps.store import SampleMap
-from tfa.report.advice import Advice, give_advice
-from tfa.report.ageing import DAYS, find_aged
 from tfa.report.evidence import collect_evidence
-from tfa.report.headline import write_headline
-from tfa.report.neighbours import (
+from tfa.report.neighbors import (
     NEAR_COSINE,
     NEIGHBOR_COUNT,
     count_answers,
@@ -26,6 +30,183 @@ from tfa.report.neighbours import (
     measure_resemblance,
 )
 from tfa.version import __version__
+
+# --- ageing ---------------------------------------------------------------------------------------
+
+DAYS = 90  # without a confirmation after which a photo counts as aged
+SECONDS = 86_400
+
+
+def find_aged(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
+    """In JSON; None where the service has confirmed no photo of the map.
+
+    A photo that was never confirmed is `never` only if it could have been for so many days; else it is too `new`.
+    """
+    path = getattr(place_map, "path", None)
+    kept = Confirmed() if path is None else Confirmed.read(path)
+    latest = [kept.last_of(record) for record in place_map.images]
+    if all(one is None for one in latest):
+        return None
+    now = time.time() if now is None else now
+    limit, never, old, new = now - days * SECONDS, [], [], 0
+    for record, last in zip(place_map.images, latest, strict=True):
+        since = kept.since_of(record)
+        if last is not None:
+            old += [_aged(record, since, last)] if last < limit else []
+        elif since is not None and since <= limit:
+            never.append(_aged(record, since, None))
+        else:
+            new += 1
+    confirmed = sum(one is not None for one in latest)
+    return {
+        "days": days,
+        "since": format_time(min(kept.since.values())),
+        "confirmed": confirmed,
+        "never": never,
+        "old": old,
+        "new": new,
+        "in_words": f"{confirmed:,} of {len(latest):,} photos were confirmed by sure answers; in {days:g} days "
+        f"{len(never):,} never were, {len(old):,} not any more; {new:,} are too new to tell",
+    }
+
+
+def _aged(record: ImageRecord, since: int | None, last: int | None) -> dict[str, Any]:
+    named = {"id": record.id, "image": Path(record.path).name, "path": record.path}
+    return {**named, "since": format_time(since), "last_confirmed": format_time(last)}
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+REPEATED = 0.05  # share of images that repeat another from which removing them is advised
+_LISTED = 12  # ids written out
+
+
+class Advice(NamedTuple):
+    """What to do: in a word or two, and with its reason and command; a word is empty if it depends."""
+
+    short: str
+    sentence: str
+
+
+def give_advice(
+    facts: Mapping[str, Any],
+    duplicates: Sequence[Any],
+    hubs: Sequence[Any],
+    lonely: Sequence[Any],
+    called: str | None = None,
+) -> list[Advice]:
+    """From the facts of a map (`PlaceMap.info`) and what stands out in it; none if all is well.
+
+    `called` is how commands name the map, if not by its path.
+    """
+    name = shlex.quote(called or facts.get("path") or "MAP")
+    advice = [*_refit(facts, name), *_duplicates(facts, duplicates, name), *_calibrate(facts, hubs, name)]
+    if lonely:
+        ids = _join_ids([one["id"] for one in lonely], ", ")
+        count = f"{len(lonely):,} lonely photo{'' if len(lonely) == 1 else 's'}"
+        sentence = f"Look at the images that nothing else resembles ({ids}): a gap in the map, or photos of no place"
+        advice.append(Advice(f"look at {count}", sentence))
+    if facts["verification"] is None:
+        sentence = (
+            "Build with --rerank: this map keeps no patches, so answers can neither be verified nor be called sure"
+        )
+        advice.append(Advice("build with --rerank", sentence))
+    return advice
+
+
+def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
+    reasons = []
+    if facts["unseen_share"] > REFIT_SHARE:
+        reasons.append(f"{facts['unseen_share']:.0%} of the images were not seen when the head was fitted")
+    whole = facts["images"] + facts["removed_images"]
+    if facts["removed_images"] > REFIT_SHARE * max(whole, 1):
+        reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
+    return (
+        [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: {format_command('tfa', 'refit', name)}")]
+        if reasons
+        else []
+    )
+
+
+def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[Advice]:
+    repeated = [image["id"] for group in groups for image in group["images"][1:]]
+    if len(repeated) <= REPEATED * facts["images"]:
+        return []
+    ids = _join_ids(repeated, " ")
+    sentence = (
+        f"Remove duplicates: {len(repeated)} of {facts['images']} images nearly repeat another; they cost space and "
+        f"share the first ranks among themselves. If they show nothing of their own, run: "
+        f"{format_command('tfa', 'remove', name)} {ids}"
+    )
+    return [Advice("remove duplicates", sentence)]
+
+
+def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
+    calibrate = format_command("tfa", "calibrate", name, "PHOTOS")
+    made = facts["calibrations"]
+    if hubs and not any(one["decisions"].get("score_calibrated") for one in made):
+        most = hubs[0]
+        sentence = (
+            f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
+            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean score "
+            f"of every image; give {CalibrationSpec.budget} photos of the camera in use: {calibrate}"
+        )
+        return [Advice("calibrate against hubs", sentence)]
+    if not made:
+        sentence = (
+            "Calibrate if queries differ from the map's in camera, season or light: "
+            f"{calibrate}, with {CalibrationSpec.budget} unlabelled photos of that camera"
+        )
+        return [Advice("", sentence)]
+    few = [one for one in made if one["calibration"]["used"] < CalibrationSpec.budget]
+    return [
+        Advice(
+            f"calibrate for {one['name']} with more photos",
+            f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrationSpec.budget} "
+            f"are better. Run: {format_command('tfa', 'calibrate', name, 'PHOTOS', '--name', one['name'])}",
+        )
+        for one in few
+    ]
+
+
+def _join_ids(ids: Sequence[int], separator: str) -> str:
+    return separator.join([*map(str, ids[:_LISTED]), *(["…"] if len(ids) > _LISTED else [])])
+
+
+# --- headline -------------------------------------------------------------------------------------
+
+
+def write_headline(
+    facts: Mapping[str, Any], duplicates: Sequence[Any], recall: Sequence[Mapping[str, Any]], advice: Sequence[Advice]
+) -> str:
+    """Photos, near duplicates, how many photos will be recognised, and what to do first.
+
+    The recall is that of photos that were asked, else of the calibration that answers.
+    """
+    groups = len(duplicates)
+    return ", ".join(
+        [
+            _counted(facts["images"], "photo"),
+            _counted(groups, "near-duplicate group") if groups else "no near duplicates",
+            _recall(facts["answers"]["calibration"], recall),
+            *dict.fromkeys(one.short for one in advice if one.short),
+        ]
+    )
+
+
+def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:
+    asked = [one for one in recall if one["calibration"] is None]
+    own = [one for one in recall if answering is not None and one["calibration"] == answering]
+    for one in [*asked, *own]:
+        return f"expected recall {100 * one['share']:.0f} %"
+    return "expected recall not known (give photos)"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# --- collect --------------------------------------------------------------------------------------
 
 _LEAST = 6  # photos shown that are recognised least, or least like any other
 

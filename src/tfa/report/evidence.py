@@ -11,9 +11,8 @@ from tfa.maps.decided import is_judged, list_decisions
 from tfa.maps.margins import name_judged_head
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
-from tfa.method.query_sides import QuerySide, ResidualSide
-from tfa.method.scorer import Scorer, ScoreTerm
-from tfa.report.similarity import sample_similarity
+from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
+from tfa.report.neighbors import sample_similarity
 
 MOST_EIGENVALUES = 200
 

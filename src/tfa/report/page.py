@@ -1,7 +1,8 @@
-"""The page of a map's report: `templates/map.html` filled with what `report_of` collected."""
+"""The report of a map as one HTML file."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,24 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from tfa.base.files import write_text
+from tfa.core.files import write_text
 from tfa.errors import BadImage
 from tfa.maps.decided import format_reason, is_judged
 from tfa.photos.images import as_rgb
 from tfa.report.collect import list_heads
-from tfa.report.html import TEMPLATES, Decision, embed_photo, render_template
-from tfa.report.plots import bars, curves, scatter
+from tfa.report.html import TEMPLATES, Decision, bars, curves, embed_photo, render_template, scatter
+
+# --- plan view ------------------------------------------------------------------------------------
+
+PLAN_VIEW = Path(__file__).parent / "templates" / "plan_view.js"  # an ES module, as a server gives it to a page
+
+
+def plan_view_script() -> str:
+    """The same for a page of one file, whose scripts share one scope and export nothing."""
+    return re.sub(r"^export ", "", PLAN_VIEW.read_text("utf-8"), flags=re.MULTILINE)
+
+
+# --- page -----------------------------------------------------------------------------------------
 
 _SHOWN = 12  # groups, hubs and lonely images shown
 IN_GROUP = 6

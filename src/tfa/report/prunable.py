@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfa.base.progress import Progress, as_progress
+from tfa.core.progress import Progress, as_progress
 from tfa.maps import ImageRecord, PlaceMap
 from tfa.maps.confirmed import Confirmed
 from tfa.maps.expected_recall import estimate_recall, format_expected_recall
 from tfa.maps.lookup import find_lost_photos, load_tokens
 from tfa.maps.records import ExpectedRecall
-from tfa.photos.as_files import PhotosLike
-from tfa.report.ageing import DAYS, find_aged
-from tfa.report.neighbours import group_near_duplicates, measure_resemblance
+from tfa.photos.images import PhotosLike
+from tfa.report.collect import DAYS, find_aged
+from tfa.report.neighbors import group_near_duplicates, measure_resemblance
 
 _AT_ONCE = 64  # photos asked at a time
 DUPLICATE, UNCONFIRMED = "near duplicate", "never confirmed"

@@ -13,9 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tfa.base.backend import to_numpy
-from tfa.base.half import to_float32
-from tfa.base.spill import release
+from tfa.core.arrays import release, to_float32, to_numpy
 from tfa.search.quantized import FINE_PLANE_BASE, PLANE_BASE, QuantizedRows, join_rows, split_planes
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.spill import Spill, release
+from tfa.core.arrays import Spill, release
 
 ROW_TOP = 127  # largest level of a row
 SEVEN_TOP = 63  # largest level that is stored in seven bits

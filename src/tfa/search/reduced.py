@@ -22,7 +22,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import scipy.linalg
 
-from tfa.base.half import to_float32
+from tfa.core.arrays import to_float32
 from tfa.errors import BadMap, BadSpec
 from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, SearchResult, WeightedGalleries, check_k, direct_sum
 from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows, top_k

@@ -302,7 +302,7 @@ def open_map_store(url: str) -> tuple[Store, str]:
 
 def list_schemes() -> list[str]:
     """Return the URL schemes that stores are installed for."""
-    from tfa.base.entry_points import plugin_names  # which takes 30 ms to import
+    from tfa.core.plugins import plugin_names  # which takes 30 ms to import
 
     return [*_BUILT_IN, *plugin_names(_GROUP, _BUILT_IN)]
 
@@ -315,7 +315,7 @@ def find_opener(url: str) -> Opener:
         with _explain_missing(scheme):
             opener: Opener = attrgetter(attributes)(import_module(module))
             return opener
-    from tfa.base.entry_points import load_plugin
+    from tfa.core.plugins import load_plugin
 
     plugin: Opener | None = load_plugin(_GROUP, scheme, _BUILT_IN)
     if plugin is not None:

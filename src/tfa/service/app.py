@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
-from tfa.report.plan_view import PLAN_VIEW
+from tfa.report.page import PLAN_VIEW
 from tfa.service.context import Service
 from tfa.service.metrics import MeasureRequests
 from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders

@@ -19,16 +19,15 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfa.base.files import BadFile, write_tensors
-from tfa.base.tokens import Tokens
+from tfa.core.files import BadFile, write_tensors
+from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.records import FrameAnswer
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
 from tfa.maps.verification import QueryParams
-from tfa.online.adaptation import Adaptation
-from tfa.online.score_window import WINDOW_ROWS
+from tfa.online.adaptation import WINDOW_ROWS, Adaptation
 from tfa.service.log_once import LogOnce
 
 ANONYMOUS = ""  # who queries without an API key

@@ -13,8 +13,7 @@ import sys
 from typing import IO, Any
 
 from tfa.errors import BadImage
-from tfa.photos.images import image_extensions, resize
-from tfa.photos.untrusted import TooManyPixels, UnknownFormat, decode_untrusted
+from tfa.photos.images import TooManyPixels, UnknownFormat, decode_untrusted, image_extensions, resize
 
 try:
     import resource

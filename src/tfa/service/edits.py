@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens
 from tfa.maps import EditReport, PlaceMap

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any, Literal
 
-from tfa.base.progress import Progress, Task
+from tfa.core.progress import Progress, Task
 from tfa.errors import TfaError, from_os_error
 from tfa.service.problems import DEFECT, Refused, refuse_busy
 

@@ -12,9 +12,9 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.base.config import EncoderOptions
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.explain.why import explain_score
 from tfa.maps import CalibrationReport, EditReport, PlaceMap

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.base.config import EncoderOptions, RerankSpec
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, RerankSpec
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, TfaError
 from tfa.maps import CalibrationReport, EditReport
 from tfa.maps.base_map import BaseMap

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tfa.base.sentences import CONFIDENCE, CONFIDENCE_RULE, LATER_HITS, ORDER_VERIFIED, SURE, SURE_RULE
+from tfa.core.text import CONFIDENCE, CONFIDENCE_RULE, LATER_HITS, ORDER_VERIFIED, SURE, SURE_RULE
 
 MOST_HITS = 1000
 CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")

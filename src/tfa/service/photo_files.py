@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tfa.base.files import sync_folder, write_atomically
+from tfa.core.files import sync_folder, write_atomically
 from tfa.errors import BadImage
 from tfa.maps.records import ImageRecord
 from tfa.photos.images import as_rgb

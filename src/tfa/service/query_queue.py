@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
 from tfa.maps.base_map import BaseMap

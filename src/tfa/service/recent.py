@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.maps.base_map import build_answer
 from tfa.maps.expected_recall import estimate_answer_recall, format_expected_recall
 from tfa.maps.query import BaseMap

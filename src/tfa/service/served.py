@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.maps import CalibrationReport, EditReport
 from tfa.maps.base_map import BaseMap
 from tfa.maps.query import ReadOnlyMap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from tfa.base.config import Spec, option
+from tfa.core.config import Spec, option
 from tfa.errors import BadSpec
 from tfa.service.api_keys import ApiKey
 

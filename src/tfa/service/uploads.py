@@ -9,8 +9,7 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from tfa.photos.images import image_extensions
-from tfa.photos.untrusted import EXTENSIONS
+from tfa.photos.images import EXTENSIONS, image_extensions
 from tfa.service.middleware import megabytes
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings

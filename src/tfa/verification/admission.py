@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import Backend
-from tfa.base.config import RerankSpec
-from tfa.base.progress import Progress, SilentProgress
-from tfa.base.threads import map_in_threads
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Backend, map_in_threads
+from tfa.core.config import RerankSpec
+from tfa.core.progress import Progress, SilentProgress
+from tfa.core.tokens import Tokens
 from tfa.method.branch import ScoreBlock
-from tfa.method.evidence.rows import NO_ANSWER
-from tfa.method.evidence.support import Mask
+from tfa.method.evidence import NO_ANSWER, Mask
 from tfa.method.head import Head, final_scores, shifted
 from tfa.method.pseudo_queries import global_similarities, pseudo_facts, take_median_spread
 from tfa.method.second_order_head import SecondOrderHead

@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tfa.base.config import AUTO, Candidates
-from tfa.base.progress import Progress, SilentProgress
-from tfa.method.evidence.rows import standardize_ranked
+from tfa.core.config import AUTO, Candidates
+from tfa.core.progress import Progress, SilentProgress
+from tfa.method.evidence import standardize_ranked
 from tfa.search.gallery import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import HeadSpec
 from tfa.bench.datasets.card import GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
 from tfa.bench.datasets.load import LAYOUTS, layout_of
+from tfa.core.config import HeadSpec
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
 

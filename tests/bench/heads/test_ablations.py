@@ -4,12 +4,12 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.base.config import HeadSpec
 from tfa.bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
 from tfa.bench.heads.spectral import CONTROLS, under_control
+from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
-from tfa.method.controllers.rules import METHOD_RULES
-from tfa.method.evidence.support import Candidate
+from tfa.method.database import METHOD_RULES
+from tfa.method.evidence import Candidate
 
 
 def candidate(support, agreement):

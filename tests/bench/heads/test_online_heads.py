@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import InOrder, Photos, Shared
 from tfa.bench.heads.online import AT_ONCE, OnlineHead
 from tfa.bench.heads.own_heads import fitted_tfa
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import answered, answers_of_split, score_sample
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.method.described_queries import DescribedQueries
-from tfa.online.score_window import MIN_ROWS
+from tfa.online.adaptation import MIN_ROWS
 
 GRID = (5, 8)
 SPEC = HeadSpec(words=8)

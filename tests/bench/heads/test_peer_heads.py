@@ -9,10 +9,10 @@ import pytest
 
 from tests.bench.heads.plain import TOKENS, card, unit, unit_patches
 from tests.worlds import seen_again, world
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, Photos, Shared
 from tfa.bench.heads.peers import pooled, ria, tfvpr
 from tfa.bench.heads.token_passes import content_order, joined, random_start
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.vocabulary import sample_patches
 

@@ -10,19 +10,19 @@ import pytest
 
 from tests.bench.fields import town
 from tfa import pipeline
-from tfa.base.config import HeadSpec
-from tfa.base.tokens import Tokens
 from tfa.bench.heads import second_order
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.second_order import by_support
+from tfa.core.config import HeadSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.carriers import CARRIER_KERNELS
-from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.decisions import JudgedDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
-from tfa.verification.judged_head import Competition
-from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
+from tfa.verification.judge import Competition
+from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 DATABASE, QUERIES = town(places=66)
 TARGET = np.arange(64)  # as many as the judge asks for

@@ -11,12 +11,12 @@ from sklearn.decomposition import PCA
 
 from tests.bench.heads.sam.test_sam import tiny_config
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.peers import segvlad
 from tfa.bench.heads.peers.segments import Superpixels, super_segments
 from tfa.bench.heads.peers.segvlad import CARDS, SegVladHead, segment_vectors, segvlad_with_sam, similarity_range, vote
 from tfa.bench.heads.whitening import fit_whitening
+from tfa.core.tokens import Tokens
 from tfa.errors import BadImage, BadTokens, ChannelMismatch
 from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner

@@ -9,20 +9,20 @@ import pytest
 
 from tests.bench.fields import town
 from tfa import pipeline
-from tfa.base.config import AUTO, HeadSpec, RerankSpec
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
+from tfa.core.config import AUTO, HeadSpec, RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps.database_scores import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.gallery import top_k
-from tfa.verification import compaction, matching, reranking
+from tfa.verification import matching, patches, reranking
 from tfa.verification.admission import VerificationEvidence
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CompactTokens
 from tfa.verification.reranking import UNVERIFIED, rerank
 
 pytestmark = pytest.mark.slow
@@ -64,8 +64,8 @@ def test_the_ranking_is_the_fused_one_and_then_the_old_one(always):
     ranked = top_k(always.scores(Photos(QUERIES), "1"), len(DATABASE))[0]
     compact = always.pairs.store.compaction.compact
     queries = [compact(QUERIES.patches[i]) for i in range(len(QUERIES))]
-    levels = [compaction.quantize_rows(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
-    database = [compaction.restore_rows(level) for level in levels]
+    levels = [patches.quantize_rows(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
+    database = [patches.restore_rows(level) for level in levels]
     for row, query, order in zip(base, queries, ranked, strict=True):
         assert order.tolist() == plain_order(row, query, database)
 

@@ -8,12 +8,12 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import HeadSpec, MapSpec, RerankSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead
 from tfa.bench.rank import ranked
 from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.core.config import HeadSpec, MapSpec, RerankSpec
 from tfa.maps import PlaceMap
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache

@@ -16,8 +16,8 @@ from PIL import Image
 from tests.exports.answers.conftest import METRES, TAKEN
 from tfa.errors import BadImage
 from tfa.exports import ExportContext, write_answers
-from tfa.exports.answers.ros_messages import DEFINITIONS
-from tfa.photos.utm import to_degrees
+from tfa.exports.answers.recording import DEFINITIONS
+from tfa.photos.positions import to_degrees
 
 highlevel = pytest.importorskip("rosbags.highlevel", reason="rosbags is not installed: no recording was written")
 reader = pytest.importorskip("mcap_ros2.reader", reason="mcap-ros2-support is not installed: it read no recording")

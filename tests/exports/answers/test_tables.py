@@ -16,12 +16,9 @@ from tests.exports.answers.conftest import METRES, TAKEN
 from tfa.errors import BadPositions, BadSpec, DiskFull, MissingExtra
 from tfa.exports import ExportContext, write_answers
 from tfa.exports.answers import check_positions
-from tfa.exports.answers.export_context import iso_time, spaced, times_of
-from tfa.exports.answers.record import ANSWER_COLUMNS
+from tfa.exports.answers.record import ANSWER_COLUMNS, iso_time, spaced, times_of
 from tfa.maps import Answer
-from tfa.photos.gpx import read_gpx
-from tfa.photos.positions import Position
-from tfa.photos.utm import to_degrees
+from tfa.photos.positions import Position, read_gpx, to_degrees
 
 raw = pytest.importorskip("pyogrio.raw", reason="pyogrio is not installed: GDAL did not read what was written")
 LAT, LON = 52.5 + 1e-5, 13.25 - 1e-5

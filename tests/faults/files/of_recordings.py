@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.faults.files.targets import Target, files_below
 from tests.photos.recordings.made import drive_rows, write_bag, write_video
 from tfa.errors import BadImage
-from tfa.photos.recordings.open_recording import open_recording
+from tfa.photos.recordings.frames import open_recording
 
 
 def bags(name: str, folder: Path) -> Target:

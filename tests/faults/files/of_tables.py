@@ -11,7 +11,6 @@ from tests.bench.judged_queries import made_judgement
 from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth
 from tests.bench.zip_members import read_member, replace_member
 from tests.faults.files.targets import PLAIN_JSON, Layer, Target, files_below
-from tfa.base.files import write_json
 from tfa.bench.evaluation.numbers import numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
 from tfa.bench.evaluation.saved import set_beside, to_dict
@@ -21,6 +20,7 @@ from tfa.bench.explorer.content import page_content
 from tfa.bench.explorer.page import embedded_json
 from tfa.bench.record_files import find_records, record_path
 from tfa.bench.records import Record, Truth
+from tfa.core.files import write_json
 from tfa.encoders.released_words import load_vocabulary
 from tfa.photos.find_positions import find_positions
 

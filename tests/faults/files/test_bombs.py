@@ -23,7 +23,6 @@ from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_t
 from tests.bench.zip_members import read_member, replace_member
 from tests.encoders.tiny import TINY
 from tests.faults.conftest import Campaign
-from tfa.base.files import BadFile, map_tensors
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.gt_npy import read_positives as read_pairs
 from tfa.bench.datasets.layouts.safe_pickle import load_object_array
@@ -31,6 +30,7 @@ from tfa.bench.datasets.layouts.text_tables import read_table
 from tfa.bench.datasets.matching import read_positives
 from tfa.bench.record_files import BadRecord, RecordPath
 from tfa.bench.records import Record, Truth
+from tfa.core.files import BadFile, map_tensors
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError

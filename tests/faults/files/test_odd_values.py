@@ -12,11 +12,11 @@ import pytest
 
 from tests.bench.datasets.trees import pictures, save_objects
 from tests.golden.regenerate import HERE, queries
-from tfa.base.files import map_tensors, write_tensors
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts import gsv_lists, gt_matches, msls, sues, uav_visloc, vpr_bench
 from tfa.bench.datasets.layouts.pose_files import read_centres
 from tfa.bench.datasets.load import load_dataset
+from tfa.core.files import map_tensors, write_tensors
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 

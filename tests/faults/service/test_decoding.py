@@ -15,8 +15,7 @@ import pytest
 from tests.faults.service.hostile import many_scans
 from tests.service.conftest import ask, picture
 from tfa.errors import BadImage
-from tfa.photos.images import as_rgb
-from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
+from tfa.photos.images import MOST_SCANS, as_rgb, too_many_scans
 from tfa.service import decoders
 from tfa.service.decoders import DecoderPool, shared_decoders
 from tfa.service.settings import ServiceSettings

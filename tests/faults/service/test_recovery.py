@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.service.camera_steps import files
 from tests.service.conftest import add, ask, opened, picture, wait_until
-from tfa.base import files as base_files
+from tfa.core import files as base_files
 from tfa.maps.tracker import Tracker
 from tfa.service import cameras as kept
 from tfa.service import edits, live_map

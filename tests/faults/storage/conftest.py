@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 

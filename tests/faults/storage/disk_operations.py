@@ -1,6 +1,6 @@
 """Every operation by which storage changes the disk, interposed: counted, failed, ended by a kill, or written down.
 
-Storage writes through `tfa.base.files` and `open_folder` alone: `open` in the first, and functions of `os`. Reading
+Storage writes through `tfa.core.files` and `open_folder` alone: `open` in the first, and functions of `os`. Reading
 passes untouched.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tfa.base import files
+from tfa.core import files
 
 CHANGING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 Watcher = Callable[[str, Path, Any], None]  # what happens, to which path, with what (bytes, another path)

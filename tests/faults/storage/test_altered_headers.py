@@ -13,7 +13,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.faults.storage.conftest import KINDS
 from tests.faults.storage.edits import prepared
-from tfa.base.files import hash_json
+from tfa.core.files import hash_json
 from tfa.errors import BadMap, TfaError
 from tfa.maps import PlaceMap
 

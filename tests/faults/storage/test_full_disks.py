@@ -20,8 +20,8 @@ from tests.fakes import FakeEncoder
 from tests.faults.storage.disk_operations import failing_at
 from tests.faults.storage.edits import EDITS, facts_of, prepared
 from tests.worlds import world as tokens_of_a_world
-from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill
+from tfa.core.arrays import Spill
+from tfa.core.config import HeadSpec
 from tfa.errors import DiskFull, OutOfResources, TfaError
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
@@ -95,7 +95,7 @@ def test_a_first_save_that_fails_leaves_nothing(world, tmp_path, number):
 IN_A_SMALL_DISK = """
 mount -t tmpfs -o size=1m none "$1" && exec "$2" -c "
 import numpy as np, tempfile
-from tfa.base.spill import Spill
+from tfa.core.arrays import Spill
 from tfa.errors import DiskFull
 tempfile.tempdir = '$1'
 spill = Spill(1 << 10)

@@ -8,11 +8,10 @@ import time
 import pytest
 
 from tests.fakes import FakeEncoder
-from tfa.base import locks
-from tfa.base.files import write_atomically
-from tfa.base.locks import LockedFolder, tidy
+from tfa.core import files
+from tfa.core.files import LockedFolder, tidy, write_atomically
 from tfa.maps import PlaceMap
-from tfa.photos.token_shards import Shelf
+from tfa.photos.token_cache import Shelf
 
 LONG_AGO, IN_THE_FUTURE = 1_000_000, 9_000_000_000
 
@@ -47,7 +46,7 @@ def test_a_save_under_way_is_not_removed_whatever_its_time(tmp_path, campaign, w
     campaign.count("clocks that jump", 1)
 
 
-@pytest.mark.parametrize("jump", [-10 * locks.STALE_SECONDS, 10 * locks.STALE_SECONDS])
+@pytest.mark.parametrize("jump", [-10 * files.STALE_SECONDS, 10 * files.STALE_SECONDS])
 def test_a_shard_that_is_being_written_survives_a_clock_that_jumps(tmp_path, monkeypatch, campaign, jump):
     shelf, now = Shelf(tmp_path, "f"), time.time()
 

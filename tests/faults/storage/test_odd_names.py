@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
-from tfa.base.config import EncoderOptions
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadImage, NoImages
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache

@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from tests.fakes import FakeEncoder
-from tfa.base import files
-from tfa.base.config import HeadSpec
+from tfa.core import files
+from tfa.core.config import HeadSpec
 from tfa.maps.building import BuildReport, Sharding, build_sharded
 from tfa.maps.store.header import read_moments, read_reduction, read_store_header
 from tfa.maps.store.versions import read_skeleton

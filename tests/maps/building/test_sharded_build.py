@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.building.builders import SPEC, LoggedEncoder, Published, build, counted, same
 from tests.maps.conftest import photo
-from tfa.base.config import EncoderOptions, MapSpec, RerankSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions, MapSpec, RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
 from tfa.maps.building import list_photos
@@ -22,7 +22,7 @@ from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.reference.second_order import descriptor
 from tfa.search.reduced import Moments
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CompactTokens
 
 
 class Backwards(SerialExecutor):

@@ -18,7 +18,7 @@ from tests.maps.building.builders import (
     counted,
     same,
 )
-from tfa.base import files
+from tfa.core import files
 from tfa.errors import BadSpec, DiskFull, OutOfResources, StoreConflict, TfaError
 from tfa.maps.building import Sharding, list_photos
 from tfa.maps.building.executors import ProcessExecutor

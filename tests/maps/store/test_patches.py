@@ -10,11 +10,11 @@ from tests.maps.building.builders import build
 from tests.maps.conftest import SPEC
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store, new_url
-from tfa.base.config import MapSpec, RerankSpec
+from tfa.core.config import MapSpec, RerankSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap, patches
-from tfa.verification.patch_source import CachedPatches
+from tfa.verification.patches import CachedPatches
 
 
 class Counting:

@@ -12,7 +12,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import Flaky, memory_store
-from tfa.base.config import MapSpec
+from tfa.core.config import MapSpec
 from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.query import ReadOnlyMap

@@ -14,8 +14,7 @@ from tests.photos.recordings.made import FIXES, IMAGES, ODOMETRY, START, Message
 from tfa.errors import BadImage, BadRecording, BadSpec, MissingExtra, NoImages
 from tfa.photos.images import find_images
 from tfa.photos.positions import Position, read_positions_csv
-from tfa.photos.recordings.extract_frames import FrameSpec, extract_frames
-from tfa.photos.recordings.open_recording import open_recording
+from tfa.photos.recordings.frames import FrameSpec, extract_frames, open_recording
 
 ROS2 = Messages()
 
@@ -198,8 +197,8 @@ def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
 
 MEMORY = """
 import resource, sys
-from tfa.photos.recordings.keyframes import KeyframeInterval, Keyframes
-from tfa.photos.recordings.open_recording import open_recording
+from tfa.photos.recordings.frames import KeyframeInterval, Keyframes
+from tfa.photos.recordings.frames import open_recording
 from pathlib import Path
 with open_recording(Path(sys.argv[1])) as recording:
     keyframes, kept = Keyframes(KeyframeInterval.parse("1m")), 0

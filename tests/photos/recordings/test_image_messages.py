@@ -11,7 +11,7 @@ from PIL import Image
 from tests.photos.recordings.made import Messages, jpeg
 from tfa.errors import BadImage
 from tfa.photos.images import as_rgb
-from tfa.photos.recordings.image_messages import COMPRESSED, ENCODINGS, RAW, decode_picture
+from tfa.photos.recordings.ros_bags import COMPRESSED, ENCODINGS, RAW, decode_picture
 
 MADE = Messages()
 RGB = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)

@@ -9,15 +9,15 @@ import sys
 import pytest
 
 from tests.photos.recordings.made import write_video
-from tfa.base.locks import STALE_SECONDS
-from tfa.photos.recordings import extract_frames as module
-from tfa.photos.recordings.extract_frames import NEW, REPLACED, FrameSpec, extract_frames
+from tfa.core.files import STALE_SECONDS
+from tfa.photos.recordings import frames as module
+from tfa.photos.recordings.frames import NEW, REPLACED, FrameSpec, extract_frames
 
 SPEC = FrameSpec(every=10)
 SLOW = """
 import sys, time
 from tfa.photos.recordings import write_frames
-from tfa.photos.recordings.extract_frames import FrameSpec, extract_frames
+from tfa.photos.recordings.frames import FrameSpec, extract_frames
 write = write_frames._write
 def write_and_wait(*given):
     name = write(*given)

@@ -13,7 +13,7 @@ from tests.photos.recordings.made import write_video
 from tfa.errors import BadPositions, BadRecording, BadSpec, MissingExtra
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.positions import read_positions_csv
-from tfa.photos.recordings.extract_frames import FrameSpec, extract_frames
+from tfa.photos.recordings.frames import FrameSpec, extract_frames
 
 TRACK = """<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>
 <trkpt lat="50" lon="8"><ele>100</ele><time>2025-06-01T12:00:00Z</time></trkpt>

@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tfa.base.files import sync_folder, write_atomically
-from tfa.base.locks import hold
+from tfa.core.files import hold, sync_folder, write_atomically
 from tfa.errors import StoreConflict
 
 _ENDING = ".document"

@@ -10,8 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tfa.base.config import HeadSpec
-from tfa.base.reading import parse_json
+from tfa.core.config import HeadSpec
+from tfa.core.reading import parse_json
 from tfa.errors import BadSpec, TfaError
 
 GROUPS = ("Urban / ground", "Condition shift", "Driving", "Indoor", "Aerial / cross-view", "Other")

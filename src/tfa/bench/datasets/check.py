@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import hash_file
-from tfa.base.progress import Progress, SilentProgress
 from tfa.bench.datasets.card import DatasetCard
 from tfa.bench.datasets.files import DatasetFiles
 from tfa.bench.datasets.load import (
@@ -21,6 +19,8 @@ from tfa.bench.datasets.load import (
     plan_reading,
     without_positives,
 )
+from tfa.core.files import hash_file
+from tfa.core.progress import Progress, SilentProgress
 from tfa.errors import TfaError
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

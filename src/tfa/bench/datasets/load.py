@@ -11,12 +11,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
-from tfa.base.reading import read_text
 from tfa.bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
 from tfa.bench.datasets.files import BadDataset, DatasetFiles
 from tfa.bench.datasets.matching import by_name, listed_positives
 from tfa.bench.records import Truth
+from tfa.core.plugins import load_plugin, plugin_names, plugin_source
+from tfa.core.reading import read_text
 from tfa.errors import BadPlugin
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.files import require_json
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.earth import earth_points
 from tfa.bench.datasets.layouts.indexed import checked_indices
+from tfa.core.files import require_json
 from tfa.photos.find_positions import find_positions
 
 

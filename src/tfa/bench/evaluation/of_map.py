@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.evaluation.distances import kinds_of, lengths, points_of
 from tfa.bench.evaluation.judgement import (
     BadEvaluation,
@@ -22,6 +20,8 @@ from tfa.bench.evaluation.judgement import (
 )
 from tfa.bench.evaluation.truth import QueryTruth, nearest_true
 from tfa.bench.records import PROBABILITY
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import Hit, Hits, describe_best_hit
 from tfa.maps.state import DATABASE

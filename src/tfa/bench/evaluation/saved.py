@@ -7,8 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import require_format
-from tfa.base.json_shape import (
+from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
+from tfa.bench.evaluation.numbers import change_of, numbers_of
+from tfa.bench.evaluation.of_map import MapEvaluation
+from tfa.bench.records import PROBABILITY, Z_SCORE
+from tfa.core.files import require_format
+from tfa.core.json_shape import (
     anything,
     boolean,
     fields,
@@ -20,10 +24,6 @@ from tfa.base.json_shape import (
     one_of,
     text,
 )
-from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
-from tfa.bench.evaluation.numbers import change_of, numbers_of
-from tfa.bench.evaluation.of_map import MapEvaluation
-from tfa.bench.records import PROBABILITY, Z_SCORE
 from tfa.errors import BadPositions
 from tfa.photos.positions import Position
 from tfa.version import __version__

@@ -9,13 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tfa.base.files import write_text
-from tfa.base.progress import Progress
 from tfa.bench.evaluation.judgement import Judgement
 from tfa.bench.explorer.content import page_content
 from tfa.bench.explorer.photos import addresses, small_pictures
+from tfa.core.files import write_text
+from tfa.core.progress import Progress
 from tfa.report.html import ReportTable, render_template
-from tfa.report.plan_view import plan_view_script
+from tfa.report.page import plan_view_script
 from tfa.version import __version__
 
 HERE = Path(__file__).parent

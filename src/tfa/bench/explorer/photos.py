@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tfa.base.files import write_atomically
-from tfa.base.progress import Progress, as_progress
-from tfa.base.threads import map_in_threads
+from tfa.core.arrays import map_in_threads
+from tfa.core.files import write_atomically
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage
 from tfa.photos.images import as_rgb
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tfa.base.files import write_atomically
 from tfa.bench.figures.record_groups import BestAnswers, Study
 from tfa.bench.records import Truth
+from tfa.core.files import write_atomically
 from tfa.errors import BadSpec
 from tfa.explain.draw_montage import EDGE, GAP, INK, PAPER, TILE, TITLE, MontageRow, MontageTile, compose, elide
 

@@ -10,7 +10,7 @@ import numpy as np
 from tfa.bench.figures.plotting import FAINT, dress, new_figure, save
 from tfa.bench.figures.record_groups import Study
 from tfa.bench.records import ScoreSample, Truth
-from tfa.method.evidence.rows import mean_and_spread, z_scores
+from tfa.method.evidence import mean_and_spread, z_scores
 
 LIMIT = 3.0  # colours end at three standard deviations
 ACROSS = 2  # matrices in a row: readable on a phone

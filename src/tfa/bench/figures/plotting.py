@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfa.base.files import write_atomically
+from tfa.core.files import write_atomically
 from tfa.errors import MissingExtra
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tfa.base.files import write_text
 from tfa.bench.figures import sections as figures
 from tfa.bench.figures.grids import ROWS
 from tfa.bench.figures.page import Picture, Section, figures_page
 from tfa.bench.figures.record_groups import REFERENCE, Study, find_studies
 from tfa.bench.metrics.summary import row_of_scores
+from tfa.core.files import write_text
 from tfa.errors import BadSpec
 from tfa.report.html import ReportTable
 

@@ -10,17 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfa import pipeline
-from tfa.base.backend import backend_for
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION
-from tfa.method.controllers.database import decide_from_database
-from tfa.method.controllers.rules import METHOD_RULES, Rules
-from tfa.method.controllers.target import decide_from_target
-from tfa.method.evidence.support import Candidate
+from tfa.core.arrays import backend_for
+from tfa.core.tokens import Tokens
+from tfa.method.database import METHOD_RULES, Rules, decide_from_database
+from tfa.method.evidence import Candidate
 from tfa.method.head import BaseHead, Head, assemble
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, describe_residuals
+from tfa.method.target import decide_from_target
 
 
 def carrier_by_support(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:

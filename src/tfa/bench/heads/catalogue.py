@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
 from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.heads.online import online_card
@@ -20,6 +19,7 @@ from tfa.bench.heads.verified import verified_card
 from tfa.bench.heads.verified_peers import verified_peer
 from tfa.bench.provenance import ALGORITHM
 from tfa.bench.records import LABELS
+from tfa.core.plugins import load_plugin, plugin_names, plugin_source
 from tfa.errors import BadPlugin, BadSpec
 from tfa.method.carriers import CARRIER_KERNELS
 

@@ -14,12 +14,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions, HeadSpec
-from tfa.base.progress import Progress, SilentProgress
-from tfa.base.tokens import Tokens
 from tfa.bench.protocols import NO_CALIBRATION, Plan
 from tfa.bench.provenance import METHOD
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions, HeadSpec
+from tfa.core.progress import Progress, SilentProgress
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
 
 ONLY = "only"  # the replica of a head that has no seed
 T = TypeVar("T")

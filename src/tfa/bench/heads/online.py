@@ -26,14 +26,13 @@ from tfa.bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa.bench.provenance import METHOD
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.maps.database_scores import DatabaseScores
-from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.head import Head
+from tfa.method.judged import TARGET_INCUMBENT
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import describe_photos
+from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
-from tfa.online.motion import OrderMotion
-from tfa.online.sequence_filter import SequenceSpec
+from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 
 AT_ONCE = 64  # queries that are verified at a time
 Answered = tuple[np.ndarray, np.ndarray | None]  # scores `q m` and confidence `q`

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
 from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.core.tokens import Tokens
 from tfa.errors import FewPhotos
-from tfa.method.controllers.decisions import JudgedEvidence
+from tfa.method.decisions import JudgedEvidence
 from tfa.method.dual_vocabulary import DualHead, fit_dual_head
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead

@@ -18,22 +18,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfa import pipeline
-from tfa.base.backend import backend_for
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
 from tfa.bench.protocols import NO_CALIBRATION, budget
 from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.core.arrays import backend_for
+from tfa.core.tokens import Tokens
 from tfa.method.carriers import CARRIER_KERNELS
-from tfa.method.controllers.decisions import HeadJudgment, JudgedEvidence
-from tfa.method.controllers.judged import CARRIER_WORDS, TARGET_INCUMBENT, describe_judged
-from tfa.method.evidence.support import measure_support
+from tfa.method.decisions import HeadJudgment, JudgedEvidence
+from tfa.method.evidence import measure_support
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
+from tfa.method.judged import CARRIER_WORDS, TARGET_INCUMBENT, describe_judged
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification.admission import PairEvidence
-from tfa.verification.judged_head import (
+from tfa.verification.judge import (
     CALIBRATIONS,
     Competition,
     Judged,

@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfa.base.backend import backend_for
 from tfa.bench.heads.contract import Fit, HeadCard
 from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
+from tfa.core.arrays import backend_for
 from tfa.errors import BadSpec
-from tfa.method.controllers.decisions import DatabaseEvidence, Decisions
+from tfa.method.decisions import DatabaseEvidence, Decisions
 from tfa.method.head import Head, assemble
 from tfa.method.residuals import ASSIGNMENT_KINDS
 

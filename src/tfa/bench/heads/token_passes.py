@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 
 DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches n d and the image's index → its vector

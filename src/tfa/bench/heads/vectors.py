@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.progress import Progress
-from tfa.base.spill import Spill, release
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
+from tfa.core.arrays import Spill, release
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.search.gallery import QUERY_BLOCK, find_duplicates, inner
 
 IMAGES_AT_ONCE = 256

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.config import Candidates, RerankSpec
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
 from tfa.bench.heads.second_order import second_order_card
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
+from tfa.core.arrays import backend_for
+from tfa.core.config import Candidates, RerankSpec
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
 from tfa.maps.database_scores import DatabaseScores
-from tfa.method.evidence.rows import ROW_EPSILON
+from tfa.method.evidence import ROW_EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.verification import matching

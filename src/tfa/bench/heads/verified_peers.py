@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import RerankSpec
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, patch_pairs
 from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.heads.verified import judged_by_hiding, reordered
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
+from tfa.core.config import RerankSpec
 from tfa.verification.admission import VerificationEvidence
 from tfa.verification.reranking import count_candidates, rerank
 

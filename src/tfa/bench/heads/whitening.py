@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
+from tfa.core.arrays import l2_normalize
 
 CHANNELS_AT_ONCE = 2048  # in float64
 ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows

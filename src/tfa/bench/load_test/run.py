@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tfa.base.config import EncoderOptions, HeadSpec
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.load_test.child import Child, Command, serve_command
 from tfa.bench.load_test.clients import Edits, Load, synthetic_photo
 from tfa.client.client import Client
+from tfa.core.config import EncoderOptions, HeadSpec
+from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap
 
 ENCODER = "dinov2-s14@56/l0"  # one block of random weights at 56 pixels: quick, so that the service itself is seen
@@ -160,9 +160,9 @@ def synthetic_map(folder: Path, images: int) -> PlaceMap:
 
 def random_weights_file(folder: Path) -> Path:
     """Weights of the quick encoder, written into a folder."""
-    from tfa.base.files import write_tensors
+    from tfa.core.files import write_tensors
     from tfa.encoders import parse_encoder
-    from tfa.encoders.weight_names import expected_shapes
+    from tfa.encoders.packaged_weights import expected_shapes
 
     generator, shapes = np.random.default_rng(0), expected_shapes(parse_encoder(ENCODER).card)
     weights = {name: 0.3 * generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}

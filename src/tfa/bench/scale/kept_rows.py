@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import BadFile, require_format, write_json
 from tfa.bench.speed.measure import library_versions, machine, thread_count
+from tfa.core.files import BadFile, require_format, write_json
 
 FORMAT, VERSION = "tfa-scale", 1
 Row = Mapping[str, Any]

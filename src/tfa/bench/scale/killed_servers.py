@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tfa.base.tokens import Tokens
 from tfa.bench.load_test.run import ENCODER
 from tfa.bench.scale.each_engine import row_for_each, until_answered
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, FolderEngine
 from tfa.bench.scale.small_town import DIMS, IMAGES, SmallTown
+from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.errors import StoreUnavailable, TfaError
 from tfa.maps.store import StoreMap

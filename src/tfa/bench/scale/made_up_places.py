@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import make_folder
-from tfa.base.progress import Progress, as_progress, track_progress
+from tfa.core.files import make_folder
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.search.gallery import top_k
 from tfa.search.reduced import fixed_rotation
 

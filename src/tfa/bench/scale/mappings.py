@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.spill import SPILL_PREFIX
+from tfa.core.arrays import SPILL_PREFIX
 
 SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)")

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.reading import parse_json
 from tfa.bench.load_test.run import ENCODER
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, new_server
 from tfa.bench.scale.ray_cluster import Cluster, paths
 from tfa.bench.scale.small_town import SmallTown
+from tfa.core.reading import parse_json
 from tfa.errors import StoreUnavailable, TfaError
 from tfa.maps.store.header import read_store_header
 from tfa.photos.images import find_images

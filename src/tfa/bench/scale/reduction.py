@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.contract import Shared
 from tfa.bench.scale.datasets import UNION, Datasets, joined
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.studies.reduction import DIMS, SHARES, fitted_on, study_gallery
+from tfa.core.progress import Progress, as_progress
 
 PART = "reduction"
 

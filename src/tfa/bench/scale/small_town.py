@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.files import make_folder
-from tfa.base.tokens import Tokens
 from tfa.bench.load_test.clients import synthetic_photo
 from tfa.bench.load_test.run import ENCODER, random_weights_file
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.files import make_folder
+from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache

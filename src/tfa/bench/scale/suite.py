@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfa.base.files import cache_folder
-from tfa.base.progress import Progress
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.kept_rows import KeptRows
+from tfa.core.files import cache_folder
+from tfa.core.progress import Progress
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.scale.each_engine import row_for_each
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer
 from tfa.bench.scale.small_town import DIMS, SmallTown
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.maps.store import StoreMap
 
 PART = "switches"

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Fitted, HeadCard, Shared
 from tfa.bench.metrics.measures import recall_at
@@ -25,6 +24,7 @@ from tfa.bench.records import Record
 from tfa.bench.run import Bench, calibrated
 from tfa.bench.scale.datasets import Datasets, joined
 from tfa.bench.scale.kept_rows import KeptRows
+from tfa.core.progress import Progress, as_progress
 
 PART = "union"
 HEADS = ("anyloc", "tfa", "judged", "judged-c64", "anyloc-v", "tfa-v", "judged-v", "judged-c64-v")

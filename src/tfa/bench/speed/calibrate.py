@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.head import Head
 

@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.speed.encoding import synthetic_photo
 from tfa.bench.speed.result_line import Line, compared
-from tfa.encoders import DEFAULT_ENCODER, load_encoder
-from tfa.encoders.fingerprint import fast_fingerprint
-from tfa.encoders.int8.graph_file import graph_path
-from tfa.encoders.protocol import Encoder
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
+from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from tfa.encoders.catalogue import fast_fingerprint
+from tfa.encoders.int8 import graph_path
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import fit_second_order
@@ -54,7 +53,7 @@ STEPS = """
 import json, sys, time
 def told(what): steps.append((what, time.time() - float(sys.argv[3])))
 steps = []
-from tfa.base.config import EncoderOptions
+from tfa.core.config import EncoderOptions
 from tfa.cli import app
 from tfa.maps import PlaceMap
 told("Python and imports")
@@ -63,7 +62,7 @@ told("opening the map")
 place_map.use_encoder(EncoderOptions(fast=sys.argv[4] == "fast"))
 place_map.encoder
 told("loading the encoder")
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.photos.images import as_rgb
 tokens = Tokens(*place_map.encoder.encode([as_rgb(sys.argv[2])]), grid=place_map.encoder.grid)
 told("encoding the photo")

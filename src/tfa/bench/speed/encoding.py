@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import hash_json
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.provenance import processor
 from tfa.bench.speed.measure import Measured, measure_in_turn, same_threads
 from tfa.bench.speed.result_line import Bar, Line, cells, compared
+from tfa.core.files import hash_json
+from tfa.core.progress import Progress, as_progress
 from tfa.encoders import Encoder, parse_encoder
 from tfa.photos.images import resize
 from tfa.photos.token_cache import TokenCache
@@ -136,8 +136,7 @@ def run_encoding_benchmark(
 
 
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
-    from tfa.encoders.int8.encoder import FastEncoder
-    from tfa.encoders.int8.graph import int8_graph
+    from tfa.encoders.int8 import FastEncoder, int8_graph
     from tfa.encoders.vit import VitEncoder, load_vit
 
     identity = parse_encoder(name)
@@ -230,7 +229,7 @@ def random_weights(name: str) -> LoadedWeights:
     """Weights of an encoder's shapes that keep numbers in range: norms near 1, linear layers small."""
     import torch
 
-    from tfa.encoders.weight_names import expected_shapes
+    from tfa.encoders.packaged_weights import expected_shapes
     from tfa.encoders.weights import LoadedWeights
 
     generator = torch.Generator().manual_seed(0)

@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.spill import Spill, release
 from tfa.bench.speed.measure import measure, resident, thread_count
 from tfa.bench.speed.result_line import Bar, Line, compared
 from tfa.bench.speed.synthetic_tokens import lazy_tokens
+from tfa.core.arrays import Spill, backend_for, release
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, Described, describe_residuals

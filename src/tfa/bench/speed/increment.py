@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared
 from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.bench.speed.verify import squarest
+from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap
 from tfa.maps.stored_head import INTEGERS
 from tfa.photos.token_cache import TokenCache

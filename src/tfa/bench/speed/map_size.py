@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import STORAGES
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.result_line import Bar, Line, format_bytes
 from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_head, synthetic_spaces
 from tfa.bench.speed.synthetic_states import synthetic_state
+from tfa.core.config import STORAGES
+from tfa.core.progress import Progress, as_progress
 from tfa.maps.folder import writer
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import INTEGERS

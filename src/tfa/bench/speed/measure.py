@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tfa.base.progress import Progress
 from tfa.bench.provenance import hardware, versions
+from tfa.core.progress import Progress
 
 Bars = bool | Progress | None  # what `as_progress` takes
 LIBRARIES = ("scipy", "scikit-learn", "faiss-cpu", "fast-pytorch-kmeans", "openvino")

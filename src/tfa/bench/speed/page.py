@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import BadFile, require_format
 from tfa.bench.speed.result_line import COLUMNS, Line, cells, format_bytes
 from tfa.bench.speed.suite import FORMAT, SUITE, VERSION
+from tfa.core.files import BadFile, require_format
 
 Result = Mapping[str, Any]
 

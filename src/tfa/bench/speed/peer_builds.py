@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
+from tfa.core.arrays import l2_normalize
 
 SEED = 0
 FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early

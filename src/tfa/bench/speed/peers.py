@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.speed import peer_builds
 from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
 from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.bench.speed.result_line import Bar, Line
+from tfa.core.arrays import backend_for
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.gram import gram_matrix
 from tfa.method.residuals import HARD
-from tfa.method.spectrum import fit_geometry
+from tfa.method.spectrum import fit_geometry, gram_matrix
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
 from tfa.search.exact import ExactSearch, gather_rows

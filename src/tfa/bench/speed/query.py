@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure_in_turn, thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes
 from tfa.bench.speed.second_order_query import CACHES, JudgedQuery, K, timed_beside_paper
 from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_head
+from tfa.core.arrays import backend_for
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.query_sides import as_residual_side
 from tfa.method.residuals import describe_residuals
-from tfa.method.scorer import Scorer
+from tfa.method.scorer import Scorer, as_residual_side
 from tfa.search.gallery import top_k
 
 ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers

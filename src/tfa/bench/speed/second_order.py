@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import HeadSpec, RerankSpec
-from tfa.base.progress import Progress, SilentProgress, Task, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.speed import peer_builds
 from tfa.bench.speed.calibrate import seen_again
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.bench.speed.result_line import Bar, Line, compared
+from tfa.core.config import HeadSpec, RerankSpec
+from tfa.core.progress import Progress, SilentProgress, Task, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.stored_space import StoredSpaces
 from tfa.maps.verification import decide_calibration_admission
@@ -28,7 +28,7 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
-from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
+from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"
 WORDS, RESIDUALS = "AnyLoc, k-means", "AnyLoc, residuals in one array"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
 from tfa.bench.speed.measure import measure_in_turn
 from tfa.bench.speed.result_line import Bar, Line, compared
 from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_head, synthetic_spaces
+from tfa.core.tokens import Tokens
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.scorer import Scorer
 from tfa.search.gallery import top_k

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tfa.base.progress import Progress
 from tfa.bench.speed import adapters
 from tfa.bench.speed.measure import library_versions, machine, measure, thread_count
 from tfa.bench.speed.result_line import HasLines, Line
+from tfa.core.progress import Progress
 from tfa.errors import BadSpec, MissingExtra, WeightsMissing
 
 FORMAT, VERSION = "tfa-speed", 1

@@ -9,10 +9,9 @@ from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
 from tfa.method import second_order_space
 from tfa.method.carriers import MEAN, PAPER_CARRIERS, carrier_terms
-from tfa.method.controllers.decisions import SpectralStrengths
-from tfa.method.evidence.support import Mask
-from tfa.method.query_sides import ResidualSide, SecondOrderSide, as_residual_side
-from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.method.decisions import SpectralStrengths
+from tfa.method.evidence import Mask
+from tfa.method.scorer import ResidualSide, Scorer, ScoreTerm, SecondOrderSide, as_residual_side
 from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
 from tfa.method.second_order_space import MAX_PSEUDO, normalize_rows
 from tfa.method.spectrum import Geometry

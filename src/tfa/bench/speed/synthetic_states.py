@@ -12,7 +12,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.query_sides import as_residual_side
+from tfa.method.scorer import as_residual_side
 
 WORDS = 64  # of the residual heads that compete with a second-order one
 THREE = [0.1] * 3  # a number of each construction

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 
 THINGS = 400  # kinds of things in the world
 SEEN = 44  # of them in an image: of 64 words half are then chosen by no patch, as in photos

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import RerankSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.speed.calibrate import seen_again
 from tfa.bench.speed.fit import synthetic_tokens
-from tfa.verification.patch_store import CompactTokens
+from tfa.core.config import RerankSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
+from tfa.verification.patches import CompactTokens
 
 REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed
 

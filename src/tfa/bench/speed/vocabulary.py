@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2_normalize
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.measure import Bars, fastest, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, format_bytes, listed
-from tfa.method.kmeans import BLOCKS_A_TURN, ROWS, Lloyd, ProductThreads
-from tfa.method.vocabulary import CONSTRUCTIONS, MAX_KMEANS_ITERATIONS
+from tfa.core.arrays import backend_for, l2_normalize
+from tfa.core.progress import Progress, as_progress
+from tfa.method.vocabulary import BLOCKS_A_TURN, CONSTRUCTIONS, MAX_KMEANS_ITERATIONS, ROWS, Lloyd, ProductThreads
 
 BAR = Bar(1.3)
 THINGS = 400

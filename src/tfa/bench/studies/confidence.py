@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress
 from tfa.bench.run import Bench
 from tfa.bench.studies.confidence_fit import fit_constants
 from tfa.bench.studies.confidence_samples import WAYS, Looks, Sample, Samples, collect
+from tfa.core.progress import Progress
 from tfa.errors import BadSpec
 from tfa.maps.confidence import UNVERIFIED_CONSTANTS, VERIFIED_CONSTANTS, Constants
 from tfa.maps.expected_recall import estimate_recall

@@ -14,24 +14,24 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.config import AUTO, HeadSpec
-from tfa.base.progress import Progress
-from tfa.base.tokens import Tokens
 from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.core.arrays import backend_for
+from tfa.core.config import AUTO, HeadSpec
+from tfa.core.progress import Progress
+from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES, Features, compute_features
 from tfa.maps.database_scores import DatabaseScores
 from tfa.maps.shift import DomainShiftMonitor
-from tfa.method.controllers.judged import INCUMBENT, TARGET_INCUMBENT
 from tfa.method.described_queries import DescribedQueries
+from tfa.method.judged import INCUMBENT, TARGET_INCUMBENT
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import DescribedPhoto, describe_photos
+from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.search.exact import QueryVectors
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
-from tfa.verification.judged_head import make_unjudged_evidence
+from tfa.verification.judge import make_unjudged_evidence
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
 
 WAYS = ("alone", "online", "c64")

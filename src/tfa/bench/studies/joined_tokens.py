@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 
 
 class _Chained(Sequence):

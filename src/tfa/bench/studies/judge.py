@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.spill import Spill
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.own_heads import patch_pairs
 from tfa.bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
@@ -23,13 +21,15 @@ from tfa.bench.metrics.measures import recall_at
 from tfa.bench.protocols import budget
 from tfa.bench.rank import QUERIES_AT_ONCE, ranked
 from tfa.bench.run import Bench
+from tfa.core.arrays import Spill
+from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadTokens
-from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.decisions import JudgedDecisions
 from tfa.method.head import replica_scorer
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import calibrated_scorer
-from tfa.verification.judged_head import Competition, Judged, compete_on_target, select_by_evidence
+from tfa.verification.judge import Competition, Judged, compete_on_target, select_by_evidence
 
 BUDGET = 64  # queries that judge
 

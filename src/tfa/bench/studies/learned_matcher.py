@@ -21,10 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tfa.base.files import cache_folder, hash_file, hash_json, write_json
-from tfa.base.progress import Progress, as_progress
-from tfa.base.reading import read_json
-from tfa.base.threads import ONE_THREAD_PRODUCTS
 from tfa.bench.heads.contract import HeadCard, Shared
 from tfa.bench.matchers.contract import Matcher
 from tfa.bench.provenance import hardware
@@ -32,11 +28,15 @@ from tfa.bench.run import Bench
 from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification import StudiedQueries
 from tfa.bench.studies.verification_variants import FEW, NOTHING
+from tfa.core.arrays import ONE_THREAD_PRODUCTS
+from tfa.core.files import cache_folder, hash_file, hash_json, write_json
+from tfa.core.progress import Progress, as_progress
+from tfa.core.reading import read_json
 from tfa.errors import BadSpec
-from tfa.method.evidence.rows import standardize_ranked
-from tfa.photos.cache_room import mark_used
+from tfa.method.evidence import standardize_ranked
+from tfa.photos.token_cache import mark_used
 from tfa.search.gallery import top_k
-from tfa.verification.patch_store import CompactTokens, PhotoPairs
+from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, combine_scores
 
 OURS, OURS_ALONE, LEARNED = "patches", "patches-alone", "learned"

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.metrics.measures import recall_at
-from tfa.encoders.int8.encoder import import_onnxruntime
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.encoders.int8 import import_onnxruntime
 from tfa.encoders.vit import VitEncoder
-from tfa.exports.hloc_features import query_vectors
-from tfa.exports.onnx_place import place_model
+from tfa.exports.hloc import query_vectors
+from tfa.exports.onnx_head import place_model
 from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
 from tfa.exports.vectors import CompiledMap, compile_map
 from tfa.maps import PlaceMap

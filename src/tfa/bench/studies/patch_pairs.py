@@ -1,5 +1,5 @@
 """A cache of patch comparisons: each pair (query, database image) is matched once, whatever heads, splits and replicas
-need it. How patches are kept and compared is that of maps (`tfa.verification.patch_store`).
+need it. How patches are kept and compared is that of maps (`tfa.verification.patches`).
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfa.base.config import RerankSpec
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill
+from tfa.core.config import RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
 from tfa.verification.admission import cache_evidence
-from tfa.verification.patch_store import CompactTokens, PhotoPairs
+from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, Comparison
 
 

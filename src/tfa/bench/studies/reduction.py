@@ -18,8 +18,8 @@ from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.second_order import DTYPE, fitted_judged, fitted_spaces
 from tfa.bench.metrics.measures import recall_at
 from tfa.bench.run import Bench
-from tfa.method.controllers.decisions import JudgedDecisions
-from tfa.method.controllers.judged import TARGET_INCUMBENT
+from tfa.method.decisions import JudgedDecisions
+from tfa.method.judged import TARGET_INCUMBENT
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import SECOND_ORDER
 from tfa.search.gallery import top_k

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import AUTO
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.run import Bench
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.studies.streams import EventStudy, events, measured
+from tfa.core.config import AUTO
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.scorer import Scorer
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, describe_photos
+from tfa.online.adaptation import AdaptedScorer, DescribedPhoto, describe_photos
 from tfa.online.follow import StreamFrame, follow_scores
-from tfa.online.motion import OrderMotion
-from tfa.online.sequence_filter import Belief, SequenceSpec
+from tfa.online.sequence_filter import Belief, OrderMotion, SequenceSpec
 from tfa.pipeline import fit_second_order
 from tfa.verification.reranking import Compared, Comparison
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions
-from tfa.base.progress import Progress, as_progress, track_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.metrics.resampling import interval
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions
+from tfa.core.progress import Progress, as_progress, track_progress
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.merge import MergedPart, merge_maps

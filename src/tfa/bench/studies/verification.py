@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfa.base.config import AUTO, Candidates
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Shared
 from tfa.bench.protocols import Split
 from tfa.bench.rank import QUERIES_AT_ONCE
@@ -23,13 +20,15 @@ from tfa.bench.run import Bench, calibrated
 from tfa.bench.studies.match_geometries import Measure, Pair
 from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Kept, Variant
+from tfa.core.config import AUTO, Candidates
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.evidence.rows import standardize_ranked
+from tfa.method.evidence import standardize_ranked
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import top_k
 from tfa.verification.admission import space_evenly
-from tfa.verification.compaction import Compaction, count_dimensions, fit_compaction, use_two_bits
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import Compaction, CompactTokens, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.reranking import count_candidates, is_settled, plan_rounds
 
 HALVES = ("tuning", "confirmation")

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfa.base.config import AUTO, Candidates, RerankSpec
 from tfa.bench.studies.match_geometries import (
     Measure,
     affine,
@@ -21,6 +20,7 @@ from tfa.bench.studies.match_geometries import (
     window_of,
     without_geometry,
 )
+from tfa.core.config import AUTO, Candidates, RerankSpec
 from tfa.errors import BadSpec
 from tfa.verification.reranking import combine_scores
 

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from tfa.base.files import write_atomically
 from tfa.bench.tables.table import (
     BEST,
     MISSING,
@@ -22,6 +21,7 @@ from tfa.bench.tables.table import (
     Table,
     raised,
 )
+from tfa.core.files import write_atomically
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

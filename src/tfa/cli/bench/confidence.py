@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import console, delivered, open_table, say, wants_progress
+from tfa.core.config import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.studies.confidence import ConfidenceStudy
@@ -37,9 +37,9 @@ def confidence(
 
     Of second-order heads, verified and not, in three ways: photos alone, adapted online, calibrated with 64 photos.
     """
-    from tfa.base.progress import as_progress
     from tfa.bench.run import prepare
     from tfa.bench.studies.confidence import study_confidence
+    from tfa.core.progress import as_progress
 
     loaded = load_all(dataset, out=out)
     if len(loaded) < 2:

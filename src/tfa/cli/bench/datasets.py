@@ -93,8 +93,8 @@ def check(
     quiet: options.Quiet = False,
 ) -> None:
     """List everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
-    from tfa.base.progress import as_progress
     from tfa.bench.datasets.check import check_dataset
+    from tfa.core.progress import as_progress
 
     progress = as_progress(wants_progress(quiet))
     findings = check_dataset(dataset, path, positives=positives, deep=deep, progress=progress)

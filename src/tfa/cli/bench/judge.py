@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import delivered, print_text, wants_progress
+from tfa.core.config import EncoderOptions
 
 
 @options.with_encoder
@@ -26,10 +26,10 @@ def judge(
     encoding: EncoderOptions,
 ) -> None:
     """Value ± error and true R@1 of every head before the judge: database only, and by 64 queries. Markdown."""
-    from tfa.base.progress import as_progress
     from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
     from tfa.bench.studies.judge import page, study_judge
+    from tfa.core.progress import as_progress
 
     loaded = load_all(dataset, out=out)
     bars = as_progress(wants_progress(quiet))

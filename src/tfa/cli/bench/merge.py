@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import delivered, print_text, wants_progress
+from tfa.core.config import EncoderOptions
 
 
 @options.with_encoder
@@ -34,8 +34,8 @@ def merge(
     Even photos of the database are the first session, even queries the second; the odd photos of both are asked of
     either map alone and of the merged one.
     """
-    from tfa.base.progress import as_progress
     from tfa.bench.studies.sessions import check_sessions, page, study_sessions
+    from tfa.core.progress import as_progress
 
     loaded = load_all(dataset, out=out)
     for data in loaded:

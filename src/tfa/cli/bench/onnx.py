@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions, MapSpec
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import delivered, print_text, wants_progress
+from tfa.core.config import EncoderOptions, MapSpec
 from tfa.errors import BadSpec
 
 LEAST = 4  # numbers of a vector, as of tfa export
@@ -53,9 +53,9 @@ def onnx(
 
     A map of each database is built and exported as [bold]tfa export --format onnx[/bold] does, without and with --fast.
     """
-    from tfa.base.progress import as_progress
     from tfa.bench.studies.one_file import chosen_queries, page, study_file
-    from tfa.encoders.int8.encoder import import_onnxruntime
+    from tfa.core.progress import as_progress
+    from tfa.encoders.int8 import import_onnxruntime
     from tfa.maps import PlaceMap
 
     if encoding.fast:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, wants_progress
+from tfa.core.config import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.load import Dataset

@@ -102,10 +102,10 @@ def scale(
 ) -> None:
     """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray, all
     datasets as one gallery, fewer numbers an image."""
-    from tfa.base.files import write_text
     from tfa.bench.scale.kept_rows import KeptRows
     from tfa.bench.scale.page import all_tables, filled, tables
     from tfa.bench.scale.suite import OF_DATASETS, ScaleSettings, chosen_parts, run_parts
+    from tfa.core.files import write_text
 
     wanted = chosen_parts(parts or ())
     joining = [part for part in wanted if part in OF_DATASETS]
@@ -148,12 +148,12 @@ def scale(
 
 def identified(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets:
     """Datasets, which are encoded when a row needs their tokens."""
-    from tfa.base.config import EncoderOptions
-    from tfa.base.progress import as_progress
     from tfa.bench.record_inputs import identify
     from tfa.bench.run import prepare
     from tfa.bench.scale.datasets import Datasets
     from tfa.cli.bench.run import load_all, loaded_encoder
+    from tfa.core.config import EncoderOptions
+    from tfa.core.progress import as_progress
 
     model, bars, loaded = loaded_encoder(encoder, EncoderOptions()), as_progress(progress), load_all(dataset)
     known = [identify(data, model) for data in loaded]

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import console, delivered, open_table, say, wants_progress
+from tfa.core.config import EncoderOptions
 
 
 @options.with_encoder
@@ -35,9 +35,9 @@ def sequences(
     Of the second-order head with partial whitening, for which nothing of the queries is fitted. Photos outside a map
     are those of the dataset given next.
     """
-    from tfa.base.progress import as_progress
     from tfa.bench.run import prepare
     from tfa.bench.studies.sequences import check_drive, study_drive
+    from tfa.core.progress import as_progress
 
     loaded = load_all(dataset, out=out)
     for data in loaded:

@@ -52,8 +52,8 @@ def speed(
     quiet: options.Quiet = False,
 ) -> None:
     """Time every stage against its floor, both in this run: the least time its unavoidable work takes here."""
-    from tfa.base.files import write_json
     from tfa.bench.speed.suite import SpeedRun, chosen, run_each
+    from tfa.core.files import write_json
 
     wanted = chosen(names or (), peers=peers)
     if out is not None:
@@ -98,8 +98,8 @@ def performance(
     ] = None,
 ) -> None:
     """Write recorded speeds as one Markdown page, the machine named. Nothing is timed."""
-    from tfa.base.files import write_text
     from tfa.bench.speed.page import performance_page, read_results
+    from tfa.core.files import write_text
 
     if out is not None:
         options.check_writable(out)

@@ -109,8 +109,8 @@ def results(
     ] = "make results DATA=data",
 ) -> None:
     """Write every table of a folder of records as one Markdown page, and say where TFA is below a peer."""
-    from tfa.base.files import write_text
     from tfa.bench.tables.page import results_page
+    from tfa.core.files import write_text
 
     if out is not None:
         options.check_writable(out)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
 from tfa.cli.console import console, delivered, open_table, print_text, say, wants_progress
+from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def verification(
     encoding: EncoderOptions,
 ) -> None:
     """Compare ways to verify candidates, one factor changed at a time: R@1 of the first split and replica."""
-    from tfa.base.progress import as_progress
     from tfa.bench.heads.catalogue import head_cards
     from tfa.bench.heads.contract import Shared
     from tfa.bench.matchers.contract import open_matcher
@@ -64,6 +63,7 @@ def verification(
     from tfa.bench.studies.learned_matcher import MatcherStudy, match_dataset
     from tfa.bench.studies.verification import check_halves, half_of, joined, study_dataset
     from tfa.bench.studies.verification_variants import of_factors
+    from tfa.core.progress import as_progress
 
     if matcher is not None and factors is not None:
         raise BadSpec("--matcher and --factors are two studies; give one of them")

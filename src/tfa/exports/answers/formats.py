@@ -1,19 +1,126 @@
-"""The formats of answers by the endings of their files, and what each can hold."""
+"""Export answers as CSV, GeoJSON, GPX or MCAP, chosen by the file name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from tfa.core.files import write_json, write_text
+from tfa.core.text import make_printable
 from tfa.errors import BadPositions, BadSpec
-from tfa.exports.answers.csv_table import write_csv
-from tfa.exports.answers.export_context import ExportContext, positions_of, with_times
-from tfa.exports.answers.geojson import write_geojson
-from tfa.exports.answers.gpx_points import write_gpx
+from tfa.exports.answers.record import (
+    ANSWER_COLUMNS,
+    ExportContext,
+    called,
+    degrees_of,
+    flatten_answer,
+    iso_time,
+    positions_of,
+    sure_place,
+    with_times,
+)
 from tfa.exports.answers.recording import check_installed, write_mcap
 from tfa.maps import Answer
 from tfa.photos.positions import Position
+from tfa.version import __version__
+
+# --- csv table ------------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+    """All answers; how many they are."""
+    assert context.times is not None
+    written = io.StringIO(newline="")
+    table = csv.writer(written, lineterminator="\r\n")
+    table.writerow(ANSWER_COLUMNS)
+    degrees = degrees_of(answers, context.utm)
+    for answer, time in zip(answers, context.times, strict=True):
+        table.writerow([_cell(value) for value in flatten_answer(answer, time, degrees).values()])
+    write_text(path, written.getvalue())
+    return len(answers)
+
+
+def _cell(value: Any) -> Any:
+    """Truth in lower case, as other programs write it; None is nothing."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+# --- geojson --------------------------------------------------------------------------------------
+
+
+def write_geojson(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+    """All answers; how many of them are somewhere.
+
+    The point is the place of all verified images, else the position of the best image; `located_by` says which. An
+    answer without either has a null geometry. Altitude is a property: that of GeoJSON is above the ellipsoid, ours
+    above the sea.
+    """
+    assert context.times is not None
+    degrees, features = degrees_of(answers, context.utm), []
+    for answer, time in zip(answers, context.times, strict=True):
+        position, what = _located(answer, degrees)
+        point = None if position is None else {"type": "Point", "coordinates": [position.lon, position.lat]}
+        properties: dict[str, Any] = {**flatten_answer(answer, time, degrees), "located_by": what}
+        features.append({"type": "Feature", "geometry": point, "properties": properties})
+    write_json(path, {"type": "FeatureCollection", "features": features})
+    return sum(feature["geometry"] is not None for feature in features)
+
+
+def _located(answer: Answer, degrees: Mapping[Position, Position]) -> tuple[Position | None, str | None]:
+    if answer.place is not None and answer.place.position in degrees:
+        return degrees[answer.place.position], "place"
+    best = answer.hits[0].position if answer.hits else None
+    return (degrees[best], "image") if best is not None and best in degrees else (None, None)
+
+
+# --- gpx points -----------------------------------------------------------------------------------
+
+NAMESPACE = "http://www.topografix.com/GPX/1/1"
+
+
+def write_gpx(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+    """Sure answers with a place, in degrees; how many they are."""
+    assert context.times is not None
+    degrees = degrees_of(answers, context.utm)
+    found = [
+        (answer, place, degrees[place.position], time)
+        for answer, time in zip(answers, context.times, strict=True)
+        if (place := sure_place(answer)) is not None and place.position in degrees
+    ]
+    root = Element("gpx", {"version": "1.1", "creator": f"tfa {__version__}", "xmlns": NAMESPACE})
+    for answer, place, position, time in found:
+        point = _point(root, "wpt", answer, position, time)
+        SubElement(point, "name").text = called(answer)
+        best = make_printable(answer.hits[0].image)
+        SubElement(point, "desc").text = f"confidence {answer.confidence:.2f}, ± {place.radius:.0f} m, as in {best}"
+    timed = [one for one in found if iso_time(one[-1]) is not None]
+    if len(timed) > 1:
+        segment = SubElement(SubElement(root, "trk"), "trkseg")
+        for answer, _, position, time in sorted(timed, key=lambda one: one[-1] or 0):
+            _point(segment, "trkpt", answer, position, time)
+    indent(root, " ")
+    write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, "unicode") + "\n")
+    return len(found)
+
+
+def _point(parent: Element, tag: str, answer: Answer, position: Position, time: int | None) -> Element:
+    """With altitude and time where they are known, in the order that the format prescribes."""
+    point = SubElement(parent, tag, {"lat": repr(position.lat), "lon": repr(position.lon)})
+    own = answer.hits[0].position  # the best image's: a place of several has no altitude
+    if own is not None and own.alt is not None:
+        SubElement(point, "ele").text = repr(own.alt)
+    when = iso_time(time)
+    if when is not None:
+        SubElement(point, "time").text = when
+    return point
+
+
+# --- formats --------------------------------------------------------------------------------------
 
 Write = Callable[[Path, Sequence[Answer], ExportContext], int]
 

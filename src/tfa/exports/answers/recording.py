@@ -1,24 +1,189 @@
-"""Answers as a recording: one MCAP file of ROS 2 messages, with the definitions of all their types."""
+"""Export answers as an MCAP recording of ROS messages."""
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import write_atomically
-from tfa.errors import BadImage
-from tfa.exports.answers.export_context import SECOND, ExportContext, degrees_of, spaced
-from tfa.exports.answers.record import sure_place
-from tfa.exports.answers.ros_messages import Messages, diagnostic_values, needs_extra
-from tfa.maps import Answer
+import numpy as np
+
+from tfa.core.files import write_atomically
+from tfa.core.text import make_printable
+from tfa.errors import BadImage, MissingExtra
+from tfa.exports.answers.record import SECOND, ExportContext, called, degrees_of, spaced, sure_place
+from tfa.maps import Answer, Hit
 from tfa.maps.expected_recall import estimate_answer_recall
-from tfa.photos.as_files import read_photo_file
-from tfa.photos.images import as_rgb
-from tfa.photos.photo_source import Photo
+from tfa.maps.records import ExpectedRecall, Place
+from tfa.photos.images import Photo, as_rgb, read_photo_file
+from tfa.photos.positions import Position
 from tfa.version import __version__
+
+# --- ros messages ---------------------------------------------------------------------------------
+
+# As in ros/tfa_msgs/msg, which a test compares; numbers that are not known are NaN.
+MATCH = """\
+string image
+float64 score
+float64 confidence
+bool sure
+bool has_position
+float64 latitude
+float64 longitude
+float64 altitude
+float64 x
+float64 y
+float64 heading
+"""
+MATCHES = """\
+std_msgs/Header header
+string query
+string map_name
+string calibration
+tfa_msgs/Match[] matches
+"""
+DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
+UNKNOWN_HEIGHT = 1e6  # m²: a kilometre either way
+UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: uniform on a circle
+LIKE_THE_BEST = math.radians(30) ** 2  # how far a photo looks another way than the image that shows its place; a guess
+OK, WARN, ERROR = 0, 1, 2  # levels of a diagnostic
+APPROXIMATED = 1  # what kind of covariance a fix has
+
+
+def needs_extra() -> MissingExtra:
+    return MissingExtra("a recording of answers needs rosbags and mcap; install with: pip install 'tfa-vpr[bags]'")
+
+
+class Messages:
+    """Makes messages, and writes them as bytes with the definitions of their types."""
+
+    def __init__(self) -> None:
+        try:
+            from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+        except ImportError:
+            raise needs_extra() from None
+        # The oldest release that is still looked after: what it defines, later ones read.
+        self._store: Any = get_typestore(Stores.ROS2_HUMBLE)
+        for name, definition in DEFINITIONS.items():
+            self._store.register(get_types_from_msg(definition, name))
+
+    def cdr(self, message: Any) -> bytes:
+        return bytes(self._store.serialize_cdr(message, message.__msgtype__, little_endian=True))
+
+    def definition(self, kind: str) -> str:
+        """Of a type and of all it is made of."""
+        text: str = self._store.generate_msgdef(kind, ros_version=2)[0]
+        return text
+
+    def image(self, time: int, kind: str, content: bytes) -> Any:
+        header, data = self._header(time, "camera"), np.frombuffer(content, np.uint8)
+        return self._new("sensor_msgs", "CompressedImage", header=header, format=kind, data=data)
+
+    def matches(
+        self, time: int, answer: Answer, degrees: Mapping[Position, Position], map_name: str, calibration: str
+    ) -> Any:
+        own = [self._match(hit, degrees) for hit in answer.hits]
+        return self._new(
+            "tfa_msgs", "Matches", header=self._header(time, "camera"), query=called(answer),
+            map_name=make_printable(map_name), calibration=make_printable(calibration), matches=own,
+        )  # fmt: skip
+
+    def pose(self, time: int, place: Place, best: Position | None) -> Any:
+        """A place in metres; z is the best image's altitude, and it looks as that one does, where that is known."""
+        x, y = place.position.pair
+        z = best.alt if best is not None and best.alt is not None else 0.0
+        heading = None if best is None else best.heading
+        half = 0.0 if heading is None else math.radians(90.0 - heading) / 2
+        yaw = UNKNOWN_ANGLE if heading is None else LIKE_THE_BEST
+        variance = place.radius**2 / 2  # the radius is a typical distance: half of its square along each axis
+        diagonal = [variance, variance, UNKNOWN_HEIGHT, UNKNOWN_ANGLE, UNKNOWN_ANGLE, yaw]
+        point = self._new("geometry_msgs", "Point", x=x, y=y, z=z)
+        turn = self._new("geometry_msgs", "Quaternion", x=0.0, y=0.0, z=math.sin(half), w=math.cos(half))
+        pose = self._new("geometry_msgs", "Pose", position=point, orientation=turn)
+        sure = self._new("geometry_msgs", "PoseWithCovariance", pose=pose, covariance=np.diag(diagonal).reshape(-1))
+        return self._new("geometry_msgs", "PoseWithCovarianceStamped", header=self._header(time, "map"), pose=sure)
+
+    def fix(self, time: int, place: Place, on_globe: Position, best: Position | None) -> Any:
+        """A place in degrees, as a receiver would give it."""
+        variance = place.radius**2 / 2
+        return self._new(
+            "sensor_msgs", "NavSatFix",
+            header=self._header(time, "camera"),
+            status=self._new("sensor_msgs", "NavSatStatus", status=0, service=0),
+            latitude=on_globe.lat, longitude=on_globe.lon, altitude=_number(None if best is None else best.alt),
+            position_covariance=np.diag([variance, variance, UNKNOWN_HEIGHT]).reshape(-1),
+            position_covariance_type=APPROXIMATED,
+        )  # fmt: skip
+
+    def diagnostics(self, time: int, answer: Answer, hardware: str, values: Mapping[str, str]) -> Any:
+        level, said = _level(answer)
+        pairs = [self._new("diagnostic_msgs", "KeyValue", key=key, value=value) for key, value in values.items()]
+        status = self._new(
+            "diagnostic_msgs", "DiagnosticStatus", level=level, name="tfa: place", message=said,
+            hardware_id=make_printable(hardware), values=pairs,
+        )  # fmt: skip
+        return self._new("diagnostic_msgs", "DiagnosticArray", header=self._header(time, ""), status=[status])
+
+    def _match(self, hit: Hit, degrees: Mapping[Position, Position]) -> Any:
+        own = hit.position
+        known = {} if own is None else {**own.to_dict(), **(degrees[own].to_dict() if own in degrees else {})}
+        names = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
+        numbers = {name: _number(known.get(short)) for name, short in names.items()}
+        return self._new(
+            "tfa_msgs", "Match", image=make_printable(hit.image), score=float(hit.score),
+            confidence=float(hit.confidence), sure=hit.sure, has_position=own is not None, **numbers,
+        )  # fmt: skip
+
+    def _header(self, time: int, frame: str) -> Any:
+        seconds, nanoseconds = divmod(time, SECOND)
+        stamp = self._new("builtin_interfaces", "Time", sec=seconds, nanosec=nanoseconds)
+        return self._new("std_msgs", "Header", stamp=stamp, frame_id=frame)
+
+    def _new(self, package: str, kind: str, /, **fields: Any) -> Any:
+        return self._store.types[f"{package}/msg/{kind}"](**fields)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _level(answer: Answer) -> tuple[int, str]:
+    if answer.error is not None:
+        return ERROR, make_printable(answer.error)
+    if answer.sure and answer.hits:
+        return OK, "sure"
+    return WARN, "not sure" if answer.hits else "no place"
+
+
+def diagnostic_values(
+    answer: Answer, milliseconds: float | None, recall: ExpectedRecall | None, *, timed: bool
+) -> dict[str, str]:
+    """What a diagnostic says in pairs; what is not known is left out."""
+    values: dict[str, Any] = {
+        "query": called(answer),
+        "confidence": answer.confidence,
+        "sure": answer.sure,
+        "reranked": answer.reranked,
+        "lost": getattr(answer, "lost", None),
+        "radius": None if answer.place is None else answer.place.radius,
+        "place_missing": answer.place_missing,
+        "milliseconds": milliseconds,
+        "time": "known" if timed else "assumed",
+    }
+    if recall is not None:
+        values |= {"expected_recall": recall.share, "expected_recall_low": recall.low}
+        values |= {"expected_recall_high": recall.high}
+    return {key: _said(value) for key, value in values.items() if value is not None}
+
+
+def _said(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- recording ------------------------------------------------------------------------------------
 
 IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
 DIAGNOSTICS = "/tfa/diagnostics"

@@ -28,8 +28,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tfa.base.progress import Progress
-from tfa.base.threads import count_cores
+from tfa.core.arrays import count_cores
+from tfa.core.progress import Progress
 from tfa.errors import BadSpec, MissingExtra, OutOfResources, StoreUnavailable, TfaError
 from tfa.maps.building.work_folder import Item, ItemReport
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions
-from tfa.base.tokens import Tokens
+from tfa.core.config import EncoderOptions
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, NoImages
 from tfa.maps.building.photo_list import ListedPhoto, Shard, SkippedPhotos, copy_photo
@@ -34,16 +34,15 @@ from tfa.maps.store.publish import write_entries
 from tfa.maps.store.rows import SpaceRows, second_moment
 from tfa.maps.stored_rows import INTEGERS, convert_rows
 from tfa.maps.stored_space import half_whiten_coordinates
-from tfa.method.principal_axes import PrincipalAxes, add_moments
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import describe_second_order
+from tfa.method.spectrum import PrincipalAxes, add_moments
 from tfa.photos.find_positions import read_photo_position
 from tfa.photos.token_cache import TokenCache
 from tfa.search.quantized import QuantizedRows
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Opener, Store
-from tfa.verification.compaction import Compaction
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import Compaction, CompactTokens
 
 # --- encoding ------------------------------------------------------------------------------------------------------
 

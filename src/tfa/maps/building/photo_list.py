@@ -19,8 +19,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tfa.base.files import hash_json
-from tfa.base.reading import read_text
+from tfa.core.files import hash_json
+from tfa.core.reading import read_text
 from tfa.errors import BadImage, BadManifest, BadPositions, MissingExtra, NoImages
 from tfa.photos.images import find_images, image_extensions, split_nameable
 from tfa.photos.positions import Position, match_positions

@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.files import cache_folder, hash_json
-from tfa.base.progress import Progress, as_progress
-from tfa.base.spill import Spill
-from tfa.base.tokens import Tokens
+from tfa.core.arrays import Spill, backend_for
+from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.core.files import cache_folder, hash_json
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.building.executors import Executor, PassReport, PassRunner, SerialExecutor
@@ -61,14 +60,14 @@ from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
-from tfa.method.controllers.decisions import SpectralStrengths
-from tfa.method.principal_axes import PrincipalAxes, fit_principal_axes
+from tfa.method.decisions import SpectralStrengths
 from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measure_spaces
 from tfa.method.second_order_space import MAX_RANK, sample_space
+from tfa.method.spectrum import PrincipalAxes, fit_principal_axes
 from tfa.photos.positions import Position
 from tfa.search.reduced import Moments
 from tfa.search.store import find_opener, hide_password, split_map_url
-from tfa.verification.judged_head import limit_pseudo_queries, make_unjudged_evidence
+from tfa.verification.judge import limit_pseudo_queries, make_unjudged_evidence
 
 # --- settings and report -------------------------------------------------------------------------------------------
 

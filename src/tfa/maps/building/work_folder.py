@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from tfa.base.files import BadFile, map_tensors, write_tensors
-from tfa.base.reading import parse_json
+from tfa.core.files import BadFile, map_tensors, write_tensors
+from tfa.core.reading import parse_json
 from tfa.errors import TfaError
 from tfa.maps.building.photo_list import Shard, SkippedPhotos
 

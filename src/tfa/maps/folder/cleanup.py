@@ -13,8 +13,7 @@ from collections.abc import Collection
 from glob import escape
 from pathlib import Path
 
-from tfa.base.locks import tidy
-from tfa.base.open_folder import OpenFolder
+from tfa.core.files import OpenFolder, tidy
 from tfa.maps.folder.header import HEADER_FILE
 
 MAP_FILE_NAME = re.compile(

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfa.base.json_shape import BadShape, boolean, fields, finite_number, integer, list_of, mapping_of, maybe, text
+from tfa.core.json_shape import BadShape, boolean, fields, finite_number, integer, list_of, mapping_of, maybe, text
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
-from tfa.method.query_sides import ResidualSide
-from tfa.method.scorer import GLOBAL
+from tfa.method.scorer import GLOBAL, ResidualSide
 
 RECORD = fields(
     {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import hash_file, hash_json
-from tfa.base.json_shape import BadShape
-from tfa.base.reading import read_json
-from tfa.base.shell import format_command
+from tfa.core.files import hash_file, hash_json
+from tfa.core.json_shape import BadShape
+from tfa.core.reading import read_json
+from tfa.core.text import format_command
 from tfa.errors import BadMap
 from tfa.maps.folder.schema import FORMAT_VERSION, REDUCED_VERSION, check_header
 from tfa.maps.state import MapState

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.files import BadFile, map_tensors
-from tfa.base.reading import read_json
+from tfa.core.files import BadFile, map_tensors
+from tfa.core.reading import read_json
 from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.consistency import check_records, check_state
 from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_map_header
@@ -17,7 +17,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CompactTokens
 
 _ATTEMPTS = 20  # headers read while other processes edit the map
 

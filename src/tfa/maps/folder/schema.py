@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tfa.base.config import HEAD_KINDS, STORAGES, HeadSpec, RerankSpec, Spec
-from tfa.base.json_shape import (
+from tfa.core.config import HEAD_KINDS, STORAGES, HeadSpec, RerankSpec, Spec
+from tfa.core.json_shape import (
     BadShape,
     Check,
     anything,

@@ -15,9 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import WrittenFile, explain_disk_errors, make_folder, write_json, write_tensors
-from tfa.base.locks import LockedFolder
-from tfa.base.open_folder import OpenFolder
+from tfa.core.files import (
+    LockedFolder,
+    OpenFolder,
+    WrittenFile,
+    explain_disk_errors,
+    make_folder,
+    write_json,
+    write_tensors,
+)
 from tfa.errors import BadMap
 from tfa.maps.folder.cleanup import (
     find_last_revision,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.config import Candidates
-from tfa.base.tokens import Tokens
+from tfa.core.config import Candidates
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
 from tfa.maps.database_scores import NEAREST
@@ -30,12 +30,12 @@ from tfa.maps.records import Hits, ImageRecord
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
 from tfa.maps.store.versions import MapView, Version
-from tfa.method.evidence.rows import z_scores
+from tfa.method.evidence import z_scores
 from tfa.method.scorer import Scorer
 from tfa.search.exact import DAMAGED, QueryVectors, check_k, direct_sum
 from tfa.search.gallery import as_multiplied, top_k
 from tfa.search.store import NO_ID, Where
-from tfa.verification.patch_store import PhotoPairs
+from tfa.verification.patches import PhotoPairs
 from tfa.verification.reranking import count_candidates, reorder
 
 # --- candidates ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
+from tfa.core.tokens import Tokens
 from tfa.errors import StoreConflict
 from tfa.maps.records import ImageRecord
 from tfa.maps.store.header import (

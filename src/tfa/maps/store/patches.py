@@ -17,14 +17,12 @@ from uuid import uuid4
 
 import numpy as np
 
-from tfa.base.config import RerankSpec
-from tfa.base.tokens import Tokens
+from tfa.core.config import RerankSpec
+from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.store.header import pack_arrays, read_arrays, version_folder
 from tfa.search.store import Store, open_map_store, split_map_url
-from tfa.verification.compaction import Compaction
-from tfa.verification.patch_source import CachedPatches, SourcedTokens
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patches import CachedPatches, Compaction, CompactTokens, SourcedTokens
 
 _AT = "patches/at"  # how the document ends that says where pieces are
 _ELSEWHERE = ("lance", "lance+s3")  # their URLs hold no password: one is kept in the header

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress
+from tfa.core.config import HeadSpec
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
@@ -40,8 +40,8 @@ from tfa.maps.store.patches import begin_patches, erase_elsewhere, seal_patches,
 from tfa.maps.store.rows import SpaceRows, fit_store_reduction, make_payload
 from tfa.maps.store.versions import SKELETON_IMAGES, put_skeleton, write_skeleton
 from tfa.maps.verification import decide_admission
-from tfa.method.controllers.decisions import JudgedEvidence
-from tfa.method.controllers.judged import DATABASE_CARRIERS, INCUMBENT
+from tfa.method.decisions import JudgedEvidence
+from tfa.method.judged import DATABASE_CARRIERS, INCUMBENT
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import assemble_second_order

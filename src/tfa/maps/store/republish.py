@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
+from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec
 from tfa.maps.state import MapState
 from tfa.maps.store.edits import settle_edits

@@ -16,8 +16,7 @@ import numpy as np
 from tfa.errors import BadMap, BadPositions
 from tfa.maps.records import ImageRecord
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.score_calibration import compute_row_bias
-from tfa.method.scorer import Scorer
+from tfa.method.scorer import Scorer, compute_row_bias
 from tfa.method.second_order_space import normalize_rows
 from tfa.photos.positions import Position
 from tfa.search.exact import direct_sum

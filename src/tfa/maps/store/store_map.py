@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from tfa.base.config import CalibrationSpec
-from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.core.config import CalibrationSpec
+from tfa.core.progress import Progress, as_progress
+from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadMap, BadSpec, StoreConflict
 from tfa.maps.base_map import BaseMap
@@ -38,9 +38,8 @@ from tfa.maps.store.rows import parse_record
 from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.maps.summary import describe_map, summarize_map
 from tfa.maps.verification import QueryParams, resolve_candidates
-from tfa.photos.as_files import PhotosLike
 from tfa.photos.find_positions import PositionsLike, find_positions
-from tfa.photos.images import find_images, split_nameable
+from tfa.photos.images import PhotosLike, find_images, split_nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.store import Store, hide_password, open_map_store

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.shell import format_command
+from tfa.core.text import format_command
 from tfa.errors import BadCalibration, BadMap
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.header import HEADER_FILE
@@ -29,7 +29,7 @@ from tfa.maps.store.header import StoreHeader, read_document, read_moments, read
 from tfa.maps.store.patches import read_patches
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Store
-from tfa.verification.patch_source import SourcedTokens
+from tfa.verification.patches import SourcedTokens
 
 # --- the skeleton --------------------------------------------------------------------------------------------------
 

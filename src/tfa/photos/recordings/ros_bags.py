@@ -1,20 +1,226 @@
-"""ROS 1 bags, and ROS 2 bags in db3 and MCAP, by rosbags (extra `bags`)."""
+"""ROS bags (extra `ros`): choose the image and position topics, decode image messages, and place frames along the
+track.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from tfa.errors import BadImage, BadRecording, MissingExtra, from_os_error
-from tfa.photos.positions import format_count
-from tfa.photos.recordings.image_messages import IMAGE_MESSAGES, decode_picture
-from tfa.photos.recordings.kinds import NO_TOPIC, detect_bag
-from tfa.photos.recordings.recording import FramePicture, RecordedFrame
-from tfa.photos.recordings.tracks import POSITION_MESSAGES, Clocked, MessageTrack, read_track
+from tfa.photos.positions import POSITION_LIMITS, Position, Track, format_count
+from tfa.photos.recordings.recording import NO_TOPIC, FramePicture, RecordedFrame, detect_bag
+
+# --- image messages -------------------------------------------------------------------------------
+
+COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
+IMAGE_MESSAGES = (COMPRESSED, RAW)
+_SIGNS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png", b"RIFF": ".webp"}
+_CHANNELS = {
+    "rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "8uc3": (2, 1, 0), "8uc4": (2, 1, 0),
+    "rgb16": (0, 1, 2), "bgr16": (2, 1, 0), "rgba16": (0, 1, 2), "bgra16": (2, 1, 0),
+}  # fmt: skip  # where red, green and blue are; OpenCV's own names mean blue first
+_GREY = ("mono8", "8uc1", "mono16")
+_YUV = {"yuv422": (1, 0, 2), "uyvy": (1, 0, 2), "yuv422_yuy2": (0, 1, 3), "yuyv": (0, 1, 3)}  # first Y, U, V of 4 bytes
+_BAYER = {"rggb": (0, 3), "bggr": (3, 0), "grbg": (1, 2), "gbrg": (2, 1)}  # red and blue in a square of four
+ENCODINGS = (*_CHANNELS, *_GREY, *_YUV, *(f"bayer_{order}{bits}" for order in _BAYER for bits in (8, 16)))
+
+
+def decode_picture(message: Any, kind: str) -> FramePicture:
+    """The photo of a message; BadImage where it has none."""
+    return _compressed(message) if kind == COMPRESSED else FramePicture(".png", pixels=_raw(message))
+
+
+def _compressed(message: Any) -> FramePicture:
+    """The payload byte for byte: an image file of its own."""
+    content = message.data.tobytes()
+    suffix = next((suffix for sign, suffix in _SIGNS.items() if content.startswith(sign)), None)
+    if suffix is None:
+        given = str(message.format)[:80]
+        raise BadImage(
+            f"a CompressedImage of format {given!r} and {len(content):,} bytes is no JPEG, PNG or WebP; video codecs "
+            "and depth are not read: give another topic, or republish this one as raw or compressed"
+        )
+    return FramePicture(suffix, content=content)
+
+
+def _raw(message: Any) -> Image.Image:
+    encoding, height, width = str(message.encoding).strip().lower(), int(message.height), int(message.width)
+    if encoding not in ENCODINGS:
+        raise BadImage(
+            f"an Image has the encoding {str(message.encoding)[:80]!r}, must be one of {', '.join(ENCODINGS)}; "
+            "give another topic, or republish this one as rgb8"
+        )
+    if encoding in _GREY:
+        grey = _samples(message, height, width, encoding.endswith("16"))
+        return Image.fromarray(grey)
+    if encoding in _YUV:
+        return Image.fromarray(_decode_yuv(_samples(message, height, width * 2, wide=False), _YUV[encoding]))
+    if encoding.startswith("bayer_"):
+        order, wide = encoding[6:10], encoding.endswith("16")
+        return Image.fromarray(_decode_bayer(_samples(message, height, width, wide), *_BAYER[order]))
+    count = 4 if "a" in encoding or encoding == "8uc4" else 3
+    samples = _samples(message, height, width * count, encoding.endswith("16")).reshape(height, width, count)
+    return Image.fromarray(np.ascontiguousarray(_bytes(samples[..., _CHANNELS[encoding]])))
+
+
+def _samples(message: Any, height: int, across: int, wide: bool) -> np.ndarray:
+    """Numbers `height across` of a message, without what fills up its rows, in this machine's order of bytes."""
+    size = 2 if wide else 1
+    step, data = int(message.step), np.asarray(message.data, np.uint8)
+    row = across * size
+    # The last row need not be filled up.
+    if not height or not across or step < row or len(data) < step * (height - 1) + row:
+        raise BadImage(
+            f"an Image of {message.width} × {height} {message.encoding} needs {height} rows of {row:,} bytes, it has a "
+            f"step of {step:,} and {len(data):,} bytes; the message is damaged"
+        )
+    rows = np.lib.stride_tricks.as_strided(data, (height, row), (step * data.strides[0], data.strides[0]))
+    rows = np.ascontiguousarray(rows)
+    if not wide:
+        return rows
+    given = np.dtype(">u2" if message.is_bigendian else "<u2")
+    return rows.view(given).astype(np.uint16)
+
+
+def _bytes(samples: np.ndarray) -> np.ndarray:
+    """Numbers of 16 bits by their upper 8."""
+    return samples if samples.dtype == np.uint8 else (samples >> 8).astype(np.uint8)
+
+
+def _decode_bayer(mosaic: np.ndarray, red: int, blue: int) -> np.ndarray:
+    """RGB at half the size: one pixel of each square of four. Encoders look at fewer pixels than that."""
+    height, width = (side // 2 * 2 for side in mosaic.shape)
+    if not height or not width:
+        raise BadImage("an Image of a Bayer encoding needs at least 2 × 2 pixels")
+    corners = [mosaic[row:height:2, column:width:2] for row in (0, 1) for column in (0, 1)]
+    one, other = (corner for place, corner in enumerate(corners) if place not in (red, blue))
+    green = ((one.astype(np.uint32) + other) // 2).astype(mosaic.dtype)
+    return np.ascontiguousarray(_bytes(np.stack([corners[red], green, corners[blue]], axis=-1)))
+
+
+def _decode_yuv(rows: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
+    """RGB of 4:2:2 in the range of video (BT.601: Y from 16 to 235, U and V around 128)."""
+    if rows.shape[1] % 4:
+        raise BadImage("an Image of a YUV encoding needs an even width")
+    first, u_at, v_at = places
+    y = rows[:, first::2].astype(np.float32) - 16
+    u, v = (np.repeat(rows[:, at::4].astype(np.float32) - 128, 2, axis=1) for at in (u_at, v_at))
+    luma = 1.164383 * y
+    rgb = np.stack([luma + 1.596027 * v, luma - 0.391762 * u - 0.812968 * v, luma + 2.017232 * u], axis=-1)
+    return np.rint(rgb.clip(0, 255)).astype(np.uint8)
+
+
+# --- tracks ---------------------------------------------------------------------------------------
+
+_GAP = 10.0  # seconds between two messages from which on nothing is known between them
+_EDGE = 1.0  # seconds before the first and after the last message that still count as there
+WORST = 100.0  # metres of standard deviation from which on a fix is none
+_NEVER_TURNED = 90.0  # the heading of a rotation by nothing
+
+TrackPoint = tuple[float, float, float, float]  # latitude and longitude, or x and y; altitude or nan; heading or nan
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """A message with the two times that it has."""
+
+    recorded: int  # nanoseconds, by the clock of whoever wrote the bag
+    stamp: int  # by its own header; 0 if that was never set
+    message: Any
+
+
+@dataclass(frozen=True)
+class MessageTrack:
+    """A track of messages, asked by nanoseconds."""
+
+    track: Track  # whose times count from the first of them: float64 is too coarse for nanoseconds since 1970
+    first_ns: int
+
+    def at(self, time_ns: int) -> Position | None:
+        seconds, times = (time_ns - self.first_ns) / 1e9, self.track.times
+        early, late = times[0] - seconds, seconds - times[-1]
+        if 0 < max(early, late) <= _EDGE:
+            seconds = float(times[0] if early > 0 else times[-1])
+        return self.track.at(seconds, _GAP)
+
+
+def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: bool) -> tuple[MessageTrack, list[str]]:
+    """The track of position messages of one kind, by their stamps or by when they were recorded, and notes."""
+    rows, without = [], 0
+    for one in messages:
+        point = POSITION_MESSAGES[kind](one.message)
+        if point is None:
+            without += 1
+        else:
+            rows.append(((one.stamp if stamped else 0) or one.recorded, *point))
+    if not rows:
+        raise BadRecording(
+            f"{topic} has no position: {format_count(without, 'message')} without a fix; give another "
+            "--position-topic, or none of them with --position-topic none"
+        )
+    is_global = kind == NAV_SAT_FIX
+    if all(heading == _NEVER_TURNED for *_, heading in rows):  # nobody set it
+        rows = [(time, first, second, alt, math.nan) for time, first, second, alt, _ in rows]
+    first_ns = min(time for time, *_ in rows)
+    table = np.array([((time - first_ns) / 1e9, *point) for time, *point in sorted(rows)], np.float64)
+    _, first = np.unique(table[:, 0], return_index=True)
+    track = Track(table[first, 0], table[first, 1:], np.zeros(len(first), np.int64), is_global)
+    notes = [f"{format_count(without, 'message')} of {topic} without a fix"] if without else []
+    return MessageTrack(track, first_ns), notes
+
+
+def _read_fix(message: Any) -> TrackPoint | None:
+    """A fix; None where there is none: no satellites, two zeros, or one that may be anywhere."""
+    lat, lon, alt = float(message.latitude), float(message.longitude), float(message.altitude)
+    if int(message.status.status) < 0 or not (math.isfinite(lat) and math.isfinite(lon)) or (lat == 0 and lon == 0):
+        return None
+    if int(message.position_covariance_type):
+        variance = max(float(message.position_covariance[0]), float(message.position_covariance[4]))
+        if not variance <= WORST**2:  # nor nan
+            return None
+    return _check_point((lat, lon, alt, math.nan), "lat", "lon")
+
+
+def _read_pose(pose: Any) -> TrackPoint | None:
+    """Metres of the frame that the pose is given in; its heading is that of the x axis, clockwise from the y axis."""
+    place, turn = pose.position, pose.orientation
+    x, y, z, w = (float(value) for value in (turn.x, turn.y, turn.z, turn.w))
+    heading = math.nan
+    if abs(math.hypot(x, y, z, w) - 1) < 0.1:  # else it is no rotation
+        yaw = math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+        heading = (90 - math.degrees(yaw)) % 360
+    return _check_point((float(place.x), float(place.y), float(place.z), heading), "x", "y")
+
+
+def _check_point(point: TrackPoint, *names: str) -> TrackPoint | None:
+    """None where it is no position; without an altitude that is none."""
+    first, second, alt, heading = point
+    for name, value in zip(names, (first, second), strict=True):
+        if not math.isfinite(value) or abs(value) > POSITION_LIMITS[name][0]:
+            return None
+    known = math.isfinite(alt) and abs(alt) <= POSITION_LIMITS["alt"][0]
+    return first, second, alt if known else math.nan, heading
+
+
+NAV_SAT_FIX = "sensor_msgs/msg/NavSatFix"
+POSITION_MESSAGES: dict[str, Callable[[Any], TrackPoint | None]] = {
+    NAV_SAT_FIX: _read_fix,
+    "nav_msgs/msg/Odometry": lambda message: _read_pose(message.pose.pose),
+    "geometry_msgs/msg/PoseStamped": lambda message: _read_pose(message.pose),
+    "geometry_msgs/msg/PoseWithCovarianceStamped": lambda message: _read_pose(message.pose.pose),
+}
+
+
+# --- ros bags -------------------------------------------------------------------------------------
 
 _APART = 60_000_000_000  # nanoseconds by which two clocks may be apart and still be one
 _LISTED = 40  # topics that an error lists

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastapi import Request
 
-from tfa.base.config import CalibrationSpec
-from tfa.base.progress import Progress
+from tfa.core.config import CalibrationSpec
+from tfa.core.progress import Progress
 from tfa.maps import CalibrationReport
 from tfa.maps.calibrate import check_request
 from tfa.maps.expected_recall import format_expected_recall

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfa.base.sentences import list_rules
+from tfa.core.text import list_rules
 from tfa.maps.state import DATABASE
 from tfa.report.collect import collect_report, list_heads
 from tfa.report.evidence import collect_evidence

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastapi import Request
 
-from tfa.base.config import ONLY_SURE
+from tfa.core.config import ONLY_SURE
 from tfa.errors import TfaError
 from tfa.maps.records import Answer, describe_hits
 from tfa.maps.state import DATABASE

@@ -10,8 +10,6 @@ import torch
 
 from tests.bench.heads.trained.tiny import LAYOUTS, tensors_of
 from tests.fakes import random_image
-from tfa.base.config import EncoderOptions
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.trained import ranking
 from tfa.bench.heads.trained.image_encoder import ImageEncoder, join_halves, split_halves
@@ -19,7 +17,9 @@ from tfa.bench.heads.trained.ranking import fit_vectors, trained_card
 from tfa.bench.heads.trained.systems import SYSTEMS
 from tfa.bench.rank import ranked
 from tfa.bench.run import DEPTH
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.photos.token_cache import TokenCache
 

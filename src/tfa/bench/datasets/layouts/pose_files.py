@@ -14,10 +14,10 @@ from typing import TextIO
 
 import numpy as np
 
-from tfa.base.reading import LINE_BYTES
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.poses import rotation
 from tfa.bench.datasets.layouts.text_tables import bad_line, numbers, whole_number
+from tfa.core.reading import LINE_BYTES
 
 
 def read_centres(path: Path) -> dict[str, np.ndarray]:

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.reading import parse_npy, parse_npy_header, read_bounded, with_letters
 from tfa.bench.datasets.files import BadDataset
+from tfa.core.reading import parse_npy, parse_npy_header, read_bounded, with_letters
 
 MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again
 MEMO_GAP = 100_000  # numbers a pickler may skip

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.reading import parse_json
 from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 from tfa.bench.datasets.layouts.identity import labelled_images
 from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of, whole_number
+from tfa.core.reading import parse_json
 
 
 def load(

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.reading import read_text
 from tfa.bench.datasets.files import BadDataset
+from tfa.core.reading import read_text
 
 LARGEST = 1e12  # of a number in metres, degrees or images; beyond, squares of distances lose their digits
 WHOLE_DIGITS = 18  # of a whole number

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import check_channels, content_order, describe_each, random_start
 from tfa.bench.heads.vectors import VectorHead
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec
 from tfa.method.residuals import hard_weights, normalize_blocks, residual_blocks

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import cache_folder
-from tfa.base.progress import Progress
+from tfa.core.files import cache_folder
+from tfa.core.progress import Progress
 from tfa.encoders.catalogue import Package
 from tfa.encoders.packaged_weights import fetch_weights, read_torch_bytes
 

@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import DescribeImage, check_channels, describe_each, global_tokens
 from tfa.bench.heads.vectors import VectorHead
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.errors import ChannelMismatch
 
 

@@ -14,11 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import check_channels, describe_each
 from tfa.bench.heads.vectors import VectorHead
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.method.second_order import COVARIANCE_RIDGE, covariance, descriptor_width, half_vector, spectral_map
 
 SEEDS = (0, 1, 42)

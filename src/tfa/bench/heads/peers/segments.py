@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import cache_folder, hash_json, map_tensors, write_tensors
+from tfa.core.files import cache_folder, hash_json, map_tensors, write_tensors
 from tfa.errors import MissingExtra, TfaError
-from tfa.photos.cache_room import mark_used
 from tfa.photos.images import resize
+from tfa.photos.token_cache import mark_used
 
 _CACHE_REVISION = 1  # changes with how masks are made from equal settings
 ORDER = 3  # steps in the graph of masks that a super-segment reaches

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2_normalize
-from tfa.base.progress import Progress, track_progress
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
 from tfa.bench.heads.peers.segments import ORDER, CachedMasks, Segmenter, Superpixels, super_segments
 from tfa.bench.heads.whitening import Whitening, fit_whitening
+from tfa.core.arrays import backend_for, l2_normalize
+from tfa.core.progress import Progress, track_progress
+from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import normalize_blocks
 from tfa.method.vocabulary import fit_vocabularies, sample_patches

@@ -19,8 +19,6 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2_normalize
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import (
     check_channels,
@@ -32,6 +30,8 @@ from tfa.bench.heads.token_passes import (
 )
 from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.protocols import FULL_QUERY
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
 from tfa.method.vocabulary import sample_patches
 
 WORDS = 16  # and the global token: 17 blocks

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import ConvNextConfig, ConvNextModel, Dinov2Config, Dinov2Model, ResNetConfig, ResNetModel
 from transformers.models.dinov2.modeling_dinov2 import Dinov2Embeddings
 
-from tfa.encoders.positions import resample_positions
+from tfa.encoders.vit import resample_positions
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a checkpoint's tensors by their published names
 NameRules = tuple[tuple[str, str], ...]  # pattern in a module's name, its published replacement

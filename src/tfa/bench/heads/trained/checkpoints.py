@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfa.base.files import hash_file
 from tfa.bench.heads.trained import models
 from tfa.bench.heads.trained.backbones import to_published_name
 from tfa.bench.heads.trained.models import Architecture, ImageModel
 from tfa.bench.heads.trained.systems import TrainedSystem, recognize
+from tfa.core.files import hash_file
 from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 

@@ -15,19 +15,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tfa.base.files import hash_json
-from tfa.base.tokens import Tokens
 from tfa.bench.heads.trained.checkpoints import get_architecture, load_model
 from tfa.bench.heads.trained.resizing import group_by_size
 from tfa.bench.heads.trained.systems import TrainedSystem
 from tfa.bench.provenance import ALGORITHM
+from tfa.core.files import hash_json
+from tfa.core.tokens import Tokens
 from tfa.encoders.vit import check_device
 
 _REST = 2048.0  # 2¹¹: the rounding error of one half, times this, fits another
 
 
 class ImageEncoder:
-    """An `Encoder` whose two tokens an image are its descriptor; see `tfa.encoders.protocol`."""
+    """An `Encoder` whose two tokens an image are its descriptor; see `tfa.encoders`."""
 
     grid = (2, 1)
     notes: tuple[str, ...] = ()

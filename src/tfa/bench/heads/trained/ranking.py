@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions
 from tfa.bench.heads.contract import ONLY, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.trained.systems import TrainedSystem
 from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.records import LABELS
-from tfa.encoders.protocol import Encoder
+from tfa.core.config import EncoderOptions
+from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.search.gallery import inner, top_k
 

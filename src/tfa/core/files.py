@@ -1,0 +1,438 @@
+"""Write files that survive crashes, lock what is being written, and read tensors, hashes and caches.
+
+A file is written to a temporary neighbor, synced and renamed into place. Writers hold an flock on temporary files
+and folders; the kernel releases it when the process dies, so leftovers of a killed process can be told from files
+in use and removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tfa.core.reading import parse_json, read_json
+from tfa.errors import TfaError, from_os_error
+
+# --- locks ----------------------------------------------------------------------------------------
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where folders cannot be locked: there nothing is tidied
+    fcntl = None  # type: ignore[assignment]
+
+STALE_SECONDS = 3600  # what was just made may not be locked yet; what is so old is, if somebody writes it
+
+
+class LockedFolder:
+    """A new temporary folder, held until it is closed. `close` does not remove it, `remove` does."""
+
+    def __init__(self, parent: Path, prefix: str) -> None:
+        self.path = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+        self._handle: int | None = None
+        try:
+            self._handle = _open_locked(self.path)
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+
+def hold(handle: int) -> bool:
+    """Lock an open file or folder until it is closed; false if somebody else has it, or where that cannot be."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder; wait while another process or thread does. Without effect on Windows."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_locked(path: Path) -> int | None:
+    """A handle that holds a file or folder; None if somebody else does, or where they cannot be held."""
+    if fcntl is None:
+        return None
+    handle = os.open(path, os.O_RDONLY)
+    if hold(handle):
+        return handle
+    os.close(handle)
+    return None
+
+
+def tidy(parent: Path, pattern: str, ours: Callable[[str], bool] = lambda name: False) -> None:
+    """Remove files and folders in `parent` that a killed process left.
+
+    They are named like `pattern`, were not changed for an hour and are held by nobody; a folder holds nothing but files
+    whose names are `ours`. What cannot be removed stays: tidying is no reason to fail.
+    """
+    with contextlib.suppress(OSError):
+        for path in parent.glob(pattern):
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    _remove_if_left(path, ours)
+
+
+def _remove_if_left(path: Path, ours: Callable[[str], bool]) -> None:
+    if time.time() - path.stat().st_mtime < STALE_SECONDS:
+        return
+    if path.is_dir() and not all(ours(name) for name in os.listdir(path)):
+        return
+    handle = _open_locked(path)
+    if handle is not None:
+        try:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        finally:
+            os.close(handle)
+
+
+# --- open folder ----------------------------------------------------------------------------------
+
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
+class OpenFolder:
+    """Open until it is closed. Where folders cannot be opened, as on Windows, `handle` is None and its path is used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle: int | None = None
+        with contextlib.suppress(PermissionError):
+            self.handle = os.open(path, os.O_RDONLY)
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+    def is_there(self) -> bool:
+        """Does the path still lead to this folder?"""
+        if self.handle is None:
+            return self.path.is_dir()
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.handle))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def names(self) -> list[str]:
+        return os.listdir(self.path if self.handle is None else self.handle)
+
+    def read(self, name: str) -> bytes:
+        with self._naming():
+            handle = os.open(self._place(name), os.O_RDONLY, dir_fd=self.handle)
+        with open(handle, "rb") as file:
+            return file.read()
+
+    def temporary(self, name: str) -> tuple[int, str]:
+        """A new private file, open for writing, and the name that it has until it is renamed to `name`."""
+        hidden = f".{name}.{secrets.token_hex(6)}.tmp"
+        with self._naming():
+            return os.open(self._place(hidden), _CREATE, 0o600, dir_fd=self.handle), hidden
+
+    def rename(self, old: str, new: str) -> None:
+        """Also over a file of the new name."""
+        with self._naming():
+            os.replace(self._place(old), self._place(new), src_dir_fd=self.handle, dst_dir_fd=self.handle)
+
+    def chmod(self, name: str, mode: int) -> None:
+        with self._naming():
+            os.chmod(self._place(name), mode, dir_fd=self.handle)
+
+    def remove(self, name: str) -> None:
+        with self._naming():
+            os.unlink(self._place(name), dir_fd=self.handle)
+
+    def sync(self) -> None:
+        """Make what was renamed here survive a power cut."""
+        if self.handle is not None:
+            try:
+                os.fsync(self.handle)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that syncs no folders
+                    raise
+
+    def _place(self, name: str) -> str:
+        return name if self.handle is not None else str(self.path / name)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Errors of the system name a file as it was given; make that a path."""
+        try:
+            yield
+        except OSError as error:
+            for key in ("filename", "filename2"):
+                if isinstance(getattr(error, key), str):
+                    setattr(error, key, str(self.path / getattr(error, key)))
+            raise
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+_HEADER_BYTES = 100_000_000  # of a safetensors file; the format allows no more
+_DTYPES = {
+    "I64": np.int64, "F64": np.float64, "F32": np.float32, "I32": np.int32, "F16": np.float16,
+    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip  # in the order in which the safetensors library writes them
+_DIMENSIONS = 32  # of an array in numpy
+_Result = TypeVar("_Result")
+
+
+class BadFile(TfaError):
+    """A file is not what its name promises."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """What a file consists of."""
+
+    bytes: int
+    sha256: str
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write` on a temporary neighbour of `path`, sync it, and rename it into place."""
+    _replace(path, None, lambda temporary, _: write(temporary))
+
+
+def _replace(path: Path, folder: OpenFolder | None, write: Callable[[Path, int], _Result]) -> _Result:
+    """The same in a folder that is open already, or else in that of `path`; `write` is given the open file too."""
+    with explain_disk_errors(path), contextlib.ExitStack() as stack:
+        if folder is None:
+            make_folder(path.parent)
+            folder = stack.enter_context(OpenFolder(path.parent))
+        handle, name = folder.temporary(path.name)
+        try:
+            try:
+                hold(handle)  # nobody tidies it away
+                result = write(path.parent / name, handle)
+                folder.chmod(name, 0o644)  # private so far; a map or a cache may be shared
+                os.fsync(handle)
+            finally:
+                os.close(handle)  # Windows renames no open file
+            folder.rename(name, path.name)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                folder.remove(name)
+            raise
+        folder.sync()
+    return result
+
+
+@contextlib.contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """A full disk, no memory or no open files while `path` is written are errors of ours, which name it."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        known = from_os_error(error, path)
+        if known is None:
+            raise
+        raise known from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those it lies in, where they are missing; all of them survive a power cut."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_folder(made.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was renamed in `folder` survive a power cut."""
+    with OpenFolder(folder) as opened:
+        opened.sync()
+
+
+def write_json(path: Path, value: Any, folder: OpenFolder | None = None) -> WrittenFile:
+    """Write JSON atomically; with `folder`, into that one, which `path` named when it was opened."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # A file name that is not UTF-8 has lone surrogates, which only an escape can carry: \\udcff is that of JSON too.
+    return _write_parts(path, [text.encode("utf-8", "backslashreplace")], folder)
+
+
+def require_json(path: Path, error: type[TfaError], hint: str = "") -> Any:
+    """Read a JSON file; `error` says that it is missing (and `hint` what to do) or cannot be read."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise error(f"{path} does not exist{hint}") from None
+    except (OSError, ValueError) as problem:
+        raise error(f"{path} cannot be read: {problem}") from None
+
+
+def require_format(path: Path, name: str, version: int, error: type[TfaError], hint: str = "") -> dict[str, Any]:
+    """Read a JSON file whose object states its format and version."""
+    return check_format(require_json(path, error, hint), path, name, version, error, hint)
+
+
+def check_format(
+    values: Any, path: object, name: str, version: int, error: type[TfaError], hint: str = ""
+) -> dict[str, Any]:
+    """Return the values of a file if they are an object that states this format and version."""
+    if not isinstance(values, dict) or values.get("format") != name:
+        raise error(f"{path} is not a {name} file{hint}")
+    if values.get("version") != version:
+        raise error(f"{path} is of version {values.get('version')}; this release reads version {version}: run again")
+    return values
+
+
+def write_text(path: Path, text: str) -> None:
+    _write_parts(path, [text.encode("utf-8", "surrogateescape")])  # a file name that is not UTF-8 comes out as it is
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+    folder: OpenFolder | None = None,
+) -> WrittenFile:
+    """Write a safetensors file as `write_json` writes, tensor by tensor, in the order of the safetensors library.
+
+    The library itself copies every tensor first, and says of a full disk that it could not serialise.
+    """
+    known = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+    order = list(known)
+    arrays = {name: np.asarray(array) for name, array in tensors.items()}
+    names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    start = 0
+    for name in names:
+        array, end = arrays[name], start + arrays[name].nbytes
+        header[name] = {"dtype": known[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
+    parts = (np.ascontiguousarray(arrays[name]).data for name in names)
+    first = struct.pack("<Q", len(text)) + text
+    return _write_parts(path, chain([first], parts), folder)
+
+
+def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFolder | None = None) -> WrittenFile:
+    def write(_: Path, handle: int) -> WrittenFile:
+        size, digest = 0, hashlib.sha256()
+        with open(handle, "wb", closefd=False) as file:
+            for part in parts:
+                file.write(part)
+                digest.update(part)
+                size += memoryview(part).nbytes
+        return WrittenFile(size, digest.hexdigest())
+
+    return _replace(path, folder, write)
+
+
+def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+    """Entries, metadata and the byte where data starts, of a safetensors file whose size fits its header."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
+        if not 0 <= length <= min(size - 8, _HEADER_BYTES):
+            raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)", path)
+        try:
+            entries = parse_json(file.read(length))
+            metadata = _checked_entries(entries)
+        except ValueError as error:
+            raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    if 8 + length + end != size:
+        raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}", path)
+    return entries, metadata, 8 + length
+
+
+def _checked_entries(entries: Any) -> dict[str, str]:
+    """Take the metadata out of the entries of a header, and make sure that each is a tensor as large as it says."""
+    if not isinstance(entries, dict):
+        raise ValueError(f"it is a {type(entries).__name__}, not an object")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its __metadata__ is not an object of texts")
+    for name, entry in entries.items():
+        try:
+            kind, shape, (first, last) = _DTYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
+            sides = [*shape, first, last]
+            whole = all(type(side) is int and side >= 0 for side in sides) and len(shape) <= _DIMENSIONS
+            # What numpy has no dtype for may stand in a file; whoever wants to read it is told.
+            whole = whole and (kind is None or last - first == math.prod(shape) * np.dtype(kind).itemsize)
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise ValueError(f"its entry {name[:80]!r} is not a tensor")
+    return metadata
+
+
+def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read-only memory-mapped arrays and metadata of a safetensors file; nothing is loaded until touched."""
+    entries, metadata, start = read_tensor_header(path)
+    arrays: dict[str, np.ndarray] = {}
+    for name, entry in entries.items():
+        if entry["dtype"] not in _DTYPES:
+            raise BadFile(f"{path}: {name} has the dtype {entry['dtype']}; known are {', '.join(_DTYPES)}", path)
+        dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+        if 0 in shape:  # an empty range cannot be mapped
+            arrays[name] = np.empty(shape, dtype)
+        else:
+            arrays[name] = np.memmap(path, dtype, "r", offset=start + entry["data_offsets"][0], shape=shape)
+    return arrays, metadata
+
+
+def hash_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_json(value: Any) -> str:
+    """Digest of a JSON value that does not depend on key order or white space."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # of any name a file can have
+
+
+def cache_folder() -> Path:
+    """Where weights and tokens are kept: `$TFA_CACHE`, else the user's cache folder."""
+    named = os.environ.get("TFA_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfa"

@@ -1,0 +1,149 @@
+"""Progress of long work, reported to whoever listens.
+
+Library functions take a `Progress`; the default says nothing. `RichProgress` draws bars on standard error
+with rate and time left, and stays silent for work that ends within two seconds. Without a terminal it writes a line
+every ten seconds instead, so that a log shows that the work goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from tfa.core.text import make_printable
+
+_T = TypeVar("_T")
+QUIET_SECONDS = 2.0
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class Task(Protocol):
+    def advance(self, steps: int = 1) -> None: ...
+
+
+class Progress(Protocol):
+    def task(self, label: str, total: int, unit: str = "") -> Any:
+        """A context manager that yields a Task."""
+
+
+class SilentProgress:
+    """Listens to nothing."""
+
+    @contextmanager
+    def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+
+class RichProgress:
+    """Bars on standard error, shown only once a task has run for two seconds; lines if that is no terminal."""
+
+    @contextmanager
+    def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
+        from rich.console import Console
+
+        if Console(stderr=True).is_terminal:
+            with _bar(make_printable(label), total, unit) as task:
+                yield task
+        else:
+            with _lines(make_printable(label), total, unit) as task:
+                yield task
+
+
+@contextmanager
+def _bar(label: str, total: int, unit: str) -> Iterator[Task]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    bars = Bars(
+        TextColumn("{task.description}", markup=False),  # a label may name a dataset
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    bar = bars.add_task(label, total=total, rate="")
+    # A single long step must show too, so the bar starts by the clock and not with the first advance.
+    clock = threading.Timer(QUIET_SECONDS, bars.start)
+    clock.daemon = True
+    clock.start()
+    try:
+        yield _Counted(unit, lambda count, rate: bars.update(bar, completed=count, rate=rate))
+    finally:
+        clock.cancel()
+        if bars.live.is_started:
+            bars.stop()
+
+
+@contextmanager
+def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
+    counted, ended = _Counted(unit), threading.Event()
+
+    def write() -> None:
+        while not ended.wait(LINE_SECONDS):
+            with suppress(OSError, ValueError):  # nobody reads standard error, or it is closed
+                print(counted.line(label, total), file=sys.stderr, flush=True)
+
+    writer = threading.Thread(target=write, name="tfa-progress", daemon=True)
+    writer.start()
+    try:
+        yield counted
+    finally:
+        ended.set()
+        writer.join()
+
+
+class _Counted:
+    """Counts steps, and tells each time how many there are and how fast they come."""
+
+    def __init__(self, unit: str, tell: Callable[[int, str], object] | None = None) -> None:
+        self._unit, self._tell, self._started, self._done = unit, tell, time.monotonic(), 0
+
+    def advance(self, steps: int = 1) -> None:
+        self._done += steps
+        if self._tell is not None:
+            self._tell(self._done, self.rate)
+
+    @property
+    def rate(self) -> str:
+        return f"{self._done / self._elapsed:.1f} {self._unit}/s" if self._unit else ""
+
+    @property
+    def _elapsed(self) -> float:
+        return max(time.monotonic() - self._started, 1e-9)
+
+    def line(self, label: str, total: int) -> str:
+        """Where the work stands, in words."""
+        said = [f"{label}: {self._done:,} of {total:,}{' ' if self._unit else ''}{self._unit}"]
+        said += [self.rate] if self.rate else []
+        if 0 < self._done < total:
+            left = round(self._elapsed / self._done * (total - self._done))
+            said.append(f"about {timedelta(seconds=left)} left")
+        else:
+            said.append(f"{timedelta(seconds=round(self._elapsed))} so far")
+        return ", ".join(said)
+
+
+def as_progress(progress: bool | Progress | None) -> Progress:
+    """`True` draws bars or writes lines, `False` or `None` is silent, an object of your own is used as it is."""
+    if progress is True:
+        return RichProgress()
+    return progress or SilentProgress()
+
+
+def track_progress(items: Iterable[_T], total: int, label: str, progress: Progress, unit: str = "") -> Iterator[_T]:
+    """Iterate, advancing `progress` after each item."""
+    with progress.task(label, total, unit) as task:
+        for item in items:
+            yield item
+            task.advance()

@@ -1,0 +1,146 @@
+"""Tokens: what an encoder says of a set of images. Patch tokens `n d` for each image, maybe one global token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.core.arrays import all_finite
+from tfa.errors import BadTokens
+
+
+class Tokens:
+    """Patch tokens of `b` images and their global tokens.
+
+    `patches` is an array `(b, n, d)` or a sequence of `b` arrays `(n_i, d)`; a sequence may load lazily
+    (the token cache does), so that a map larger than memory can be fitted. `cls` is `(b, d_g)` or None.
+    `names` are used in error messages only. `grid` is how the patches of every image lie, (rows, columns) in
+    row-major order, where it is known: only what looks at their places needs it.
+    """
+
+    def __init__(
+        self,
+        patches: Any,
+        cls: Any | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> None:
+        if isinstance(patches, (list, tuple)):
+            patches = [np.asarray(patch) for patch in patches]
+        elif hasattr(patches, "ndim") and patches.ndim != 3:
+            raise BadTokens(
+                f"patches have shape {tuple(patches.shape)}; "
+                "give (images, patches, channels) or a list of (patches, channels)"
+            )
+        elif hasattr(patches, "ndim"):
+            patches = np.asarray(patches)
+        self.patches: Sequence[np.ndarray] = patches
+        self.names = None if names is None else list(names)
+        if self.names is not None and len(self.names) != len(patches):
+            raise BadTokens(f"{len(self.names)} names for {len(patches)} images")
+        self.shapes = self._checked_shapes()
+        self.grid = None if grid is None else self._checked_grid(*grid)
+        self.cls = None if cls is None else self._checked_cls(np.asarray(cls))
+
+    def _checked_shapes(self) -> np.ndarray:
+        # A lazy sequence may give its shapes without loading its arrays.
+        shapes = getattr(self.patches, "shapes", None)
+        if shapes is None:
+            shapes = [np.shape(patch) for patch in self.patches]
+        for index, shape in enumerate(shapes):
+            if len(shape) != 2 or 0 in shape:
+                raise BadTokens(
+                    f"{self.name(index)}: patch tokens have shape {tuple(shape)}, must be (patches, channels)"
+                )
+            if shape[1] != shapes[0][1]:
+                raise BadTokens(
+                    f"{self.name(index)}: {shape[1]} channels, but {self.name(0)} has {shapes[0][1]}; "
+                    "encode all images with one encoder"
+                )
+        return np.array(shapes, dtype=np.int64).reshape(-1, 2)
+
+    def _checked_grid(self, rows: int, columns: int) -> tuple[int, int]:
+        other = np.flatnonzero(self.counts != rows * columns)
+        if len(other):
+            raise BadTokens(
+                f"{self.name(other[0])}: {self.counts[other[0]]} patches do not fill a grid of {rows} × {columns}"
+            )
+        return int(rows), int(columns)
+
+    def _checked_cls(self, cls: np.ndarray) -> np.ndarray:
+        if cls.ndim != 2 or len(cls) != len(self):
+            raise BadTokens(f"cls has shape {cls.shape}, must be ({len(self)}, channels)")
+        bad = np.flatnonzero(~np.isfinite(cls).all(axis=1))
+        if len(bad):
+            raise BadTokens(f"{self.name(bad[0])}: the global token has non-finite values")
+        return cls
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    @property
+    def channels(self) -> int:
+        return int(self.shapes[0, 1]) if len(self.shapes) else 0
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Patches of each image."""
+        return self.shapes[:, 0]
+
+    def name(self, index: int) -> str:
+        return f"image {index}" if self.names is None else self.names[index]
+
+    def select(self, indices: Any) -> Tokens:
+        """The tokens of some of the images, in the order given; nothing is copied but the global tokens."""
+        indices = np.arange(len(self))[indices]
+        return Tokens(
+            _Selection(self.patches, indices, self.shapes[indices]),
+            None if self.cls is None else self.cls[indices],
+            names=None if self.names is None else [self.names[i] for i in indices],
+            grid=self.grid,
+        )
+
+    def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:
+        """Runs of consecutive images with equal patch counts, within both limits (or of one image)."""
+        start = 0
+        while start < len(self):
+            n = int(self.counts[start])
+            stop = start + 1
+            most = min(start + max(max_patches // n, 1), start + max_images, len(self))
+            while stop < most and self.counts[stop] == n:
+                stop += 1
+            yield TokenBatch(start, stop, self.load(start, stop))
+            start = stop
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Patches `b n d` of images with equal patch counts, checked to be finite."""
+        if isinstance(self.patches, np.ndarray):
+            patches = self.patches[start:stop]
+        else:
+            patches = np.stack([self.patches[i] for i in range(start, stop)])
+        if not (all_finite(patches) if patches.dtype == np.float16 else np.isfinite(patches).all()):
+            bad = int(np.flatnonzero(~np.isfinite(patches).all(axis=(1, 2)))[0])
+            raise BadTokens(f"{self.name(start + bad)}: patch tokens have non-finite values")
+        return patches
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    start: int
+    stop: int
+    patches: np.ndarray  # b n d
+
+
+class _Selection(Sequence):
+    def __init__(self, source: Sequence[np.ndarray], indices: np.ndarray, shapes: np.ndarray) -> None:
+        self.source, self.indices, self.shapes = source, indices, shapes
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.source[self.indices[index]]

@@ -1,0 +1,356 @@
+"""Encoders in 8-bit integers, run by onnxruntime without torch.
+
+Linear layers are computed in integers; norms, attention and residual sums stay float32. A graph is made once from
+torch weights and stored in the user's cache; the portable form uses only standard ONNX operators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfa.core.files import cache_folder, write_atomically
+from tfa.encoders.catalogue import EncoderId, fast_fingerprint
+from tfa.encoders.dino import DinoEncoder
+from tfa.encoders.onnx_graph import CONTRIBUTED, Graph
+from tfa.encoders.packaged_weights import block_name
+from tfa.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from tfa.encoders.vit import VitEncoder
+
+
+# --- quantise -------------------------------------------------------------------------------------
+
+# Processors without VNNI add the products of neighbours, a₀w₀ + a₁w₁, in 16 bits and saturate; others do not. Tokens
+# must not depend on the processor, so |w₀| + |w₁| ≤ 128: 255 · 128 < 2¹⁵.
+LARGEST_PAIR = 128
+
+# How far a channel's spread is moved from activations (1) to weights (0 leaves it): between 0.5 and 0.7 tokens come
+# nearest to float32 with the default encoder.
+_SHARE = 0.7
+_DEVIATIONS = 3.0  # of a normed channel, up to which it is usually found
+
+
+def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int8 `out in` and float32 scales `out`, as fine as the sums of neighbours allow."""
+    pairs = np.add.reduceat(np.abs(weight), np.arange(0, weight.shape[1], 2), axis=1)
+    # Rounding adds at most a half to each of two neighbours: hence one less than what is allowed.
+    scales = pairs.max(axis=1) / np.float32(LARGEST_PAIR - 1)
+    scales = np.where(scales > 0, scales, np.float32(1)).astype(np.float32)  # a row of zeros stays one
+    return np.rint(weight / scales[:, None]).astype(np.int8), scales
+
+
+def balance(scale: np.ndarray, shift: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+    """Factors t `in` by which activations are divided and weights multiplied: (x / t) (W ∘ t)ᵀ = x Wᵀ.
+
+    A channel that is far larger than the others takes the range of all. Of activations after a norm the size is
+    known without photos: x_j = scale_j n_j + shift_j with n_j of unit variance.
+    """
+    activations = _DEVIATIONS * np.abs(scale) + np.abs(shift)
+    columns = np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0)
+    small = np.float32(1e-6)  # a channel that nobody reads, or that is always zero, must not be divided by zero
+    logs = _SHARE * np.log(np.maximum(activations, small)) - (1 - _SHARE) * np.log(np.maximum(columns, small))
+    return np.exp(logs - logs.mean()).astype(np.float32)
+
+
+# --- graph file -----------------------------------------------------------------------------------
+
+PIXELS = "pixels"  # the graph's input, float32 `1 3 h w`; its output is `1 prefix+n d`
+_DIGEST = 32  # bytes
+
+
+def graph_path(fingerprint: str) -> Path:
+    return cache_folder() / "weights" / f"int8-{fingerprint[:32]}.graph"
+
+
+def read_graph(fingerprint: str) -> bytes | None:
+    """The graph of an encoder in integers; None if it was not made yet, or its file is damaged."""
+    try:
+        content = graph_path(fingerprint).read_bytes()
+    except OSError:
+        return None
+    digest, graph = content[:_DIGEST], content[_DIGEST:]
+    return graph if hashlib.sha256(graph).digest() == digest else None
+
+
+def write_graph(fingerprint: str, graph: bytes) -> None:
+    """For the next process. Where nothing can be written, the graph is made again each time."""
+    content = hashlib.sha256(graph).digest() + graph
+    with contextlib.suppress(OSError):
+        write_atomically(graph_path(fingerprint), lambda temporary: temporary.write_bytes(content))
+
+
+# --- graph ----------------------------------------------------------------------------------------
+
+_SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
+ENCODER_OPSET = 20  # the first with Gelu in it
+
+Affine = tuple[np.ndarray, np.ndarray]  # weights `out in` and bias `out`
+
+
+def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> bytes:
+    """The ONNX model of `identity` with the weights of `model`, transformers' own, up to the layer that is read.
+
+    Without `integers` every product is float32: the same graph, to be compared with torch.
+    """
+    out = Graph(ENCODER_OPSET)
+    pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
+    tokens = VitNodes(out, identity, model, integers=integers).tokens(pixels)
+    patches = identity.grid[0] * identity.grid[1]
+    out.output(tokens, "tokens", [1, identity.card.prefix + patches, identity.card.width])
+    return out.model("tfa encoder")
+
+
+class VitNodes:
+    """The nodes of a vision transformer in a graph, one image at a time and with onnxruntime's own operators.
+
+    `encoders.portable_graph` has the form of it that other runtimes read.
+    """
+
+    def __init__(self, out: Graph, identity: EncoderId, model: Any, *, integers: bool) -> None:
+        self._identity, self._card, self._integers = identity, identity.card, integers
+        self._model, self._out = model, out
+        self._weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+        import torch  # reading a graph that was made before does without
+
+        black = torch.zeros(1, 3, identity.height, identity.width)
+        with torch.inference_mode():
+            # Of a black picture the embedding is all that does not depend on pixels: CLS, registers, positions, bias.
+            self._still = model.embeddings(black).numpy()
+            turning = self._card.family == "dinov3"
+            self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if turning else None
+
+    def tokens(self, pixels: str) -> str:
+        """Add the tokens `b prefix+n d` of normalized pixels `b 3 h w`, up to the layer that is read."""
+        x, identity = self._embedding(pixels), self._identity
+        for layer in range(identity.layer):
+            x = self._block(block_name(self._card, layer), x)
+        last = block_name(self._card, identity.layer)
+        if identity.facet != "token":
+            projection = self._affine(f"{last}.attention.{identity.facet[0]}_proj")
+            y, [projection] = self._norm(f"{last}.norm1", x, projection)
+            y = self._linear(y, projection)
+        else:
+            y = self._block(last, x)
+            if identity.final_norm:
+                y, _ = self._norm("norm" if self._card.family == "dinov3" else "layernorm", y)
+        return y
+
+    def _embedding(self, pixels: str) -> str:
+        out, card = self._out, self._card
+        stem = "embeddings.patch_embeddings" + ("" if card.family == "dinov3" else ".projection")
+        side = [card.patch, card.patch]
+        kernel = out.constant(self._weights[f"{stem}.weight"])
+        patches = out.add("Conv", pixels, kernel, kernel_shape=side, strides=side)
+        patches = out.add("Reshape", patches, out.constant(np.array([0, card.width, -1])))
+        patches = out.add("Transpose", patches, perm=[0, 2, 1])
+        patches = out.add("Add", patches, out.constant(self._still[:, card.prefix :]))
+        return out.add("Concat", self._prefix(patches), patches, axis=1)
+
+    def _prefix(self, _patches: str) -> str:
+        """Tokens before the patches `b prefix d`, as they enter the first block."""
+        return self._out.constant(self._still[:, : self._card.prefix])
+
+    def _block(self, block: str, x: str) -> str:
+        x = self._out.add("Add", x, self._attention(block, x))
+        return self._out.add("Add", x, self._mlp(block, x))
+
+    def _attention(self, block: str, x: str) -> str:
+        projections = [self._affine(f"{block}.attention.{letter}_proj") for letter in "qkv"]
+        x, projections = self._norm(f"{block}.norm1", x, *projections)
+        # Three products and not one of three times the width: cutting that into three would copy it.
+        query, key, value = (self._linear(x, projection) for projection in projections)
+        if self._rotary is not None:
+            query, key = self._turned(query), self._turned(key)
+        x = self._attended(query, key, value)
+        return self._linear(x, self._scaled(f"{block}.attention.o_proj", f"{block}.layer_scale1.lambda1"))
+
+    def _attended(self, query: str, key: str, value: str) -> str:
+        """softmax(q kᵀ / √channels) v of every head."""
+        heads = self._card.heads
+        return self._out.add("MultiHeadAttention", query, key, value, domain=CONTRIBUTED, num_heads=heads)
+
+    def _turned(self, x: str) -> str:
+        """Queries or keys, rotated by their patch's position: x cos + swap(x) (∓ sin)."""
+        assert self._rotary is not None
+        out = self._out
+        heads = out.add("Reshape", x, out.constant(np.array([0, 0, self._card.heads, -1])))
+        first, second = out.split("Split", 2, heads, axis=3, num_outputs=2)
+        swapped = out.add("Concat", second, first, axis=3)
+        cosine, sine = (out.constant(array) for array in self._rotary)
+        summed = out.add("Add", out.add("Mul", heads, cosine), out.add("Mul", swapped, sine))
+        return out.add("Reshape", summed, out.constant(np.array([0, 0, -1])))
+
+    def _mlp(self, block: str, x: str) -> str:
+        out = self._out
+        up, down = ("fc1", "fc2") if f"{block}.mlp.fc1.weight" in self._weights else ("up_proj", "down_proj")
+        gated = self._card.mlp == "swiglu"
+        x, layers = self._norm(
+            f"{block}.norm2",
+            x,
+            *(self._affine(f"{block}.mlp.{name}") for name in (["gate_proj", up] if gated else [up])),
+        )
+        # The activations of some tokens, CLS before all, are many times those of the others here.
+        wide = [self._linear(x, layer, by_token=True) for layer in layers]
+        if gated:
+            x = out.add("Mul", out.add("Mul", wide[0], out.add("Sigmoid", wide[0])), wide[1])
+        else:
+            x = out.add("Gelu", wide[0])
+        return self._linear(x, self._scaled(f"{block}.mlp.{down}", f"{block}.layer_scale2.lambda1"), by_token=True)
+
+    def _norm(self, name: str, x: str, *layers: Affine) -> tuple[str, list[Affine]]:
+        """The norm of x, and the layers that read it, balanced between them where products are integers."""
+        scale, shift = self._affine(name)
+        if self._integers and layers:
+            factors = balance(scale, shift, [weight for weight, _ in layers])
+            scale, shift = scale / factors, shift / factors
+            layers = tuple((weight * factors, bias) for weight, bias in layers)
+        epsilon = float(self._model.get_submodule(name).eps)
+        constants = (self._out.constant(scale), self._out.constant(shift))
+        return self._out.add("LayerNormalization", x, *constants, epsilon=epsilon), list(layers)
+
+    def _affine(self, name: str) -> Affine:
+        weight = self._weights[f"{name}.weight"]
+        bias = self._weights.get(f"{name}.bias")  # DINOv3's keys have none
+        return weight, np.zeros(len(weight), np.float32) if bias is None else bias
+
+    def _scaled(self, name: str, scale: str) -> Affine:
+        """λ ∘ (W x + b) = (λ ∘ W) x + λ ∘ b."""
+        weight, bias = self._affine(name)
+        return weight * self._weights[scale][:, None], bias * self._weights[scale]
+
+    def _linear(self, x: str, layer: Affine, *, by_token: bool = False) -> str:
+        """x Wᵀ + b. Activations have one scale an image, or one a token: y = r ((x / r) Wᵀ) + b, r the largest |x|."""
+        out, (weight, bias) = self._out, layer
+        if not self._integers:
+            return out.add("Add", out.add("MatMul", x, out.constant(weight.T)), out.constant(bias))
+        if not by_token:
+            return self._product(x, *quantize_weights(weight), bias)
+        largest = out.add("ReduceMax", out.add("Abs", x), out.constant(np.array([2])), keepdims=1)
+        largest = out.add("Max", largest, out.constant(_SMALLEST))
+        y = self._product(out.add("Div", x, largest), *quantize_weights(weight))
+        return out.add("Add", out.add("Mul", y, largest), out.constant(bias))
+
+    def _product(self, x: str, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None) -> str:
+        """x Wᵀ + b of int8 weights, the activations rounded as they come."""
+        factors = [self._out.constant(weight.T), self._out.constant(scales)]
+        last = [] if bias is None else ["", self._out.constant(bias)]
+        return self._out.add("DynamicQuantizeMatMul", x, *factors, *last, domain=CONTRIBUTED)
+
+
+def _rotary(angles: tuple[torch.Tensor, torch.Tensor], prefix: int) -> tuple[np.ndarray, np.ndarray]:
+    """Factors `tokens 1 channels` of x and of x with its halves swapped; tokens before the patches do not turn."""
+    cosine, sine = (angle.numpy() for angle in angles)
+    half = sine.shape[1] // 2
+    sine = np.concatenate([-sine[:, :half], sine[:, half:]], axis=1)
+    still = (prefix, cosine.shape[1])
+    turns = [np.concatenate([np.full(still, rest, np.float32), part]) for rest, part in ((1, cosine), (0, sine))]
+    return turns[0][:, None], turns[1][:, None]
+
+
+# --- portable graph -------------------------------------------------------------------------------
+
+__all__ = ["ENCODER_OPSET", "portable_tokens"]
+
+
+def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: bool) -> str:
+    """Tokens `b prefix+n d` of RGB images `b 3 h w` from 0 to 1, at the size that the encoder reads."""
+    card = encoder.identity.card
+    mean, std = (np.array(three, np.float32).reshape(1, 3, 1, 1) for three in (card.mean, card.std))
+    pixels = out.add("Div", out.add("Sub", images, out.constant(mean)), out.constant(std))
+    tokens = _PortableNodes(out, encoder.identity, encoder.network, integers=integers).tokens(pixels)
+    return out.cast(out.cast(tokens, np.float16), np.float32)  # encoders give tokens in float16
+
+
+class _PortableNodes(VitNodes):
+    def _prefix(self, patches: str) -> str:
+        out = self._out
+        several = out.add("Shape", patches, start=0, end=1)
+        shape = out.add("Concat", several, out.constant(np.array([self._card.prefix, self._card.width])), axis=0)
+        return out.add("Expand", super()._prefix(patches), shape)
+
+    def _attended(self, query: str, key: str, value: str) -> str:
+        out, channels = self._out, self._card.width // self._card.heads
+        query = out.add("Mul", query, out.constant(np.float32(channels**-0.5)))
+        query, value = self._heads(query, [0, 2, 1, 3]), self._heads(value, [0, 2, 1, 3])
+        weights = out.add("Softmax", out.add("MatMul", query, self._heads(key, [0, 2, 3, 1])), axis=-1)
+        x = out.add("Transpose", out.add("MatMul", weights, value), perm=[0, 2, 1, 3])
+        return out.add("Reshape", x, out.constant(np.array([0, 0, -1])))
+
+    def _heads(self, x: str, order: list[int]) -> str:
+        shape = self._out.constant(np.array([0, 0, self._card.heads, -1]))
+        return self._out.add("Transpose", self._out.add("Reshape", x, shape), perm=order)
+
+    def _product(self, x: str, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None) -> str:
+        out = self._out
+        rounded, scale, zero = out.split("DynamicQuantizeLinear", 3, x)
+        sums = out.cast(out.add("MatMulInteger", rounded, out.constant(weight.T), zero), np.float32)
+        y = out.add("Mul", sums, out.add("Mul", scale, out.constant(scales)))
+        return y if bias is None else out.add("Add", y, out.constant(bias))
+
+
+# --- encoder --------------------------------------------------------------------------------------
+
+
+class FastEncoder(DinoEncoder):
+    """An `Encoder` over the integer graph of a vision transformer.
+
+    Each image is quantised by itself, so its tokens do not depend on the batch it comes in. A batch is shared out
+    among `threads` threads that work on an image each; fewer images than threads are computed by all threads together.
+    """
+
+    def __init__(self, identity: EncoderId, weights_sha256: str, graph: bytes, threads: int) -> None:
+        super().__init__(identity, weights_sha256, "cpu")
+        self.fingerprint = fast_fingerprint(self.model)
+        self._threads, self.graph = threads, graph
+        self._session = cache(self._new_session)  # by its threads
+
+    @property
+    def model_bytes(self) -> int:
+        """Size of the integer model."""
+        return len(self.graph)
+
+    def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
+        """float16 patches `b n d` and CLS tokens `b d`."""
+        if len(images) < self._threads:
+            session = self._session(self._threads)
+            return self._patches_and_cls([self._tokens(session, image) for image in images])
+        return self._patches_and_cls(list(self._pool.map(partial(self._tokens, self._session(1)), images)))
+
+    def _tokens(self, session: Any, image: Image.Image) -> np.ndarray:
+        return session.run(None, {PIXELS: self._pixels(image)[None]})[0][0].astype(np.float16)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._threads, thread_name_prefix="tfa-encode")
+
+    def _new_session(self, threads: int) -> Any:
+        runtime = import_onnxruntime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors; its warnings are about the machine and not about the model
+        return runtime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
+
+
+def import_onnxruntime() -> Any:
+    """The package that runs the graph; an error if it is not installed."""
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError:
+        raise MissingExtra(
+            "the fast form of an encoder needs onnxruntime, which is not installed; "
+            "install it with pip install 'tfa-vpr[fast]', or leave out --fast (fast=True)"
+        ) from None

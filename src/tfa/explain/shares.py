@@ -1,0 +1,361 @@
+"""Attribute a score to patches and words: shares of residual descriptors, and linearized shares of second-order
+descriptors.
+
+Residual heads: how much each word and each patch of a photo has in a term of a score.
+
+With the norms of a photo held at their values its feature is affine in its patches, so a term ⟨f(q), f(d)⟩ is a sum
+over patches i and words k:
+
+    v = Σ_ik a_ik,   a_ik = w_ik (p̃_i − c_k) / (‖B_k‖ F)  in block k     B_k: residual block, F: root of filled blocks
+    original    ⟨v, v'⟩ = Σ_ik ⟨a_ik, v'_k⟩
+    shaped      ⟨φ_γ(v), φ'⟩ = ⟨v − μ, g⟩,   g = s V_cᵀ E η^{-1/2} λ^{-γ/2} φ',   s = 1 / ‖λ^{-γ/2} z(v)‖
+
+−⟨μ_k, g_k⟩, what a word takes off every photo, is shared by the patches of the word by their weight in it; of a word
+without a patch by all patches alike.
+
+Second-order heads (ours, beyond the paper): how much each patch of a photo has in a term of a score, linearised.
+
+log C is no sum over patches. But C is: with a weight t_i on every patch, C(t) = Σ_i t_i y_i y_iᵀ / (n − 1) + ε I, and
+at t = 1 a term T = ⟨f(q), f(d)⟩ changes by
+
+    ∂T/∂t_i = y_iᵀ A y_i / (n − 1)          A = E (Γ ∘ EᵀGE) Eᵀ,   C = E diag(w) Eᵀ
+    Γ_kl = (log w_k − log w_l) / (w_k − w_l),  1/w_k on the diagonal: the derivative of the logarithm of a matrix
+    G = ∂T/∂(log C) = mat(g − ⟨g, v⟩ v) / ‖log C‖
+    original    g = U f'
+    shaped      g = s U λ^{-γ/2} (φ' − ⟨φ, φ'⟩ φ),   s = 1 / ‖λ^{-γ/2} z‖
+
+That the mean of the patches moves with the weights is of second order. Twice the weight of all patches is no change:
+the mean of the derivatives is taken off, and every patch is given the same share of the term,
+
+    share_i = T / n + ∂T/∂t_i − mean_j ∂T/∂t_j
+
+so that shares add up to the term, and a patch has more than another by what the term gains when weight moves to it.
+An exact sum over patches exists, by log C = C·(C⁻¹ log C), and was dropped: who deletes the patches that it gives most
+finds the score raised. What was measured stands in docs/exports.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfa.core.arrays import l2_normalize
+from tfa.core.tokens import Tokens
+from tfa.method.carriers import MEAN, Gamma
+from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
+from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer, ScoreTerm, SecondOrderSide
+from tfa.method.second_order import COVARIANCE_RIDGE, covariance, from_half_vector, half_vector
+from tfa.search.gallery import Rows
+
+# --- row products ---------------------------------------------------------------------------------
+
+_BLOCK = 128  # rows
+
+
+def multiply_rows(rows: Rows, vectors: np.ndarray) -> np.ndarray:
+    """`j a` products of vectors `j D` with the rows `a D`."""
+    blocks = range(0, len(rows), _BLOCK)
+    return np.concatenate([vectors @ np.asarray(rows[low : low + _BLOCK], np.float64).T for low in blocks], axis=1)
+
+
+def weighted_rows(rows: Rows, weights: np.ndarray) -> np.ndarray:
+    """Σ_a weight · row, for weights `j a` → `j D`."""
+    total = np.zeros((len(weights), rows.shape[1]))
+    for low in range(0, len(rows), _BLOCK):
+        total += weights[:, low : low + _BLOCK] @ np.asarray(rows[low : low + _BLOCK], np.float64)
+    return total
+
+
+# --- residual shares ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ResidualPieces:
+    """One photo as its side sees it: unit patches and how they add up to its descriptor."""
+
+    unit: np.ndarray  # n d
+    weights: np.ndarray  # n k: relative to each word's largest under soft assignment
+    scale: np.ndarray  # k: 1 / (‖B_k‖ F), zero where a block is empty
+    centers: np.ndarray  # k d
+
+    @classmethod
+    def of(cls, patches: np.ndarray, side: ResidualSide, dtype: str) -> ResidualPieces:
+        """Split the descriptor of patches `n d`.
+
+        Weights are computed in the scorer's dtype, so that ties fall as they do there.
+        """
+        unit = l2_normalize(np.asarray(patches, dtype))[None]
+        centers = np.asarray(side.centers, dtype)
+        similarities = unit @ centers.T
+        hard = side.assignment == HARD
+        weights = hard_weights(similarities) if hard else soft_weights(similarities, side.temperature)[0]
+        blocks = residual_blocks(unit, weights, centers)[0].astype(np.float64)
+        norms = np.sqrt((blocks * blocks).sum(axis=-1))
+        filled = max(int((norms > 0).sum()), 1)
+        scale = np.where(norms > 0, 1 / np.where(norms > 0, norms * np.sqrt(filled), 1), 0.0)
+        wide = [array.astype(np.float64) for array in (unit[0], weights[0], centers)]
+        return cls(wide[0], wide[1], scale, wide[2])
+
+    @property
+    def descriptor(self) -> np.ndarray:
+        """v, `k d`."""
+        blocks = self.weights.T @ self.unit - self.weights.sum(axis=0)[:, None] * self.centers
+        return blocks * self.scale[:, None]
+
+    @property
+    def nearest(self) -> np.ndarray:
+        """The word of each patch, `n`: the most similar."""
+        return np.asarray((self.unit @ self.centers.T).argmax(axis=1))
+
+    @property
+    def share(self) -> np.ndarray:
+        """`n k`: of what belongs to a word, how much each patch answers for; columns add up to one."""
+        total = self.weights.sum(axis=0)
+        even = np.full_like(self.weights, 1 / len(self.weights))
+        return np.where(total > 0, self.weights / np.where(total > 0, total, 1), even)
+
+    def table(self, direction: np.ndarray) -> np.ndarray:
+        """⟨a_ik, g_k⟩ `n k` for a direction `k d`; it adds up to ⟨v, g⟩."""
+        along = self.unit @ direction.T - (self.centers * direction).sum(axis=1)
+        return self.weights * along * self.scale
+
+
+def residual_tables(
+    side: ResidualSide,
+    pieces: ResidualPieces,
+    gammas: Sequence[Gamma],
+    others: Sequence[np.ndarray],
+    shift: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """⟨f(photo), other⟩ as tables `n k`, for each γ and the other photo's feature; `shift` of the photo's z, if any."""
+    shape = side.centers.shape
+    shaped = [index for index, gamma in enumerate(gammas) if gamma is not None]
+    tables = {i: pieces.table(others[i].reshape(shape)) for i in range(len(gammas)) if gammas[i] is None}
+    if shaped:
+        assert side.anchors is not None
+        geometry, anchors = side.geometry_in_floats(), side.anchors
+        coordinates = geometry.coordinates(multiply_rows(anchors, pieces.descriptor.reshape(1, -1)))[0]
+        shift = np.zeros_like(coordinates) if shift is None else shift
+        vectors = np.asarray(geometry.vectors, np.float64)
+        towards, lengths, offs = [np.full(len(anchors), 1 / len(anchors))], [], []
+        for index in shaped:
+            power = geometry.eigenvalues ** (-float(gammas[index] or 0.0) / 2)
+            along = vectors @ (others[index] * power / np.sqrt(geometry.eta))
+            towards.append(along - along.mean())  # V_cᵀ: the mean over anchors is taken off the products
+            length = float(np.linalg.norm((coordinates - shift) * power))
+            offs.append(float(shift @ (others[index] * power)))
+            lengths.append(1 / length if length > 0 else 0.0)
+        mean, *directions = weighted_rows(anchors, np.stack(towards)).reshape(-1, *shape)
+        for index, direction, length, off in zip(shaped, directions, lengths, offs, strict=True):
+            direction = direction * length
+            # −⟨μ_k, g_k⟩, and what the shift takes off, of which no word has more than another
+            taken_off = -(mean * direction).sum(axis=1) - off * length / shape[0]
+            tables[index] = pieces.table(direction) + pieces.share * taken_off
+    return [tables[index] for index in range(len(gammas))]
+
+
+# --- second order shares --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SecondOrderSpread:
+    """One photo as its side sees it: how its patches spread over the directions."""
+
+    projected: np.ndarray  # n m: Y, centred patches on the directions
+    values: np.ndarray  # m: w, eigenvalues of C
+    vectors: np.ndarray  # m m: E
+
+    @classmethod
+    def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
+        """Spread the descriptor over patches `n d`; unit patches are of the scorer's dtype, as there."""
+        unit = l2_normalize(np.asarray(patches, dtype)).astype(np.float64)
+        projected = (unit - unit.mean(axis=0)) @ np.asarray(side.patch_directions, np.float64).T
+        values, vectors = np.linalg.eigh(covariance(projected))
+        return cls(projected, values.clip(min=COVARIANCE_RIDGE), vectors)
+
+    @property
+    def half(self) -> np.ndarray:
+        """Half-vector of log C, `D`; of length one it is v."""
+        return half_vector((self.vectors * np.log(self.values)) @ self.vectors.T)
+
+    @property
+    def share(self) -> np.ndarray:
+        """`n 1`: of what no patch has more of than another, the share of each."""
+        return np.full((len(self.projected), 1), 1 / len(self.projected))
+
+    def derivative(self, direction: np.ndarray) -> np.ndarray:
+        """∂⟨v, g⟩/∂t_i `n` for a direction g `D`, v = half / ‖half‖."""
+        length = np.linalg.norm(self.half)
+        unit = self.half / length
+        towards = from_half_vector((direction - (direction @ unit) * unit) / length)
+        turned = self.projected @ self.vectors
+        inner = self.vectors.T @ towards @ self.vectors * log_differences(self.values)
+        return ((turned @ inner) * turned).sum(axis=1) / max(len(turned) - 1, 1)
+
+    def table(self, term: float, direction: np.ndarray) -> np.ndarray:
+        """Shares `n 1` of a term whose derivative by v is the direction."""
+        slopes = self.derivative(direction)
+        return (term / len(slopes) + slopes - slopes.mean())[:, None]
+
+
+def log_differences(values: np.ndarray) -> np.ndarray:
+    """Γ `m m`: (log w_k − log w_l) / (w_k − w_l), and its limit 1/w_l where both are equal."""
+    ratio = (values[:, None] - values) / values
+    equal = ratio == 0
+    # log1p: the difference of logarithms of nearly equal numbers would be rounding.
+    return np.where(equal, 1.0, np.log1p(ratio) / np.where(equal, 1.0, ratio)) / values
+
+
+def second_order_tables(
+    side: SecondOrderSide,
+    spread: SecondOrderSpread,
+    gammas: Sequence[Gamma],
+    others: Sequence[np.ndarray],
+    *,
+    query: bool,
+) -> list[np.ndarray]:
+    """⟨f(photo), other⟩ as tables `n 1`, for each γ and the other photo's feature; f of a query or of an image."""
+    unit = spread.half / np.linalg.norm(spread.half)
+    coordinates = multiply_rows(side.axes, (unit - side.mean)[None])[0]
+    plain = coordinates
+    if query:  # see SecondOrderSide: a query's f is z + Uᵀμ, an image's z; only queries are shifted
+        coordinates = coordinates if side.shift is None else coordinates - side.shift
+        plain = coordinates + side.mean_coordinates
+    towards, terms = [], []
+    for gamma, other in zip(gammas, others, strict=True):
+        if gamma is None:
+            terms.append(float(plain @ other))
+            towards.append(other)
+            continue
+        assert isinstance(gamma, float)
+        power = side.eigenvalues ** (-gamma / 2)
+        length = float(np.linalg.norm(coordinates * power))
+        shaped = coordinates * power / (length or 1.0)
+        terms.append(float(shaped @ other))
+        towards.append(power * (other - terms[-1] * shaped) / (length or 1.0))
+    directions = weighted_rows(side.axes, np.stack(towards))
+    return [spread.table(term, direction) for term, direction in zip(terms, directions, strict=True)]
+
+
+# --- attribution ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TermShares:
+    """One term of a score, and what patches (and words) of either photo have in it."""
+
+    term: ScoreTerm
+    contribution: float  # weight · ⟨f(q), f(d)⟩
+    # n k, adds up to the contribution; None for the global token and for MEAN. What every image has of a query is by
+    # far the largest part of the likeness of any two photos, and would drown what tells images apart.
+    query: np.ndarray | None = None
+    image: np.ndarray | None = None
+    residue: tuple[float, ...] = ()  # what rounding left over on either side, already shared out
+
+    def with_table(self, of: str, table: np.ndarray, pieces: ResidualPieces | SecondOrderSpread) -> TermShares:
+        """With the table of the "query" or the "image", to which what rounding left over is added."""
+        weighted = self.term.weight * table
+        left = self.contribution - float(weighted.sum())
+        shared = weighted + pieces.share * (left / table.shape[1])
+        changes: dict[str, Any] = {of: shared, "residue": (*self.residue, left)}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The score of a query and one image of a gallery, taken apart."""
+
+    terms: tuple[TermShares, ...]
+    bias: float
+    # Of each side that has words: the word of the query's and image's patches.
+    nearest: dict[int, tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def score(self) -> float:
+        return self.local + self.of_global + self.shared + self.bias
+
+    @property
+    def local(self) -> float:
+        """What the patches answer for."""
+        return sum(one.contribution for one in self.terms if one.query is not None)
+
+    @property
+    def of_global(self) -> float:
+        return sum(one.contribution for one in self.terms if one.term.side == GLOBAL)
+
+    @property
+    def shared(self) -> float:
+        """What every image has of this query."""
+        return sum(one.contribution for one in self.terms if one.term.gamma == MEAN)
+
+    @property
+    def linearised(self) -> bool:
+        """Whether shares are derivatives, not exact sums: those of second-order terms are."""
+        return any(one.term.side not in self.nearest for one in self.terms if one.query is not None)
+
+    def patches(self, of: str) -> np.ndarray:
+        """Contribution of each patch `n` of the "query" or the "image", over all local terms."""
+        return np.sum([table.sum(axis=1) for _, table in self._tables(of)], axis=0)
+
+    def words(self, of: str) -> dict[int, np.ndarray]:
+        """Contribution of each word `k`, for each member of an ensemble whose side has words."""
+        found: dict[int, np.ndarray] = {}
+        for term, table in self._tables(of):
+            if term.side in self.nearest:
+                found[term.member] = found.get(term.member, 0.0) + table.sum(axis=0)
+        return found
+
+    def _tables(self, of: str) -> list[tuple[ScoreTerm, np.ndarray]]:
+        return [(one.term, getattr(one, of)) for one in self.terms if one.query is not None]
+
+
+def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribution:
+    """Take apart the score of a query (one photo) with gallery row `row`, whose own tokens are `image`."""
+    row = row if scorer.duplicates is None else int(scorer.duplicates[row])
+    features = [feature[0].astype(np.float64) for feature in scorer.query_vectors(query).terms]
+    rows = [term.gallery.take([row])[0].astype(np.float64) for term in scorer.terms]
+    photos = [tokens.load(0, 1)[0] for tokens in (query, image)]
+    shares = [
+        TermShares(term, term.weight * float(ours @ theirs))
+        for term, ours, theirs in zip(scorer.terms, features, rows, strict=True)
+    ]
+    nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for number, side in enumerate(scorer.sides):
+        pieces = [_pieces(side, patches, scorer.dtype) for patches in photos]
+        if isinstance(pieces[0], ResidualPieces) and isinstance(pieces[1], ResidualPieces):
+            nearest[number] = (pieces[0].nearest, pieces[1].nearest)
+        chosen = [i for i, term in enumerate(scorer.terms) if term.side == number and term.gamma != MEAN]
+        terms = [scorer.terms[index] for index in chosen]
+        # The query's side is read against the gallery's features, the image's against the query's.
+        for of, piece, others in (("query", pieces[0], rows), ("image", pieces[1], features)):
+            tables = _tables(side, piece, terms, [others[index] for index in chosen], query=of == "query")
+            for index, table in zip(chosen, tables, strict=True):
+                shares[index] = shares[index].with_table(of, table, piece)
+    return Attribution(tuple(shares), float(scorer.bias[row]), nearest)
+
+
+def _pieces(side: QuerySide, patches: np.ndarray, dtype: str) -> ResidualPieces | SecondOrderSpread:
+    return (
+        ResidualPieces.of(patches, side, dtype)
+        if isinstance(side, ResidualSide)
+        else SecondOrderSpread.of(patches, side, dtype)
+    )
+
+
+def _tables(
+    side: QuerySide,
+    pieces: ResidualPieces | SecondOrderSpread,
+    terms: Sequence[ScoreTerm],
+    others: Sequence[np.ndarray],
+    *,
+    query: bool,
+) -> list[np.ndarray]:
+    gammas = [term.gamma for term in terms]
+    if isinstance(side, ResidualSide):
+        assert isinstance(pieces, ResidualPieces)
+        return residual_tables(side, pieces, gammas, others, side.shift if query else None)
+    assert isinstance(pieces, SecondOrderSpread)
+    return second_order_tables(side, pieces, gammas, others, query=query)

@@ -1,0 +1,157 @@
+"""Export the query side of a head, or the encoder and the head of a map, as one ONNX graph.
+
+A map's encoder and head as one ONNX graph (ours): a photo in, one unit vector out, in ONNX's own operators alone.
+
+images `b 3 h w`, RGB from 0 to 1 at the encoder's size → vector `b D`;   score = vector · row
+                                                      → descriptor `b r`: two photos by their inner product
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.core.files import write_atomically
+from tfa.encoders.onnx_graph import Graph
+from tfa.errors import TfaError
+from tfa.exports.onnx_features import Precision, residual_features, second_order_features
+from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
+from tfa.exports.vectors import CompiledMap, write_npz
+from tfa.maps import PlaceMap
+from tfa.method.carriers import MEAN, Gamma
+from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer
+from tfa.search.gallery import BaseRows
+from tfa.search.quantized import QuantizedRows
+
+# --- onnx query side ------------------------------------------------------------------------------
+
+HEAD_OPSET = 18  # the first where every reduction takes its axes as an input
+MAX_ONNX_BYTES = 2_000_000_000  # bytes; a protobuf message cannot hold more
+
+
+def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
+    """Write the graph. It takes any number of photos and of patches at once."""
+    check_size(compiled.scorer)
+    content = head_model(compiled.scorer, compiled.about)
+    write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
+
+
+def check_size(scorer: Scorer) -> None:
+    """Refuse a head whose constants are more than the file format can hold."""
+    size = sum(map(_bytes, scorer.sides))
+    if size > MAX_ONNX_BYTES:
+        raise TfaError(
+            f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {MAX_ONNX_BYTES / 1e9:.0f}; fit the map "
+            "with fewer anchors (pca_sample), or export it with --format npz and describe queries with tfa"
+        )
+
+
+def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
+    """The model, serialised."""
+    graph = Graph(HEAD_OPSET)
+    patches = graph.input("patches", ["photos", "patches", scorer.sides[0].channels])
+    width = global_width(scorer)
+    cls = None if width is None else graph.input("global", ["photos", width])
+    scaled = term_features(graph, scorer, patches, cls)
+    width = sum(term.gallery.width for term in scorer.terms)
+    graph.output(graph.add("Concat", *scaled, axis=1), "vector", ["photos", width])
+    return graph.model("tfa head", {key: str(value) for key, value in about.items()})
+
+
+def global_width(scorer: Scorer) -> int | None:
+    """Channels of the global token; None where no term compares it."""
+    return next((term.gallery.width for term in scorer.terms if term.side == GLOBAL), None)
+
+
+def term_features(
+    graph: Graph, scorer: Scorer, patches: str, cls: str | None, precision: Precision = np.float64
+) -> list[str]:
+    """√weight · f(q) of each term, `b D`, of patches `b n d` and global tokens `b g`: together they are Ψ(q)."""
+    unit = graph.unit(patches)
+    features: dict[tuple[int, Gamma], str] = {}
+    for number, side in enumerate(scorer.sides):
+        gammas = sorted({term.gamma for term in scorer.terms if term.side == number}, key=str)
+        if isinstance(side, ResidualSide):
+            found = residual_features(graph, side, unit, gammas)
+        else:
+            found = second_order_features(graph, side, unit, gammas, precision)
+        features |= {(number, gamma): name for gamma, name in found.items()}
+    if cls is not None:
+        features[GLOBAL, None] = graph.unit(cls)
+    scaled = []
+    for term in scorer.terms:
+        feature, root = features[term.side, term.gamma], np.float32(np.sqrt(term.weight))
+        scaled.append(feature if term.weight == 1 else graph.add("Mul", feature, graph.constant(root)))
+    return scaled
+
+
+def _bytes(side: QuerySide) -> int:
+    """Count the bytes of a side's constants; integers are written as the float32 they stand for."""
+    held: list[BaseRows]
+    if not isinstance(side, ResidualSide):
+        held = [side.patch_directions, side.axes]
+    elif side.geometry is not None and side.anchors is not None:
+        held = [side.centers, side.anchors, side.geometry.vectors if side.directions is None else side.directions]
+    else:
+        held = [side.centers]
+    return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantizedRows) else one.nbytes for one in held)
+
+
+# --- onnx place -----------------------------------------------------------------------------------
+
+PRECISION: Precision = np.float32  # of log C: with it scores are those of float64 to 1e-4, and no runtime lacks it
+
+
+def write_onnx_place(
+    path: Path, place_map: PlaceMap, compiled: CompiledMap, *, dims: int | None = None, fast: bool = False
+) -> CompiledMap:
+    """Write the graph, and beside it, as .npz, the rows of the map's images that its vectors are multiplied with."""
+    check_size(compiled.scorer)
+    form = fit_unit_vectors(compiled, dims)
+    rows = form.rows(compiled)
+    content = place_model(place_map, compiled, form, fast=fast)
+    # Rows first: a graph without them would look complete.
+    write_npz(rows_path(path), rows)
+    write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
+    return rows
+
+
+def rows_path(path: Path) -> Path:
+    return Path(path).with_suffix(".npz")
+
+
+def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *, fast: bool = False) -> bytes:
+    """The model, serialised; `fast` has the encoder's products in 8-bit integers, and takes one photo at a time."""
+    from tfa.encoders.int8 import ENCODER_OPSET, portable_tokens
+    from tfa.encoders.vit import VitEncoder
+
+    encoder = place_map.encoder
+    if not isinstance(encoder, VitEncoder):
+        raise TfaError(
+            f"the encoder {encoder.id} of this map is not one that tfa can write as a graph, as those of its own "
+            "catalogue are; export the head alone with --format onnx-head"
+        )
+    identity, photos = encoder.identity, 1 if fast else "photos"
+    graph = Graph(ENCODER_OPSET)
+    images = graph.input("images", [photos, 3, identity.height, identity.width])
+    tokens = portable_tokens(graph, encoder, images, integers=fast)
+    own, shared = _parts(graph, compiled.scorer, tokens, identity.card.prefix)
+    vector, descriptor = form.nodes(graph, own, shared)
+    graph.output(vector, "vector", [photos, form.width])
+    graph.output(descriptor, "descriptor", [photos, form.place_numbers])
+    facts = {**compiled.about, "size": f"{identity.width}x{identity.height}", "resample": identity.card.resample}
+    return graph.model("tfa place", {key: str(value) for key, value in facts.items()})
+
+
+def _parts(graph: Graph, scorer: Scorer, tokens: str, prefix: int) -> tuple[str, list[str]]:
+    """Ψ' and the parts of Ψ°, of all tokens of the photos."""
+    everything = graph.constant(np.array([np.iinfo(np.int64).max]))
+    patches = graph.add("Slice", tokens, graph.axes(prefix), everything, graph.axes(1))
+    cls = None if global_width(scorer) is None else graph.add("Gather", tokens, graph.constant(np.array(0)), axis=1)
+    both = list(zip(scorer.terms, term_features(graph, scorer, patches, cls, PRECISION), strict=True))
+    own = [feature for term, feature in both if term.gamma != MEAN]
+    whole = graph.add("Concat", *own, axis=1) if len(own) > 1 else own[0]
+    return whole, [feature for term, feature in both if term.gamma == MEAN]

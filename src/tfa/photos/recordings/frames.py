@@ -1,0 +1,528 @@
+"""Extract keyframes from recordings into a folder of photos with a positions file.
+
+One frame is in memory at a time; the folder appears only when it is complete, and an equal extraction is reused.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tfa.core.files import LockedFolder, explain_disk_errors, hash_file, make_folder, sync_folder, tidy, write_json
+from tfa.core.progress import Progress, as_progress
+from tfa.core.reading import read_json
+from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
+from tfa.photos.find_positions import PositionSources
+from tfa.photos.images import find_images
+from tfa.photos.positions import POSITION_EXTRAS, POSITION_KINDS, Position, format_count, metres_between, read_gpx
+from tfa.photos.recordings.recording import (
+    ALLOWED_RECORDINGS,
+    BAGS,
+    NO_TOPIC,
+    VIDEOS,
+    RecordedFrame,
+    Recording,
+    detect_bag,
+    is_bag_folder,
+)
+from tfa.version import __version__
+
+# --- open recording -------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_recording(path: Path, topic: str | None = None, position_topic: str | None = None) -> Iterator[Recording]:
+    """A recording whose frames can be read; of a bag, topics are named where there are several, or are "none"."""
+    from tfa.photos.recordings.ros_bags import open_bag
+    from tfa.photos.recordings.videos import open_video
+
+    if not path.exists():
+        raise BadRecording(f"{path} does not exist; give {ALLOWED_RECORDINGS}", path)
+    is_bag = is_bag_folder(path) or (not path.is_dir() and (path.suffix in BAGS or detect_bag(path) is not None))
+    if is_bag:
+        with open_bag(path, topic, position_topic) as bag:
+            yield bag
+    elif path.suffix.lower() in VIDEOS and not path.is_dir():
+        if topic is not None or position_topic not in (None, NO_TOPIC):
+            raise BadSpec(f"{path} is a video, which has no topics; leave out --topic and --position-topic")
+        with open_video(path) as video:
+            yield video
+    else:
+        raise BadRecording(f"{path} is no recording; give {ALLOWED_RECORDINGS}", path)
+
+
+# --- keyframes ------------------------------------------------------------------------------------
+
+DEFAULT_INTERVAL = "1s"
+NOVELTY = 0.2  # of `new`
+_SMALL = (32, 24)  # pixels that novelty looks at
+_INTERVAL_PATTERN = re.compile(r"(?:(?P<number>\d+(?:\.\d+)?)(?P<unit>m|s)?|new(?::(?P<novelty>\d+(?:\.\d+)?))?)")
+_ALLOWED_INTERVALS = (
+    "give 10 (every tenth frame), 0.5s (seconds), 2m (metres), or new (what looks unlike the last one kept)"
+)
+
+
+@dataclass(frozen=True)
+class KeyframeInterval:
+    """How often a frame is kept."""
+
+    unit: str  # frames, seconds, metres or novelty
+    amount: float
+
+    @classmethod
+    def parse(cls, text: str | int) -> KeyframeInterval:
+        given = _INTERVAL_PATTERN.fullmatch(str(text).strip())
+        if given is None:
+            raise BadSpec(f"every={str(text)[:80]!r} is not allowed; {_ALLOWED_INTERVALS}")
+        if given["number"] is None:
+            amount = NOVELTY if given["novelty"] is None else float(given["novelty"])
+            if not 0 < amount < 2:
+                raise BadSpec(f"every={text!r} is not allowed: novelty is between 0 and 2, and {NOVELTY} if not given")
+            return cls("novelty", amount)
+        unit, amount = {"m": "metres", "s": "seconds", None: "frames"}[given["unit"]], float(given["number"])
+        if not amount > 0 or (unit == "frames" and amount != int(amount)):
+            raise BadSpec(f"every={text!r} is not allowed; {_ALLOWED_INTERVALS}")
+        return cls(unit, amount)
+
+    def __str__(self) -> str:
+        if self.unit == "novelty":
+            return "new" if self.amount == NOVELTY else f"new:{self.amount:g}"
+        return f"{self.amount:g}" + {"frames": "", "seconds": "s", "metres": "m"}[self.unit]
+
+    @property
+    def in_words(self) -> str:
+        return {
+            "frames": "every frame" if self.amount == 1 else f"one in {self.amount:g}",
+            "seconds": f"one every {self.amount:g} s",
+            "metres": f"one every {self.amount:g} m",
+            "novelty": "those that look new",
+        }[self.unit]
+
+
+class Keyframes:
+    """Chooses frames one after the other; the first is always kept.
+
+    By metres a frame without a position is not kept. By time the frame nearest to the time that is due
+    is taken, so that a camera of one frame a second loses none to its jitter.
+    """
+
+    def __init__(self, every: KeyframeInterval) -> None:
+        self.every = every
+        self.seen = 0
+        self.unplaced = 0  # frames that distances could say nothing of
+        self._last: RecordedFrame | None = None
+        self._before: int | None = None
+        self._shown: np.ndarray | None = None
+
+    def keeps(self, frame: RecordedFrame) -> bool:
+        try:
+            kept = getattr(self, f"_by_{self.every.unit}")(frame)
+        finally:  # also one that cannot be decoded was seen
+            self.seen += 1
+            self._before = frame.time_ns
+        if kept:
+            self._last = frame
+        return bool(kept)
+
+    def _by_frames(self, frame: RecordedFrame) -> bool:
+        return self.seen % int(self.every.amount) == 0
+
+    def _by_seconds(self, frame: RecordedFrame) -> bool:
+        if self._last is None or self._before is None:
+            return True
+        wanted = self.every.amount * 1e9
+        passed, step = frame.time_ns - self._last.time_ns, frame.time_ns - self._before
+        # A clock that was set back starts anew.
+        return passed < 0 or passed + max(step, 0) / 2 > wanted
+
+    def _by_metres(self, frame: RecordedFrame) -> bool:
+        if frame.position is None:
+            self.unplaced += 1
+            return False
+        last = None if self._last is None else self._last.position
+        return last is None or metres_between(last, frame.position) >= self.every.amount
+
+    def _by_novelty(self, frame: RecordedFrame) -> bool:
+        try:
+            shown = shrink_frame(frame.picture().image(_SMALL))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises
+            raise BadImage(f"the frame at {frame.time_ns / 1e9:.3f} cannot be decoded: {error}") from None
+        new = self._shown is None or measure_novelty(self._shown, shown) > self.every.amount
+        if new:
+            self._shown = shown
+        return new
+
+    def of(self, frames: Iterator[RecordedFrame]) -> Iterator[RecordedFrame]:
+        return (frame for frame in frames if self.keeps(frame))
+
+
+def shrink_frame(image: Image.Image) -> np.ndarray:
+    """A picture by 32 × 24 grey values of mean 0 and length 1; all zeros where it shows one grey."""
+    grey = image.convert("L") if image.mode != "I;16" else Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    values = np.asarray(grey.resize(_SMALL, Image.Resampling.BOX), np.float64)
+    values = values - values.mean()
+    length = math.sqrt(float((values**2).sum()))
+    return values / length if length > 1e-9 else np.zeros_like(values)
+
+
+def measure_novelty(one: np.ndarray, other: np.ndarray) -> float:
+    """1 − correlation of two pictures: 0 for the same, whatever the exposure; 1 for unrelated ones."""
+    if not one.any() and not other.any():
+        return 0.0
+    return 1.0 - float((one * other).sum())
+
+
+# --- write frames ---------------------------------------------------------------------------------
+
+FRAME_POSITIONS = "positions.csv"
+_NAME = re.compile(r"(-?\d+)\.(\d{9})(?:-\d+)?")
+
+
+@dataclass
+class WrittenFrames:
+    """What was written of one recording."""
+
+    written: int = 0
+    seen: int = 0
+    notes: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        skipped = [{"file": file, "reason": reason} for file, reason in self.skipped]
+        return {"kept": self.written, "seen": self.seen, "notes": self.notes, "skipped": skipped}
+
+
+def format_frame_name(time_ns: int) -> str:
+    """Names in the order of time: seconds, then nanoseconds."""
+    seconds, rest = divmod(time_ns, 10**9)
+    return f"{seconds:010d}.{rest:09d}"
+
+
+def parse_frame_time(path: Path) -> int | None:
+    """The inverse, of a photo's path; None if it is no frame."""
+    given = _NAME.fullmatch(path.stem)
+    return None if given is None else int(given[1]) * 10**9 + int(given[2])
+
+
+class PositionsFile:
+    """positions.csv, row by row. It is there if a frame had a position; degrees and metres are not mixed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FRAME_POSITIONS
+        self._pair: tuple[str, str] | None = None
+
+    def add(self, file: str, time_ns: int, position: Position) -> None:
+        pair = POSITION_KINDS[0] if position.is_global else POSITION_KINDS[1]
+        if pair != (self._pair or pair):
+            raise BadSpec("some recordings are placed by degrees and others by metres; make a map of each")
+        values = [getattr(position, name) for name in (*pair, *POSITION_EXTRAS)]
+        # repr: read back, a number is the same to the last bit.
+        cells = ["" if value is None else repr(float(value)) for value in values]
+        with open(self._path, "a", encoding="utf-8", newline="") as file_of_rows:
+            rows = csv.writer(file_of_rows)
+            if self._pair is None:
+                rows.writerow(["file", *pair, *POSITION_EXTRAS, "time_ns"])
+            rows.writerow([file, *cells, time_ns])
+        self._pair = pair
+
+    def sync(self) -> None:
+        if self._pair is not None:
+            with open(self._path, "rb") as rows:
+                os.fsync(rows.fileno())
+
+
+class FrameWriter:
+    """Writes the keyframes of one recording after the other below a folder; one of them is in memory at a time."""
+
+    def __init__(self, folder: Path, every: KeyframeInterval, gpx: PositionSources | None, skip_bad: bool) -> None:
+        self.folder, self.every, self.gpx, self.skip_bad = folder, every, gpx, skip_bad
+        self.positions = PositionsFile(folder)
+
+    def write(self, recording: Recording, inside: str, progress: Progress) -> WrittenFrames:
+        """The keyframes of a recording, in `inside` of the folder."""
+        placing = _Placing(recording, self.gpx)
+        if self.every.unit == "metres" and not recording.placed and placing.track is None:
+            raise BadSpec(
+                f"{recording.path} says no positions, so frames cannot be kept every {self.every.amount:g} m; give a "
+                "track with --gpx, or --every 1s"
+            )
+        (self.folder / inside).mkdir(exist_ok=True)
+        keyframes, result = Keyframes(self.every), WrittenFrames()
+        with progress.task(f"reading {recording.path.name}", recording.total, "frames") as task:
+            for frame in placing.frames():
+                task.advance()
+                try:
+                    if keyframes.keeps(frame):
+                        self._keep(frame, inside)
+                        result.written += 1
+                except BadImage as error:
+                    if not self.skip_bad:
+                        raise BadImage(f"{error}; --skip-bad leaves such frames out", *error.paths) from None
+                    result.skipped.append((f"{recording.path}@{format_frame_name(frame.time_ns)}", str(error)))
+        result.seen, more = keyframes.seen, placing.notes()
+        if not result.written:
+            raise _explain_no_frames(recording, result)
+        kept = f"{result.written:,} of {format_count(result.seen, 'frame')} kept, {self.every.in_words}"
+        notes = [kept, *recording.notes, *more]
+        if keyframes.unplaced:
+            notes.append(f"{format_count(keyframes.unplaced, 'frame')} without a position, of which none was kept")
+        result.notes = [f"{recording.path.name}: {note}" for note in notes]
+        return result
+
+    def _keep(self, frame: RecordedFrame, inside: str) -> None:
+        name = _write(frame, self.folder / inside)
+        if frame.position is not None:
+            self.positions.add(f"{inside}/{name}" if inside else name, frame.time_ns, frame.position)
+
+
+def _explain_no_frames(recording: Recording, result: WrittenFrames) -> BadRecording:
+    if not result.seen:
+        return BadRecording(f"{recording.path} has no frames; it is empty, or was cut short", recording.path)
+    if result.skipped:
+        why = f"none of them could be read ({result.skipped[0][1]})"
+    else:
+        why = "none has a position; positions begin later or end earlier than the frames"
+    return BadRecording(f"{recording.path} has {format_count(result.seen, 'frame')}, and {why}", recording.path)
+
+
+def _write(frame: RecordedFrame, folder: Path) -> str:
+    """One photo; its name."""
+    picture, stem, number = frame.picture(), format_frame_name(frame.time_ns), 1
+    name = f"{stem}{picture.suffix}"
+    while (folder / name).exists():  # two frames of one time
+        number += 1
+        name = f"{stem}-{number}{picture.suffix}"
+    with open(folder / name, "wb") as file:
+        file.write(picture.to_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+    return name
+
+
+class _Placing:
+    """Frames with the positions of a GPX track if there is one, and no others: the two may not be of one kind."""
+
+    def __init__(self, recording: Recording, gpx: PositionSources | None) -> None:
+        self.recording, self.sources = recording, gpx
+        self.track = None if gpx is None or gpx.gpx is None else read_gpx(Path(gpx.gpx))
+        self.placed = self.outside = 0
+        self.first: float | None = None
+        self.last = 0.0
+
+    def frames(self) -> Iterator[RecordedFrame]:
+        if self.track is None or self.sources is None:
+            yield from self.recording.frames()
+            return
+        for frame in self.recording.frames():
+            utc = frame.time_ns / 1e9 + self.sources.gpx_offset
+            self.first, self.last = utc if self.first is None else self.first, utc
+            position = self.track.at(utc, self.sources.gpx_gap)
+            self.placed, self.outside = self.placed + (position is not None), self.outside + (position is None)
+            yield replace(frame, position=position)
+
+    def notes(self) -> list[str]:
+        if self.track is None or self.sources is None or self.first is None:
+            return []
+        if not self.placed:
+            early, late = self.track.times[0] - self.last, self.first - self.track.times[-1]
+            lag = f"it ends {early:,.0f} s before it" if early > 0 else f"it begins {late:,.0f} s after it"
+            lag = lag if max(early, late) > 0 else f"its points are more than {self.sources.gpx_gap:g} s apart there"
+            raise BadPositions(
+                f"{self.sources.gpx}: no frame of {self.recording.path} was taken during the track ({lag}); correct "
+                "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap"
+            )
+        outside = (
+            f"{format_count(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
+        )
+        return [outside] if self.outside else []
+
+
+# --- extract frames -------------------------------------------------------------------------------
+
+NOTES = "frames.json"  # says that a folder is ours, and what it was made of
+NEW, REPLACED = "frames-new", "frames-replaced"  # in a hidden folder beside the output, until that is whole
+
+
+@dataclass(frozen=True)
+class ExtractedFrames:
+    """A folder of photos made of recordings. `PlaceMap.build(frames.folder, positions=frames.positions)` maps it."""
+
+    folder: Path
+    photos: list[Path]  # in the order of time
+    positions: Path | None  # positions.csv; None if no frame has one
+    seen: int  # frames that the recordings have
+    notes: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def time_ns(self, photo: Path) -> int | None:
+        """When a photo was taken, in nanoseconds since 1970; of a video that does not say, since its start."""
+        return parse_frame_time(photo)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSpec:
+    """Which frames of a recording are taken, and what says where they were taken.
+
+    `every` is 10 (one frame in ten), "0.5s", "2m" or "new" (what looks unlike the last one kept). A bag with one topic
+    of images, or of positions, needs no name of it; the position topic "none" takes no positions. `gpx` places frames
+    along a track, by its fields of that name.
+    """
+
+    topic: str | None = None
+    position_topic: str | None = None
+    every: str | int = DEFAULT_INTERVAL
+    gpx: PositionSources | None = None
+
+    def __post_init__(self) -> None:
+        KeyframeInterval.parse(self.every)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the frames of a recording depend on, in JSON."""
+        track = None
+        if self.gpx is not None and self.gpx.gpx is not None:
+            track = [hash_file(Path(self.gpx.gpx)), self.gpx.gpx_offset, self.gpx.gpx_gap]
+        every = str(KeyframeInterval.parse(self.every))
+        return {"topic": self.topic, "position_topic": self.position_topic, "every": every, "gpx": track}
+
+
+def extract_frames(
+    recordings: str | Path | Sequence[str | Path],
+    out: str | Path,
+    spec: FrameSpec | None = None,
+    *,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    progress: bool | Progress | None = None,
+) -> ExtractedFrames:
+    """Write the keyframes of bags or videos as photos into the folder `out`, with `positions.csv`.
+
+    Compressed images are written byte for byte, raw ones as PNG, those of videos as JPEG. A folder that was made of the
+    same in the same way is used as it is; another one is replaced only with `overwrite`. `skip_bad` leaves out frames
+    that cannot be read. What an extraction to the same folder left when it was killed is removed, after an hour.
+    """
+    paths = [Path(recordings)] if isinstance(recordings, (str, os.PathLike)) else [Path(one) for one in recordings]
+    if not paths:
+        raise BadRecording("no recording was given; give a bag or a video")
+    spec, out = spec or FrameSpec(), Path(out)
+    asked: dict[str, Any] = {"version": __version__, "recordings": [_identify_recording(path) for path in paths]}
+    asked |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
+    parent = out.absolute().parent
+    tidy(parent, f".{escape(out.name)}.frames-*", lambda name: name in (NEW, REPLACED))
+    known = _there_already(out, asked, overwrite=overwrite)
+    if known is not None:
+        return _extracted(out, known, used_again=True)
+    with explain_disk_errors(out):
+        make_folder(parent)
+        own = LockedFolder(parent, f".{out.name}.frames-")
+        try:
+            made = own.path / NEW
+            made.mkdir()
+            parts = _write_all(paths, made, spec, skip_bad, as_progress(progress))
+            write_json(made / NOTES, {"asked": asked, "recordings": parts})
+            made.chmod(0o755)
+            _put_in_place(made, out)
+        finally:
+            own.remove()
+    return _extracted(out, {"asked": asked, "recordings": parts})
+
+
+def _there_already(out: Path, request: dict[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
+    """What a folder of the same frames says; None if there is nothing, or what may be replaced. Others are refused."""
+    if out.exists() and not out.is_dir():
+        raise BadSpec(f"{out} is a file; give a folder for the frames")
+    if not out.is_dir() or not any(out.iterdir()):
+        return None
+    known = _read_notes(out)
+    if known is None:
+        raise BadSpec(f"{out} exists already and is not empty; choose another folder")
+    if known["asked"] != request and not overwrite:
+        raise BadSpec(
+            f"{out} exists already and holds other frames; choose another folder, or replace it with --force "
+            "(overwrite=True)"
+        )
+    return known if known["asked"] == request else None
+
+
+def _write_all(
+    paths: Sequence[Path], folder: Path, spec: FrameSpec, skip_bad: bool, progress: Progress
+) -> list[dict[str, Any]]:
+    """Frames of every recording; those of several in a folder each."""
+    writer, parts = FrameWriter(folder, KeyframeInterval.parse(spec.every), spec.gpx, skip_bad), []
+    tracked = spec.gpx is not None and spec.gpx.gpx is not None
+    placed_by = NO_TOPIC if tracked and spec.position_topic is None else spec.position_topic
+    for path, inside in zip(paths, _folders(paths), strict=True):
+        with open_recording(path, spec.topic, placed_by) as recording:
+            written = writer.write(recording, inside, progress)
+            parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
+    writer.positions.sync()
+    return parts
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """A name for each of several recordings; the frames of one alone need none."""
+    if len(paths) == 1:
+        return [""]
+    return [f"{number:03d}-{path.stem}" for number, path in enumerate(paths)]
+
+
+def _put_in_place(made: Path, out: Path) -> None:
+    """Rename a whole folder; what was there goes beside it, and comes back if that fails."""
+    replaced = made.with_name(REPLACED)
+    try:
+        if out.exists():
+            os.rename(out, replaced)
+        os.rename(made, out)
+    except BaseException:
+        if replaced.exists() and not out.exists():
+            os.rename(replaced, out)
+        raise
+    sync_folder(out.absolute().parent)
+
+
+def _extracted(out: Path, notes_on_disk: dict[str, Any], *, used_again: bool = False) -> ExtractedFrames:
+    parts = notes_on_disk["recordings"]
+    photos = find_images(out)
+    if len(photos) != sum(part["kept"] for part in parts):
+        raise BadSpec(f"{out} no longer holds the frames that were written there; remove it, or choose another folder")
+    positions = out / FRAME_POSITIONS
+    notes = [note for part in parts for note in part["notes"]]
+    notes += [f"the frames that {out} holds already are used"] if used_again else []
+    skipped = [(one["file"], one["reason"]) for part in parts for one in part["skipped"]]
+    seen = sum(part["seen"] for part in parts)
+    return ExtractedFrames(out, photos, positions if positions.exists() else None, seen, notes, skipped)
+
+
+def _read_notes(folder: Path) -> dict[str, Any] | None:
+    """What a folder says it was made of; None if it is not ours."""
+    try:
+        notes = read_json(folder / NOTES)
+        whole = isinstance(notes, dict) and isinstance(notes["asked"], dict)
+        return (
+            notes
+            if whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
+            else None
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _identify_recording(path: Path) -> dict[str, Any]:
+    """A recording by its place, size and time of change: to read all of it would take as long as to extract it."""
+    files = [path] if not path.is_dir() else sorted(one for one in path.iterdir() if one.is_file())
+    try:
+        facts = [one.stat() for one in files]
+    except OSError as error:
+        raise BadRecording(f"{path} cannot be read: {error.strerror}; give a bag or a video", path) from None
+    size, changed = sum(one.st_size for one in facts), max((one.st_mtime_ns for one in facts), default=0)
+    return {"path": str(path.resolve()), "bytes": size, "modified_ns": changed}

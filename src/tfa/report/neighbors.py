@@ -1,0 +1,232 @@
+"""How the images of a map resemble each other: near duplicates, hubs, lonely images, and similarities of sampled
+pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.core.arrays import l2_normalize
+from tfa.method.carriers import MEAN
+from tfa.method.evidence import NO_ANSWER
+from tfa.method.scorer import GLOBAL, ResidualSide, Scorer, ScoreTerm, SecondOrderSide
+from tfa.search.gallery import Gallery
+
+# --- similarity -----------------------------------------------------------------------------------
+
+MOST_PAIRS = 2000
+_PAIR_BLOCK = 256  # rows in memory at a time
+
+Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]  # products of pairs of rows
+
+
+def sample_similarity(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
+    """Similarity of the same pairs of images: of their descriptors as they are, and under the final head.
+
+    Half of the pairs are neighbours in the map's order, which often show one place; the others are drawn (seed 0).
+    """
+    rows, original = _original(scorer, alive)
+    if len(rows) < 2:
+        return None
+    near = np.linspace(0, len(rows) - 2, min(most // 2, len(rows) - 1)).round().astype(np.int64)
+    drawn = np.random.default_rng(0).integers(0, len(rows), (2, most - len(near)))
+    drawn = drawn[:, drawn[0] != drawn[1]]
+    one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
+    level = image_level(scorer, rows)
+    final = sum(term.weight * _dots(term.gallery, rows[one], rows[other]) for term in scorer.terms)
+    final = final + level[one] + level[other] + scorer.bias[rows[other]]
+    return {"original": original(one, other).tolist(), "final": final.tolist()}
+
+
+def image_level(scorer: Scorer, rows: np.ndarray) -> np.ndarray:
+    """What each image adds to its scores with others beyond the products of their rows, zero of residual heads.
+
+    ⟨v, v'⟩ = ⟨z, z'⟩ + 1 + l + l',   l = ⟨Uᵀμ, z⟩ + (‖μ‖² − 1) / 2,   1 the product of two rows of MEAN.
+    """
+    level = np.zeros(len(rows))
+    for term in scorer.terms:
+        if term.side != GLOBAL and term.gamma is None:
+            side = scorer.sides[term.side]
+            if isinstance(side, SecondOrderSide):
+                level += term.weight * (_level(side, term, rows) - 0.5)
+    return level
+
+
+def _level(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> np.ndarray:
+    """⟨Uᵀμ, z⟩ + ‖μ‖² / 2 of each image."""
+    mean = side.mean.astype(np.float64)
+    origin = side.mean_coordinates.astype(np.float64)
+    blocks = [rows[low : low + _PAIR_BLOCK] for low in range(0, len(rows), _PAIR_BLOCK)]
+    along = [term.gallery.take(block).astype(np.float64) @ origin for block in blocks]
+    return np.concatenate([np.empty(0), *along]) + mean @ mean / 2
+
+
+def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Pairs]:
+    """Gallery rows of which the map keeps the descriptor in some form, and products of pairs of them."""
+    local = [term for term in scorer.terms if term.side != GLOBAL and term.gamma != MEAN]
+    term = next((term for term in local if term.gamma is None), local[0])
+    side = scorer.sides[term.side]
+    if isinstance(side, SecondOrderSide):
+        return alive, _second_order_pairs(side, term, alive)
+    if term.gamma is None:
+        return alive, lambda one, other: _dots(term.gallery, alive[one], alive[other])
+    side = next(side for side in scorer.sides if isinstance(side, ResidualSide) and side.geometry is not None)
+    assert side.geometry is not None
+    assert side.anchors is not None
+    rows, _, kept = np.intersect1d(alive, side.geometry.anchors, return_indices=True)
+    anchors = Gallery.of(side.anchors)
+    return rows, lambda one, other: _dots(anchors, kept[one], kept[other])
+
+
+def _second_order_pairs(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> Pairs:
+    """⟨v, v'⟩ where the map has z; where it has φ_γ alone, which forgets the length of z, the cosine of z and z'."""
+    if term.gamma is None:
+        level = _level(side, term, rows)
+        return lambda one, other: _dots(term.gallery, rows[one], rows[other]) + level[one] + level[other]
+    assert isinstance(term.gamma, float)
+    power = side.eigenvalues ** (term.gamma / 2)
+
+    def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        pairs = (l2_normalize(term.gallery.take(rows[[a, b]]) * power) for a, b in zip(one, other, strict=True))
+        return np.array([float(left @ right) for left, right in pairs])
+
+    return cosines
+
+
+def _dots(gallery: Gallery, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Inner products of pairs of rows, two rows in memory at a time."""
+    pairs = (gallery.take([a, b]) for a, b in zip(one, other, strict=True))
+    return np.array([float(left @ right) for left, right in pairs])
+
+
+# --- neighbours -----------------------------------------------------------------------------------
+
+MOST_QUERIES = 2000  # images that are queries; of a larger map evenly spaced ones
+NEIGHBOR_COUNT = 5  # answers looked at
+# Cosine from which two images count as near duplicates: a photo saved anew has 0.95, the next frame of a video 0.5.
+NEAR_COSINE = 0.9
+HUB_RATIO = 4.0  # times as often among the first answers as an image is on average
+OUTLYING = 3.0  # robust deviations below the usual likeness
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
+_QUERY_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Resemblance:
+    """What the images say of each other. Images are columns: positions among those of the map that still answer."""
+
+    queries: np.ndarray  # p: the images that were queries
+    images: int
+    first: np.ndarray  # p NEIGHBOURS: their best others, NO_ANSWER where there are fewer
+    best: np.ndarray  # p: cosine with the most similar other image
+    alike: np.ndarray  # pairs of near duplicates `j 2`, the first image below the other, in order
+
+
+def measure_resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
+    """Compare the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
+
+        ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ / ‖Ψ − Ψ̄‖ ‖Ψ' − Ψ̄‖,   ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ = ⟨Ψ, Ψ'⟩ − ⟨Ψ, Ψ̄⟩ − ⟨Ψ', Ψ̄⟩ + ‖Ψ̄‖²
+
+    since what all images share (sky, road) would make any two look alike. Scores order the answers and include the
+    bias of calibrated scores; an image and its copies are hidden.
+    """
+    count = len(alive)
+    queries = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
+    kept = alive if scorer.duplicates is None else scorer.duplicates[alive]
+    level, norms = _level_and_norms(scorer, kept)
+    beyond = image_level(scorer, kept)
+    first = np.empty((len(queries), min(NEIGHBOR_COUNT, max(count - 1, 0))), np.int64)
+    best = np.full(len(queries), np.nan)
+    alike = []
+    for low in range(0, len(queries), _QUERY_BLOCK):
+        rows = queries[low : low + _QUERY_BLOCK]
+        scores = scorer.scores_of([term.gallery.take(kept[rows]) for term in scorer.terms])[:, alive].astype(float)
+        cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
+        scores += beyond
+        hidden = kept[rows][:, None] == kept[None, :]
+        cosines[hidden] = 1.0
+        one, other = np.nonzero(cosines >= NEAR_COSINE)
+        alike.append(np.stack([rows[one], other], axis=1))
+        scores[hidden], cosines[hidden] = -np.inf, -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : first.shape[1]]
+        hides = np.isneginf(np.take_along_axis(scores, order, axis=1))  # fewer others than places
+        first[low : low + _QUERY_BLOCK] = np.where(hides, NO_ANSWER, order)
+        best[low : low + _QUERY_BLOCK] = cosines.max(axis=1)
+    pairs = np.sort(np.concatenate(alike), axis=1)
+    return Resemblance(queries, count, first, best, np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0))
+
+
+def group_near_duplicates(resemblance: Resemblance) -> list[list[int]]:
+    """Groups of images (columns), each led by its first: every member is at least NEAR alike to the leader.
+
+    Led groups do not chain: along a video every frame resembles the next, and a whole street would be one group.
+    """
+    groups: dict[int, list[int]] = {}
+    taken: set[int] = set()
+    for leader, member in resemblance.alike.tolist():
+        if member not in taken and (leader in groups or leader not in taken):
+            groups.setdefault(leader, [leader]).append(member)
+            taken |= {leader, member}
+    return list(groups.values())
+
+
+def count_answers(resemblance: Resemblance) -> np.ndarray:
+    """How often each image `m` is among the first answers of another."""
+    return np.bincount(resemblance.first[resemblance.first != NO_ANSWER], minlength=resemblance.images)
+
+
+def find_hubs(resemblance: Resemblance) -> list[tuple[int, int]]:
+    """Images (columns) that far more images return than is usual, with how many; the largest first."""
+    counts = count_answers(resemblance)
+    usual = resemblance.first.size / max(resemblance.images, 1)
+    # A hub of a tiny map would be any image: it must be returned more often than there are answers to give.
+    bar = max(HUB_RATIO * usual, NEIGHBOR_COUNT + 1)
+    chosen = np.flatnonzero(counts >= bar)
+    return [(int(i), int(counts[i])) for i in chosen[np.argsort(-counts[chosen], kind="stable")]]
+
+
+def find_lonely(resemblance: Resemblance) -> list[tuple[int, float]]:
+    """Images (columns) that nothing resembles, with their largest cosine; the loneliest first.
+
+    No image returns them among its first answers, and their most similar image is less so than is usual, by three
+    robust standard deviations.
+    """
+    best = resemblance.best
+    known = np.isfinite(best)
+    if not known.any():
+        return []
+    middle = float(np.median(best[known]))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(best[known] - middle)))
+    far = known & (best < middle - OUTLYING * spread) & (count_answers(resemblance)[resemblance.queries] == 0)
+    chosen = np.flatnonzero(far)
+    return [(int(resemblance.queries[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]
+
+
+def find_least_alike(resemblance: Resemblance, count: int) -> list[tuple[int, float]]:
+    """The images (columns) whose most similar one is least so, with their largest cosine; they need not stand out.
+
+    Copies hide each other: an image that has nothing but copies is left out.
+    """
+    order = np.argsort(resemblance.best, kind="stable")
+    chosen = order[np.isfinite(resemblance.best[order])][:count]
+    return [(int(resemblance.queries[i]), float(resemblance.best[i])) for i in chosen]
+
+
+def _level_and_norms(scorer: Scorer, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each image `m` ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
+    squared, along, of_mean = np.zeros(len(indices)), np.zeros(len(indices)), 0.0
+    starts = range(0, len(indices), _QUERY_BLOCK)
+    for term in scorer.terms:
+        sums = [term.gallery.take(indices[low : low + _QUERY_BLOCK]).sum(axis=0, dtype=np.float64) for low in starts]
+        mean = np.sum(sums, axis=0) / len(indices)
+        of_mean += term.weight * float(mean @ mean)
+        for low in starts:
+            rows = term.gallery.take(indices[low : low + _QUERY_BLOCK]).astype(np.float64)
+            squared[low : low + _QUERY_BLOCK] += term.weight * np.einsum("md,md->m", rows, rows)
+            along[low : low + _QUERY_BLOCK] += term.weight * (rows @ mean)
+    # Images that are all alike have nothing but rounding beside their mean.
+    centred = np.maximum(squared - 2 * along + of_mean, 1e-6 * np.maximum(squared, 1e-30))
+    return along - of_mean / 2, np.sqrt(centred)
