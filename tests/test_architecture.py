@@ -23,7 +23,14 @@ def name_of(file: Path) -> str:
 
 
 def test_the_top_holds_the_tour_and_the_public_names_alone():
-    assert {file.stem for file in PACKAGE.glob("*.py")} == {"__init__", "__main__", "version", "errors", "pipeline"}
+    assert {file.stem for file in PACKAGE.glob("*.py")} == {
+        "__init__",
+        "__main__",
+        "version",
+        "errors",
+        "pipeline",
+        "types",
+    }
 
 
 @pytest.mark.parametrize("room", sorted({file.parent for file in MODULES}), ids=lambda room: room.name)

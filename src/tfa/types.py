@@ -1,0 +1,451 @@
+"""Every value that a user gives or gets, defined once.
+
+Command-line options, HTTP forms and OpenAPI, the client, JSON Schemas, CSV columns, ROS messages and the page's form
+are derived from these classes. To add a field, add it here and compute it where the value is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, overload
+
+from tfa.core.plain import Options, Value, opt, req
+from tfa.errors import BadPositions
+
+AUTO: Literal["auto"] = "auto"
+Candidates = int | Literal["auto"]
+CAMERA_PATTERN = "[A-Za-z0-9._-]{1,64}"
+NO_HITS = "nothing was found"
+WITHHELD = "the answer is below the requested confidence"
+
+# --- positions -----------------------------------------------------------------------------------------------------
+
+# Squares of distances in a plane of this size are still finite.
+_LIMITS = {
+    "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres"),
+    "alt": (1e6, "metres"), "heading": (360.0, "degrees"),
+}  # fmt: skip
+POSITION_KINDS = (("lat", "lon"), ("x", "y"))
+POSITION_EXTRAS = ("alt", "heading")
+_SHOWN = 200  # characters of a bad position that an error repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position(Value):
+    """A point on the globe (lat, lon) or in a metric plane (x, y). Altitude and heading do not count for distances."""
+
+    OMITTED: ClassVar = frozenset({"lat", "lon", "x", "y", "alt", "heading"})
+
+    lat: float | None = opt(None, "Latitude in degrees.")
+    lon: float | None = opt(None, "Longitude in degrees.")
+    x: float | None = opt(None, "East in meters.")
+    y: float | None = opt(None, "North in meters.")
+    alt: float | None = opt(None, "Meters above sea level.")
+    heading: float | None = opt(None, "Viewing direction in degrees clockwise from north.")
+
+    def __post_init__(self) -> None:
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        if tuple(name for name in values if name not in POSITION_EXTRAS) not in POSITION_KINDS:
+            raise BadPositions(f"a position has lat and lon, or x and y; got: {', '.join(values) or 'nothing'}")
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise BadPositions(f"{name} is {value}, must be a finite number")
+            limit, unit = _LIMITS[name]
+            if abs(value) > limit:
+                raise BadPositions(f"{name} is {value:g}, must be between -{limit:g} and {limit:g} {unit}")
+
+    @property
+    def is_global(self) -> bool:
+        """True for a point on the globe."""
+        return self.lat is not None
+
+    @property
+    def pair(self) -> tuple[float, float]:
+        """Latitude and longitude, or x and y."""
+        first, second, *_ = self.to_dict().values()
+        return first, second
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read a position from JSON; raises BadPositions."""
+        for name, value in values.items():
+            if name not in _LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
+                text = repr(dict(values))
+                shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+                raise BadPositions(
+                    f"{shown} is not a position; it must hold numbers lat and lon, or x and y, and may hold "
+                    "alt and heading"
+                )
+        try:
+            return cls(**{name: float(value) for name, value in values.items()})
+        except OverflowError:
+            raise BadPositions("a position holds a number that is too large; give meters, or degrees") from None
+
+    def __str__(self) -> str:
+        if self.lat is not None and self.lon is not None:
+            return f"{abs(self.lat):.5f}° {'NS'[self.lat < 0]}, {abs(self.lon):.5f}° {'EW'[self.lon < 0]}"
+        return f"x {self.x:.1f} m, y {self.y:.1f} m"
+
+
+# --- what a user gives ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions(Options):
+    """How photos are recognized."""
+
+    k: int = opt(5, "Hits per photo.", ge=1, le=1000)
+    min_confidence: float = opt(0.0, "Return no hits below this confidence.", ge=0, le=1)
+    sure: bool = opt(False, "Return only reliable answers.")
+    calibration: str | None = opt(None, "Calibration to use; 'none' for none. [default: the active one]")
+    rerank: bool | None = opt(None, "Rerank the top candidates by their patches. [default: the map's decision]")
+    candidates: int | Literal["auto"] | None = opt(
+        None, "How many top-ranked images to rerank, or auto. [default: the map's setting]", ge=1, le=1000
+    )
+    sessions: tuple[str, ...] = opt((), "Only images of these sessions may answer.")
+    region: tuple[float, float, float, float] | None = opt(
+        None, "Only images in this box may answer: west, south, east, north."
+    )
+    camera: str | None = opt(None, "Camera name; its photos adapt later answers.", pattern=f"^{CAMERA_PATTERN}$")
+    sequence: bool = opt(False, "The camera's photos are frames of one drive.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(Options):
+    """How a map is calibrated for a camera."""
+
+    FEWEST: ClassVar = 2  # photos below which a calibration is refused
+    FEW: ClassVar = 8  # photos below which a calibration decides little, and says so
+    SCORE_FROM: ClassVar = 16  # photos from which the paper's head calibrates scores by default
+
+    name: str = opt("target", "Name of the calibration.", pattern="^[A-Za-z0-9_-]+$")
+    budget: int = opt(64, "Use at most this many photos, sampled with a fixed seed.", ge=2)
+    score: bool | None = opt(None, "Calibrate scores, too. [default: yes with enough photos]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSpec(Options):
+    """What a head is fitted with."""
+
+    words: int = opt(64, "Visual words of each vocabulary.", ge=1)
+    temperature: float = opt(0.01, "Softmax temperature of the soft assignment.", ge=1e-6)
+    max_patches: int = opt(300_000, "Database patches the vocabularies are fitted on.", ge=1)
+    max_rank: int = opt(4096, "Maximum number of principal directions.", ge=1)
+    max_pca: int = opt(10_000, "Largest database whose PCA uses every image.", ge=2)
+    pca_sample: int = opt(5000, "Images the PCA is fitted on above max_pca.", ge=2)
+    max_pseudo: int = opt(5000, "Maximum number of database images used as pseudo queries.", ge=2)
+
+    @classmethod
+    def paper(cls) -> HeadSpec:
+        """The paper's setting: it samples the PCA for Pitts250k (83,952 images) only."""
+        return cls(max_pca=30_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankSpec(Options):
+    """How answers are reranked by their patches."""
+
+    candidates: int | Literal["auto"] = opt(AUTO, "How many top-ranked images to rerank, or auto (10–100).", ge=1)
+    patches: Literal["full", "small"] = opt("full", "Patch storage: full (67,712 bytes an image) or small (15,870).")
+    dimensions: int = opt(128, "Maximum dimensions of a stored patch.", ge=1)
+    max_patches: int = opt(100_000, "Database patches the compaction is fitted on.", ge=1)
+    max_pseudo: int = opt(256, "Pseudo queries that decide whether answers are reranked.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(Options):
+    """Which head a map has, and what it stores."""
+
+    head: Literal["judged", "second-order", "paper"] = opt("judged", "Kind of head: second-order, or paper.")
+    carrier: str = opt("partial", "Carrier of a second-order head.")
+    storage: Literal["float16", "float32", "int7"] = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
+    ensemble: bool = opt(False, "Store all three vocabularies of the paper's head: three times the size.")
+    rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
+    dims: int | None = opt(None, "Search dimensions; the best 100 are rescored with all. [default: all]", ge=2)
+
+    @property
+    def reranking(self) -> RerankSpec | None:
+        """How answers are reranked; None if no patches are stored."""
+        return self.rerank if isinstance(self.rerank, RerankSpec) else RerankSpec() if self.rerank else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions(Options):
+    """How photos are read and encoded. Answers do not depend on it, except for `fast`."""
+
+    weights: str | Path | None = opt(None, "Weights file to use instead of the encoder's own.")
+    device: str = opt("cpu", "Device of the encoder and of fitting.")
+    threads: int | None = opt(None, "CPU threads of the encoder. [default: all cores]", ge=1)
+    fast: bool = opt(False, "Encode in 8-bit integers, on the CPU.")
+    batch_size: int = opt(8, "Photos encoded together.", ge=1)
+    skip_bad: bool = opt(False, "Skip and list unreadable photos instead of stopping.")
+    cache: Any = opt(None, "Token cache. [default: the user's]")
+
+
+# --- what a user gets ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord(Value):
+    """One map image. An id is never used for another image."""
+
+    OMITTED: ClassVar = frozenset({"image_url", "last_confirmed"})
+
+    id: int = req("Id of the image.", ge=0)
+    path: str = req("File of the image; its name only in a service.")
+    digest: str = req("sha256 of the file.")
+    fitted: bool = req("Whether the head was fitted on this image.")
+    position: Position | None = opt(None, "Where it was taken.")
+    session: str | None = opt(None, "Drive that the image belongs to.")
+    image_url: str | None = opt(None, "Address of the photo in a service.")
+    last_confirmed: str | None = opt(None, "Time at which a sure answer last named it, in a service.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit(Value):
+    """A map image that answers a query."""
+
+    OMITTED: ClassVar = frozenset({"image_url"})
+
+    id: int = req("Id of the map image.")
+    image: str = req("File of the map image; its name only in a service.")
+    score: float = req("Score of the head; comparable within one answer only.")
+    confidence: float = req("Probability that this is the place, from 0 to 1.")
+    position: Position | None = opt(None, "Where the map image was taken.")
+    inliers: int | None = opt(None, "Patches that match in one spatial arrangement; null without reranking.")
+    sure: bool = opt(False, "Whether the hit can be relied on.")
+    image_url: str | None = opt(None, "Address of the map image in a service.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place(Value):
+    """Position estimate of a photo from all its reranked images together."""
+
+    position: Position = req("Estimated position.")
+    radius: float = req("Radius in meters.")
+    share: float = req("Share of the patch evidence that supports this position, from 0 to 1.")
+    images: int = req("Images the estimate is made of.")
+
+    def __str__(self) -> str:
+        return f"{self.position} ± {self.radius:,.0f} m"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Value):
+    """The hits of one photo, best first, with a position estimate and a confidence. Iterates over its hits."""
+
+    OMITTED: ClassVar = frozenset(
+        {"error", "calibration", "camera", "adaptation_photos", "lost", "seconds", "time_ns", "frame"}
+    )
+
+    query: str = opt("", "The photo.")
+    hits: list[Hit] = opt([], "Best first; empty if the answer is withheld or the photo cannot be read.")
+    confidence: float = opt(0.0, "Confidence of the best hit, also if it is withheld.")
+    sure: bool = opt(False, "Whether the best hit can be relied on.")
+    reranked: bool = opt(False, "Whether the best hit was reranked by its patches.")
+    place: Place | None = opt(None, "Position estimate; null without hits, or if they disagree.")
+    place_missing: str | None = opt(None, "Why there is no position estimate.")
+    error: str | None = opt(None, "Why the photo cannot be read.")
+    calibration: str | None = opt(None, "Calibration that answered.")
+    camera: str | None = opt(None, "Camera that was named.")
+    adaptation_photos: int | None = opt(None, "Earlier photos of this camera that adapted the scores.")
+    lost: float | None = opt(None, "Probability that a frame of a drive shows no place of the map.")
+    seconds: float | None = opt(None, "Seconds from the decoded photo to its hits, waiting included.")
+    time_ns: int | None = opt(None, "Time of a recorded frame in nanoseconds since 1970.")
+    frame: str | None = opt(None, "Source of a frame whose file is not kept.")
+
+    @property
+    def name(self) -> str:
+        """Name of the photo for display."""
+        return self.frame or self.query
+
+    def withhold(self, options: QueryOptions) -> Self:
+        """Drop the hits if the options ask for more confidence."""
+        if self.sure if options.sure else self.confidence >= options.min_confidence:
+            return self
+        return replace(self, hits=[], place=None, place_missing=self.place_missing or WITHHELD)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __bool__(self) -> bool:
+        return bool(self.hits)
+
+    @overload
+    def __getitem__(self, index: int) -> Hit: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Hit]: ...
+    def __getitem__(self, index: int | slice) -> Hit | list[Hit]:
+        return self.hits[index]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedRecall(Value):
+    """Expected recall on photos like those that were answered, in shares."""
+
+    share: float = req("Expected recall.", ge=0, le=1)
+    low: float = req("Lower end of the 90 % interval.", ge=0, le=1)
+    high: float = req("Upper end of the 90 % interval.", ge=0, le=1)
+    sure: float = req("Share of answers that are sure.", ge=0, le=1)
+    photos: int = req("Photos it was computed from.", ge=0)
+
+    def __str__(self) -> str:
+        low, high = 100 * self.low, 100 * self.high
+        return (
+            f"of photos like these about {100 * self.share:.0f} % are recognized, {low:.0f}–{high:.0f}; "
+            f"{100 * self.sure:.0f} % surely"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers(Value):
+    """Answers to several photos, in their order. Iterates over the answers."""
+
+    answers: list[Answer] = opt([], "One for each photo.")
+    expected_recall: ExpectedRecall | None = opt(None, "Expected recall on photos like these.")
+    notice: str | None = opt(None, "Says so if the photos do not look like those the map was made for.")
+
+    def __iter__(self) -> Iterator[Answer]:
+        return iter(self.answers)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
+        return self.answers[index]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditReport(Value):
+    """What an edit did."""
+
+    added: list[int] = opt([], "Ids of images that were added.")
+    removed: list[int] = opt([], "Ids of images that were removed.")
+    skipped: list[tuple[str, str]] = opt([], "Photos that were left out, with the reason.")
+    notes: list[str] = opt([], "Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport(Value):
+    """What a calibration used and decided."""
+
+    name: str = req("Name of the calibration.")
+    used: int = req("Photos it was made of.")
+    photos: int = req("Photos that were offered.")
+    skipped: list[tuple[str, str]] = opt([], "Photos that were left out, with the reason.")
+    notes: list[str] = opt([], "Notes for the user.")
+    decisions: dict[str, Any] = opt({}, "What was decided.")
+    reasons: dict[str, str] = opt({}, "Why.")
+    expected_recall: ExpectedRecall | None = opt(None, "Expected recall on photos like these.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderInfo(Value):
+    """The encoder of a map."""
+
+    id: str = req("Name of the encoder.")
+    fingerprint: str = req("Fingerprint of weights and preprocessing.")
+    channels: int = req("Channels of a patch.")
+    global_channels: int | None = req("Channels of the global token; null without one.")
+    grid: list[int] = req("Rows and columns of patches.")
+    weights: str | None = req("Weights file; null for the encoder's own source.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin(Value):
+    """How far a decision was from flipping."""
+
+    standard_errors: float | None = req("Distance in standard errors; null if nothing measured says otherwise.")
+    within_noise: bool = req("Whether the distance is within one standard error.")
+    summary: str = req("The same in a sentence.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Value):
+    """One decision of a head."""
+
+    name: str = req("What was decided.")
+    choice: str = req("How.")
+    reason: str = req("Why.")
+    margin: Margin | None = req("How close it was; null if that cannot be said.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSource(Value):
+    """The head that answers if a query names no calibration."""
+
+    calibration: str | None = req("Active calibration.")
+    reranked: bool = req("Whether answers are reranked.")
+    summary: str = req("The same in a sentence.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationInfo(Value):
+    """One calibration of a map."""
+
+    name: str = req("Name of the calibration.")
+    active: bool = req("Whether it answers if a query names none.")
+    calibration: dict[str, Any] | None = req("Photos it was made of.")
+    decided: list[Decision] = req("Decisions for display.")
+    decisions: dict[str, Any] = req("What was decided.")
+    reasons: dict[str, str] = req("Why.")
+    evidence: dict[str, Any] = req("Numbers behind the decisions.")
+    data_used: str = req("Data it was fitted on.")
+    verification: dict[str, Any] | None = req("Whether answers are reranked, and why.")
+    differences: list[str] = req("Differences from the head without calibration.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapInfo(Value):
+    """What a map holds, what was decided and why."""
+
+    OMITTED: ClassVar = frozenset(
+        {"sample", "dims", "version", "created", "store", "previous", "editable", "recent", "rules"}
+    )
+
+    name: str | None = req("Name of the map; null if it is not saved.")
+    path: str | None = req("Folder or URL; the name only in a service.")
+    format_version: int = req("Version of the format.")
+    revision: int = req("Number of edits so far.")
+    photo_root: str | None = req("Folder of the photos.")
+    encoder: EncoderInfo = req("Encoder of the map.")
+    images: int = req("Images that answer.")
+    fitted_images: int = req("Images the head was fitted on.")
+    removed_images: int = req("Removed images whose descriptors are still stored.")
+    unseen_share: float = req("Share of the images that the head was not fitted on.")
+    positions: int = req("Images with a position.")
+    spec: dict[str, Any] = req("Settings the head was fitted with.")
+    head: str = req("Kind of head.")
+    answers: AnswerSource = req("What answers by default.")
+    decided: list[Decision] = req("Decisions for display.")
+    decisions: dict[str, Any] = req("What was decided.")
+    reasons: dict[str, str] = req("Why.")
+    evidence: dict[str, Any] = req("Numbers behind the decisions.")
+    data_used: str = req("Data the head was fitted on.")
+    replica: int | str = req("Vocabulary that answers, or ensemble.")
+    storage: str = req("Storage of the rows.")
+    reduction: dict[str, Any] | None = req("Reduced search dimensions; null if all are searched.")
+    verification: dict[str, Any] | None = req("Stored patches and whether answers are reranked.")
+    bytes: int | None = req("Size on disk.")
+    calibrations: list[CalibrationInfo] = req("Calibrations, newest last.")
+    photos: list[ImageRecord] = req("Images that answer; empty for a store and in a service.")
+    notes: list[str] = opt([], "Notes for the user.")
+    sample: int | None = opt(None, "Images of a store's sample that the head was fitted on.")
+    dims: int | None = opt(None, "Search dimensions of a store.")
+    version: int | None = opt(None, "Version of a map in a store.")
+    created: str | None = opt(None, "Time at which that version was made.")
+    store: dict[str, Any] | None = opt(None, "The store's own description.")
+    previous: dict[str, Any] | None = opt(None, "Version that a rollback restores.")
+    editable: bool | None = opt(None, "Whether the service accepts edits.")
+    recent: dict[str, Any] | None = opt(None, "Expected recall of the service's last queries.")
+    rules: dict[str, str] | None = opt(None, "Meaning of confidence and sure.")

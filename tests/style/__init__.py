@@ -1,0 +1,1 @@
+"""Contracts on the words of the code."""
