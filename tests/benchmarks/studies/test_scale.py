@@ -139,7 +139,7 @@ def test_a_row_that_takes_too_long_is_given_up(tmp_path):
 @pytest.mark.stores
 @pytest.mark.slow
 def test_a_store_is_measured_in_a_process_of_its_own(tmp_path):
-    pytest.importorskip("qdrant_edge")
+    pytest.importorskip("tfa_qdrant")
     settings = EngineSettings(tmp_path, sizes=[600], engines=["qdrant"], dims=DIMS, block=BLOCK)
     [row] = run_engines(settings, SavedRows(), None)
     assert row["recall_at_10"] > 0.99
