@@ -97,7 +97,7 @@ class TestMilvus(StoreContract):
         monkeypatch.setattr(milvus_documents, "LEFT_SECONDS", 0)  # as if it had been an hour ago
         store.put(key, b"third" * 30_000)
         documents._settle()
-        rows = documents._ask(f'document == "{key.encode().hex()}" and part >= 0', ["version"])
+        rows = documents._request(f'document == "{key.encode().hex()}" and part >= 0', ["version"])
         assert len(rows) == 4  # 150,000 bytes: the parts of one version
         assert store.read(key) == b"third" * 30_000
 
@@ -121,14 +121,14 @@ class TestMilvus(StoreContract):
         other.close()
 
     def test_the_latest_document_is_asked_for_strongly(self, store, name, monkeypatch):
-        key, asked, ask = f"{name}/claim", [], store._connection.ask
+        key, asked, ask = f"{name}/claim", [], store._connection.request
         store.put(key, b"mine")
 
         def noted(*given, **options):
             asked.append(options["consistency_level"])
             return ask(*given, **options)
 
-        monkeypatch.setattr(store._connection, "ask", noted)
+        monkeypatch.setattr(store._connection, "request", noted)
         assert store.read(key) == store.read_latest(key) == b"mine"
         assert asked == ["Bounded", "Strong"]
 
@@ -193,4 +193,4 @@ def test_what_grpc_raises_itself_is_an_error_of_ours_too(monkeypatch):
     connection = Connection("milvus://127.0.0.1:9")
     monkeypatch.setattr(connection, "client", Client)
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9 does not answer \(Deadline Exceeded\)"):
-        connection.ask("places", "query")
+        connection.request("places", "query")

@@ -110,7 +110,7 @@ def _notes(records: Sequence[Record], names: Sequence[str], split: int) -> list[
 
 
 def _positions(truth: Truth, photos: Path | None) -> list[Position | None]:
-    """Of database and queries, from the dataset's folder; none where they are not all of one kind."""
+    """Read positions of database and queries from the dataset's folder; None unless all are of one kind."""
     names = (*truth.database, *truth.queries)
     if photos is None:
         return [None] * len(names)

@@ -269,7 +269,7 @@ def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, 
 
 
 def _acceptance(hits: np.ndarray, confidence: np.ndarray) -> Acceptance:
-    """Of hits at 1 and confidences `q splits replicas`: every replica and split has thresholds of its own."""
+    """Compute acceptance from hits at 1 and confidences `q splits replicas`, with thresholds per replica and split."""
     _, splits, replicas = hits.shape
     numbers = np.full((splits, replicas, 3), np.nan)
     drawn: dict[str, list[float]] = {}

@@ -240,7 +240,7 @@ def _pair(position: Position | None) -> list[float] | None:
 
 
 def _plan(images: Sequence[Position | None], queries: Sequence[Position | None]) -> tuple[str, list[Any], list[Any]]:
-    """Of which kind the plan is, and points in metres, east and north; None where there is none.
+    """Return the kind of the plan and its points in meters, east and north; None without a plan.
 
     Where images or queries have no positions, they stand in two rows in the order of their files.
     """

@@ -32,7 +32,7 @@ _KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """Of each photo that was given: the rows of the map's images that show its place, None if that is not known."""
+    """The rows of the map images that show each photo's place; None if that is not known."""
 
     rule: str
     fingerprint: str  # of file and radius: evaluations that stand side by side must share it

@@ -119,7 +119,7 @@ _AGREED = 0.9  # of the shares: from there on answers agree, as confidence is en
 
 @dataclass(frozen=True)
 class Spread:
-    """Of distances in metres."""
+    """Median and spread of distances in meters."""
 
     median: float
     ninety: float  # 90 % are at most so far
@@ -131,8 +131,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Metres:
-    """Of queries whose true position and whose best answer's position are known. `fused` and `best` are of the same
-    queries: those that have a place."""
+    """Distances of queries whose true position and whose best answer's position are known.
+
+    `fused` and `best` cover the same queries: those that have a place."""
 
     queries: int
     placed: int  # of them those that have a place
@@ -148,7 +149,7 @@ class Metres:
 
 
 def measure_distances(run: Run) -> Metres | None:
-    """Of one run; None where distances are not known."""
+    """Measure the distances of one run; None if they are not known."""
     known = [answer for answer in run.evaluated_answers if answer.hits and answer.hits[0].distance is not None]
     if not known:
         return None
@@ -280,7 +281,7 @@ def compare_runs(run: Run, other: Run) -> RunChange:
 
 
 def score_run(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunScores:
-    """Of one run of a judgement; recall at each k that its answers are deep enough for."""
+    """Score one run of a judgement: recall at each k that its answers are deep enough for."""
     answers = run.evaluated_answers
     right = np.array([answer.right for answer in answers], bool)
     confidence = np.array([np.nan if one.confidence is None else one.confidence for one in answers], np.float64)

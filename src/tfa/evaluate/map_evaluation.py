@@ -162,7 +162,7 @@ class _Judge:
         return JudgedPlace(hits.place.position, hits.place.radius, distance, hits.place.share)
 
     def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
-        """Of the best hit and of the first that is right, by id: patches of query and image that match, in turn."""
+        """List the matching patches of query and image, in turn, for the best hit and the first right one, by id."""
         right = [hit for hit in hits if hit.id in self.right[at]]
         shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.inliers is not None))
         if self.compact is None or not shown:

@@ -148,7 +148,7 @@ class Paired:
 
 
 def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:
-    """Of per-query `values` `q`, nan where a query was not evaluated; `strata` are the queries of each condition."""
+    """Bootstrap the mean of per-query `values` `q` (nan: not evaluated); `strata` are the queries of each condition."""
     groups = _drop_nan(values, strata)
     means = _resampled_means(groups, seed)
     low, high = np.percentile(means, _PERCENTILES)

@@ -16,6 +16,6 @@ def reduced_scores(queries: np.ndarray, images: np.ndarray, bias: np.ndarray, di
 
 
 def row_mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of every row of scores `q m`, the population standard deviation."""
+    """Return mean and population standard deviation of every row of scores `q m`."""
     mean = scores.sum(axis=1) / scores.shape[1]
     return mean, np.sqrt(((scores - mean[:, None]) ** 2).sum(axis=1) / scores.shape[1])

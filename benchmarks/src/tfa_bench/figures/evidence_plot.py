@@ -50,7 +50,7 @@ def evidence_of(record: Record) -> Evidence | None:
 
 
 def _mean(agreement: Any) -> float:
-    """Of pairs by name, or of a list."""
+    """Return the mean of pairs by name, or of a list."""
     return float(np.mean(list(agreement.values() if isinstance(agreement, Mapping) else agreement)))
 
 

@@ -110,7 +110,7 @@ def fitted_spaces(database: Photos, shared: Shared) -> FittedSpaces:
 
 
 def fitted_second_order(database: Photos, shared: Shared, carrier: str) -> SecondOrderHead:
-    """Of one carrier, and nothing judged."""
+    """Fit a second-order head with one carrier."""
     fitted = fitted_spaces(database, shared)
     decisions = fitted.decisions(carrier)
     evidence = make_unjudged_evidence(fitted, decisions, "the carrier was given")

@@ -146,7 +146,7 @@ class MilvusCollection(Collection):
         params = dict(_SEARCHED.get(self._index, {}))
         if self._index == "HNSW":
             params["ef"] = max(512, 2 * limit)
-        found = self._connection.ask(
+        found = self._connection.request(
             self.name,
             "search",
             data=list(queries),
@@ -166,7 +166,7 @@ class MilvusCollection(Collection):
             yield from self._query(f"id in {list(ids[start : start + FETCHED])}", fields)
 
     def _query(self, condition: str, fields: list[str], **options: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._connection.ask(
+        found: list[dict[str, Any]] = self._connection.request(
             self.name, "query", filter=condition, output_fields=fields, consistency_level="Bounded", **options
         )
         return found
@@ -204,7 +204,7 @@ class MilvusCollection(Collection):
     def count(self, strongly: bool = False) -> int:
         level = "Strong" if strongly else "Bounded"
         request = {"filter": "", "output_fields": ["count(*)"], "consistency_level": level}
-        return int(self._connection.ask(self.name, "query", **request)[0]["count(*)"])
+        return int(self._connection.request(self.name, "query", **request)[0]["count(*)"])
 
     def seal(self, index: str | None = None) -> None:
         if index not in INDEXES:

@@ -68,7 +68,7 @@ class Connection:
         except (self._library.MilvusException, self._rpc_error) as error:  # some are passed on as gRPC raised them
             raise self._meaning(error) from error
 
-    def ask(self, collection: str, method: str, **options: Any) -> Any:
+    def request(self, collection: str, method: str, **options: Any) -> Any:
         """Search or query; a collection that the server does not hold in memory (after its restart) is loaded first."""
         try:
             return self.call(method, collection, **options)

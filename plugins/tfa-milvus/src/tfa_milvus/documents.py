@@ -109,7 +109,7 @@ class Documents:
         All judge by the same order, so that one of them stays. A claim that does not go is somebody's who died.
         """
         while time.monotonic() - since < HOLDING_SECONDS / 2:
-            rows = self._ask(f'document == "{_name(key)}" and part == {_CLAIM}', ["name", "version"], strongly=True)
+            rows = self._request(f'document == "{_name(key)}" and part == {_CLAIM}', ["name", "version"], strongly=True)
             claims = {row["name"]: (row["version"], row["name"]) for row in rows}
             if token not in claims:
                 return False  # somebody took us for dead
@@ -130,7 +130,7 @@ class Documents:
         like = f' and name like "{_name(prefix)}%"' if prefix else ""
         while True:
             among = f'part == {_HEAD} and name > "{last}"{like}'
-            rows = self._ask(among, ["name"], limit=1000, **SMALLEST_FIRST)
+            rows = self._request(among, ["name"], limit=1000, **SMALLEST_FIRST)
             if not rows:
                 return sorted(found)
             found += [bytes.fromhex(row["name"]).decode("utf-8", "surrogatepass") for row in rows]
@@ -167,7 +167,7 @@ class Documents:
         every = [f'"{name}"' for name in names]
         for start in range(0, len(every), PARTS):
             among = ", ".join(every[start : start + PARTS])
-            yield from self._ask(f"name in [{among}]", ["name", "version", "parts", "data"])
+            yield from self._request(f"name in [{among}]", ["name", "version", "parts", "data"])
 
     def erase(self, key: str) -> None:
         self._delete(f'name in ["{_name(key)}"]')
@@ -175,13 +175,13 @@ class Documents:
         self._delete(f'document == "{_name(key)}" and part >= 0')
 
     def _head(self, key: str, strongly: bool) -> Head | None:
-        rows = self._ask(f'name in ["{_name(key)}"]', ["version", "parts", "data"], strongly)
+        rows = self._request(f'name in ["{_name(key)}"]', ["version", "parts", "data"], strongly)
         return rows[0] if rows else None
 
     def _parts(self, version: str, number: int) -> Iterator[str]:
         for start in range(0, number, PARTS):
             condition = f'version == "{version}" and part >= {start} and part < {start + PARTS}'
-            rows = self._ask(condition, ["part", "data"])
+            rows = self._request(condition, ["part", "data"])
             yield from (row["data"] for row in sorted(rows, key=lambda row: int(row["part"])))
 
     @staticmethod
@@ -199,12 +199,14 @@ class Documents:
 
     def _settle(self) -> None:
         """What was written until now is there for every connection."""
-        self._ask('name in ["0"]', ["name"], strongly=True)
+        self._request('name in ["0"]', ["name"], strongly=True)
 
-    def _ask(self, condition: str, fields: list[str], strongly: bool = False, **options: Any) -> list[dict[str, Any]]:
+    def _request(
+        self, condition: str, fields: list[str], strongly: bool = False, **options: Any
+    ) -> list[dict[str, Any]]:
         self._make_ready()
         level = "Strong" if strongly else "Bounded"
-        found: list[dict[str, Any]] = self._connection.ask(
+        found: list[dict[str, Any]] = self._connection.request(
             DOCUMENTS, "query", filter=condition, output_fields=fields, consistency_level=level, **options
         )
         return found

@@ -50,7 +50,7 @@ class QdrantEdgeCollection(Collection):
             if shard is not None:
                 shard.close()
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _request(self, method: str, *arguments: Any) -> Any:
         with self._lock:
             if self._shard is None:
                 raise StoreUnavailable(f"the collection {self.name!r} was closed or dropped; open it again")
@@ -71,12 +71,12 @@ class QdrantEdgeCollection(Collection):
             points[own] = self._library.Point(own, vector, kept)
         every = list(points.values())
         for start in range(0, len(every), WRITTEN):
-            self._ask("update", self._library.UpdateOperation.upsert_points(every[start : start + WRITTEN]))
-        self._ask("flush")
+            self._request("update", self._library.UpdateOperation.upsert_points(every[start : start + WRITTEN]))
+        self._request("flush")
 
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        self._ask("update", self._library.UpdateOperation.delete_points([int(one) for one in ids]))
-        self._ask("flush")
+        self._request("update", self._library.UpdateOperation.delete_points([int(one) for one in ids]))
+        self._request("flush")
 
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
         queries = self.fit(queries)
@@ -116,7 +116,7 @@ class QdrantEdgeCollection(Collection):
             )
             for query in queries
         ]
-        found = self._ask("query_batch", library.QueryBatchRequest(requests))
+        found = self._request("query_batch", library.QueryBatchRequest(requests))
         return [RankedIds.of([one.id for one in row], [one.score for one in row]) for row in found]
 
     def _filter(self, where: Where | None) -> Any:
@@ -132,11 +132,11 @@ class QdrantEdgeCollection(Collection):
         return library.Filter(must=terms) if terms else None
 
     def _vectors_of(self, ids: Sequence[int]) -> dict[int, np.ndarray]:
-        return {one.id: np.asarray(one.vector, np.float32) for one in self._ask("retrieve", list(ids), False, True)}
+        return {one.id: np.asarray(one.vector, np.float32) for one in self._request("retrieve", list(ids), False, True)}
 
     def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
         wanted = [int(one) for one in ids]
-        known = {one.id: one for one in self._ask("retrieve", sorted(set(wanted)), True, True)}
+        known = {one.id: one for one in self._request("retrieve", sorted(set(wanted)), True, True)}
         return self._entries([known[own] for own in wanted if own in known])
 
     def _entries(self, records: Sequence[Any]) -> Entries:
@@ -165,26 +165,26 @@ class QdrantEdgeCollection(Collection):
         start: Any = None
         while True:
             request = self._library.ScrollRequest(start, size, among, fields, vectors)
-            records, start = self._ask("scroll", request)
+            records, start = self._request("scroll", request)
             if records:
                 yield records
             if start is None:
                 return
 
     def count(self) -> int:
-        return int(self._ask("count", self._library.CountRequest(exact=True)))
+        return int(self._request("count", self._library.CountRequest(exact=True)))
 
     def seal(self, index: str | None = None) -> None:
         if index not in INDEXES:
             raise BadSpec(f"Qdrant has no index {index!r} here; there are {', '.join(filter(None, INDEXES))} and None")
         with self._lock:
-            self._ask("flush")
+            self._request("flush")
             if index is not None and self._about["index"] != index:
                 self.close()
                 config = config_of(self._library, self.dimensions, self.dtype, index)
                 self._shard = self._library.EdgeShard.load(self._path, config)
             if index is not None:
-                self._ask("optimize")
+                self._request("optimize")
             self._about = {**self._about, "index": index}
             self._keep(self._about)
 

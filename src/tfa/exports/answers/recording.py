@@ -74,7 +74,7 @@ class Messages:
         return bytes(self._store.serialize_cdr(message, message.__msgtype__, little_endian=True))
 
     def definition(self, kind: str) -> str:
-        """Of a type and of all it is made of."""
+        """Return the definition of a type and of the types it is made of."""
         text: str = self._store.generate_msgdef(kind, ros_version=2)[0]
         return text
 

@@ -97,7 +97,7 @@ def _position(table: TextTable, line: int, row: Sequence[str]) -> tuple[float, f
 def _covering(
     positives: Sequence[np.ndarray], where: np.ndarray, query_positions: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Of the positives of each query those whose square, north up, holds the query's position."""
+    """Select the positives of each query whose square, north up, holds the query's position."""
     points, kept = earth_points(where), []
     for close, position in zip(positives, query_positions, strict=True):
         offsets = (points[close] - earth_points(position[None])) @ east_and_north(position).T
