@@ -204,8 +204,6 @@ class Documents:
     def _request(
         self, condition: str, fields: list[str], strongly: bool = False, **options: Any
     ) -> list[dict[str, Any]]:
-        self, condition: str, fields: list[str], strongly: bool = False, **options: Any
-    ) -> list[dict[str, Any]]:
         self._make_ready()
         level = "Strong" if strongly else "Bounded"
         found: list[dict[str, Any]] = self._connection.request(
