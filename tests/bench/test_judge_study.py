@@ -11,9 +11,9 @@ import pytest
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
 from tests.schemas import fault
-from tfa import pipeline
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
+from tfa.bench.heads.judge import fit_judged
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, page, study_judge
@@ -87,7 +87,7 @@ def recall(scores: np.ndarray, queries: np.ndarray) -> float:
 
 def test_values_are_those_of_the_heads_and_recalls_are_plain_counts(study, bench, shared):
     everyone = np.arange(PLACES)
-    judged = pipeline.fit_judged(bench.database.tokens, spec=bench.spec)
+    judged = fit_judged(bench.database.tokens, spec=bench.spec)
     known = {name: one.value for name, one in judged.evidence.candidates.items()}
     assert {one.name: one.value for one in study.database.candidates} == known
     assert study.database.chosen == judged.decisions.name

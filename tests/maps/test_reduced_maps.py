@@ -18,8 +18,8 @@ from tfa.search.reduced import ReducedSearch
 
 DIMS = 8
 KINDS = {
-    "judged": {"head": "judged"},
-    "second-order": {"head": "second-order", "carrier": "original"},
+    "second-order": {"head": "second-order"},
+    "original": {"head": "second-order", "carrier": "original"},
     "blend": {"head": "second-order", "carrier": "blend", "storage": "float32"},
     "ensemble": {"head": "second-order", "ensemble": True},
     "paper": {"head": "paper"},
@@ -29,7 +29,7 @@ KINDS = {
 
 def built(town, cache, dims=DIMS, **kept):
     options = EncoderOptions(cache=cache)
-    kept = MapSpec(dims=dims, **{"head": "judged", **kept})
+    kept = MapSpec(dims=dims, **{"head": "second-order", **kept})
     return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept, options=options)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.bench.heads.judge import calibrate_judged, fit_judged
 from tfa.bench.speed import peer_builds
 from tfa.bench.speed.calibrate import seen_again
 from tfa.bench.speed.fit import synthetic_tokens
@@ -27,7 +28,7 @@ from tfa.maps.verification import decide_calibration_admission
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
-from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
+from tfa.pipeline import fit, fit_second_order
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"

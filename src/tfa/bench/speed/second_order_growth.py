@@ -27,9 +27,8 @@ from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import TEMPERED, KernelTerm, carrier_terms
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
-from tfa.method.second_order_head import measure_spread
+from tfa.method.second_order_head import limit_pseudo_queries, measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
-from tfa.verification.judge import limit_pseudo_queries
 
 LINEAR = Bar(1.0)  # of an exponent
 CARRIER = "tempered"
