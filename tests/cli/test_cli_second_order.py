@@ -17,18 +17,18 @@ def told(result) -> str:
 
 @pytest.fixture
 def second_order(run, folder):
-    return told(run("build", "photos", "--out", "town.tfa", "--words", 6))
+    return told(run("build", "photos", "--out", "second.tfa", "--words", 6))
 
 
 def test_build_and_info_name_the_defaults(run, second_order):
-    reasons = PlaceMap.load("town.tfa").info()["reasons"]
-    for text in (second_order, told(run("info", "town.tfa"))):
+    reasons = PlaceMap.load("second.tfa").info()["reasons"]
+    for text in (second_order, told(run("info", "second.tfa"))):
         for part in ("representation second-order", "carrier tempered", "centering on the map", "scores as they are"):
             assert part in text
         for reason in reasons.values():
             assert reason in text
-        assert "candidates" not in text
-    info = json.loads(run("info", "town.tfa", "--json").stdout)
+        assert "incumbent" not in text
+    info = json.loads(run("info", "second.tfa", "--json").stdout)
     assert info["head"] == "second-order"
     assert {"representation", "carrier", "centring", "score_calibrated"} <= set(info["decisions"])
 
@@ -51,12 +51,12 @@ def test_a_head_and_its_carrier_are_chosen(run, folder):
 def test_calibrate_needs_the_map_alone(run, second_order, folder):
     shutil.rmtree("photos")
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    text = told(run("calibrate", "town.tfa", "camera"))
+    text = told(run("calibrate", "second.tfa", "camera"))
     assert "centering on the photos" in text
     assert "changes:" in text
     assert "queries are centered on the photos; scores are calibrated" in text
-    assert "queries are centered on the photos" in told(run("info", "town.tfa"))
+    assert "queries are centered on the photos" in told(run("info", "second.tfa"))
 
 
 def test_refit_says_what_changed(run, second_order, folder):
-    assert "no decision changed" in told(run("refit", "town.tfa"))
+    assert "no decision changed" in told(run("refit", "second.tfa"))

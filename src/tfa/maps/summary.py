@@ -117,6 +117,8 @@ def _verification(state: MapState) -> dict[str, Any] | None:
 
 
 def _numbers(head: NamedHead) -> dict[str, Any]:
+    if is_second_order(head.decisions):  # maps of earlier releases also hold what a judge compared
+        return {"strengths": head.evidence["strengths"]}
     return {key: value for key, value in head.evidence.items() if key != "reasons"}
 
 
