@@ -188,7 +188,7 @@ def test_a_prepared_map_answers_the_same_and_leaves_its_full_rows_alone(reduced,
 
 def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camera, tmp_path, monkeypatch):
     monkeypatch.setattr("tfa.search.reduced.AGAIN", 3)
-    made = built(town, cache, head="second-order", rerank=False)
+    made = built(town, cache, carrier="partial", rerank=False)  # one term
     made.save(tmp_path / "town.tfa")
     again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantizedRows.inner
     width = again.state.spaces.spaces[0].halves.width
