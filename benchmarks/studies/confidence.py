@@ -34,16 +34,22 @@ from tfa.maps.database_scores import DatabaseScores
 from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.judged import INCUMBENT, TARGET_INCUMBENT
 from tfa.method.scorer import Scorer
-from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.second_order_head import (
+    DATABASE_CARRIER,
+    TARGET_CARRIER,
+    FittedSpaces,
+    SecondOrderHead,
+    assemble_second_order,
+    fit_spaces,
+)
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.search.exact import QueryVectors
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
-from tfa.verification.judge import make_unjudged_evidence
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
+from tfa_bench.heads.judge import make_unjudged_evidence
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.run import Bench, prepare
 
@@ -117,7 +123,7 @@ def collect(
     spaces = fit_spaces(database, spec, backend, "float32", progress)
     alone, adapting = (
         assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made))
-        for made in (spaces.decisions(INCUMBENT), spaces.decisions(TARGET_INCUMBENT))
+        for made in (spaces.decisions(DATABASE_CARRIER), spaces.decisions(TARGET_CARRIER))
     )
     within_map: dict[tuple[str, bool], list[Sample]] = {}
     foreign: dict[tuple[str, bool], list[Sample]] = {}
@@ -147,7 +153,7 @@ def collect(
 
 
 def _calibrated(spaces: FittedSpaces, target: Tokens) -> SecondOrderHead:
-    made = spaces.decisions(TARGET_INCUMBENT, centring=True, score=True)
+    made = spaces.decisions(TARGET_CARRIER, centring=True, score=True)
     return assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made), target)
 
 

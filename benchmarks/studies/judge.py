@@ -22,13 +22,13 @@ from tfa.core.arrays import Spill
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadTokens
 from tfa.evaluate.metrics import recall_at
-from tfa.method.decisions import JudgedDecisions
+from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.head import replica_scorer
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import calibrated_scorer
-from tfa.verification.judge import Competition, Judged, compete_on_target, select_by_evidence
 from tfa_bench.heads.contract import Photos, Shared
+from tfa_bench.heads.judge import Competition, Judged, compete_on_target, select_by_evidence
 from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
 from tfa_bench.heads.tfa_heads import patch_pairs
 from tfa_bench.protocols import budget
@@ -120,7 +120,7 @@ def _by_database(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable
     assert challengers is not None
     competition = competition_on_database(bench.database, shared)
 
-    def scorer(head: JudgedDecisions) -> Scorer:
+    def scorer(head: SecondOrderDecisions) -> Scorer:
         kernel = head.kernel(head.representation, 0)
         if head.representation == SECOND_ORDER:
             return fitted.spaces[0].scorer(kernel, DTYPE, Spill())
@@ -138,7 +138,7 @@ def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
     compared = pairs.of(target)
     competition = compete_on_target(fitted, space, space.side.describe(target, True, fitted.dtype))
 
-    def scorer(head: JudgedDecisions) -> Scorer:
+    def scorer(head: SecondOrderDecisions) -> Scorer:
         kernel = head.kernel(SECOND_ORDER, 0)
         plain = space.scorer(kernel, DTYPE, Spill())
         return calibrated_scorer(plain, head, target, kernel, space)
@@ -151,7 +151,7 @@ def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
 def _table(
     competition: Competition,
     decided: Judged,
-    scorer: Callable[[JudgedDecisions], Scorer],
+    scorer: Callable[[SecondOrderDecisions], Scorer],
     bench: Bench,
     evaluated: np.ndarray,
     progress: Progress,

@@ -10,10 +10,10 @@ import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.evaluate.metrics import recall_at
-from tfa.method.decisions import JudgedDecisions
-from tfa.method.judged import TARGET_INCUMBENT
+from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import SECOND_ORDER
+from tfa.method.second_order_head import TARGET_CARRIER
 from tfa.search.gallery import top_k
 from tfa.search.quantized import round_rows
 from tfa.search.reduced import AGAIN, Moments, Reduction, fit_reduction, fit_reduction_by_products
@@ -135,7 +135,7 @@ def study_gallery(
 ) -> ReducedGallery:
     """The images of some datasets as one gallery; `counted`: also reductions that are fitted to a share of them."""
     head = fitted_judged(database, shared)
-    assert isinstance(head.decisions, JudgedDecisions)
+    assert isinstance(head.decisions, SecondOrderDecisions)
     compiled = head.scorer(0).compile()
     described = list(_describe_queries(benches, compiled))
     full = [one.vectors @ compiled.database.T + compiled.bias for one in described]
@@ -226,7 +226,7 @@ def fitted_on(share: float, head: str, benches: Sequence[Bench], database: Photo
     `head` is what all of them are decided on; if that is no second-order head, the one that is calibrated stands in.
     """
     count, (representation, _, decided) = len(database), head.partition("/")
-    carrier = decided if representation == SECOND_ORDER else TARGET_INCUMBENT
+    carrier = decided if representation == SECOND_ORDER else TARGET_CARRIER
     chosen = np.sort(np.random.default_rng(0).permutation(count)[: max(round(share * count), 2)])
     spaces = fitted_spaces(database.select(chosen) if share < 1 else database, shared)
     space, tokens = spaces.spaces[0], database.tokens

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from tfa.pipeline import encode as encode
     from tfa.pipeline import fit as fit
     from tfa.pipeline import fit_dual as fit_dual
-    from tfa.pipeline import fit_judged as fit_judged
     from tfa.pipeline import fit_second_order as fit_second_order
     from tfa.search.store import Region as Region
     from tfa.search.store import Where as Where
@@ -62,7 +61,7 @@ _HOMES = {
     "tfa.photos.images": ("Photo",),
     "tfa.photos.positions": ("Position",),
     "tfa.photos.recordings.frames": ("FrameSpec", "extract_frames"),
-    "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),
+    "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_second_order"),
     "tfa.search.store": ("Region", "Where"),
 }
 

@@ -12,12 +12,12 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, to_numpy
-from tfa.core.config import CalibrationSpec, HeadSpec, RerankSpec
+from tfa.core.config import CalibrationSpec, HeadSpec
 from tfa.core.progress import Progress, SilentProgress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
@@ -30,21 +30,18 @@ from tfa.method.database import decide_from_database, explain_score_calibration
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import FittedDatabase, Head, assemble
 from tfa.method.residuals import ASSIGNMENT_KINDS, SOFT, Described, DescribedTokens, describe_residuals
-from tfa.method.second_order import SECOND_ORDER
-from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.second_order_head import (
+    FittedSpaces,
+    SecondOrderHead,
+    assemble_second_order,
+    decide_calibration,
+    decide_carrier,
+    fit_spaces,
+)
 from tfa.method.target import decide_from_target
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
-from tfa.verification.admission import PairEvidence
-from tfa.verification.judge import (
-    ResidualChallengers,
-    fit_compact_tokens,
-    make_unjudged_evidence,
-    select_on_database,
-    select_on_target,
-)
-from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 
 def encode(
@@ -83,7 +80,7 @@ def fit_database(
     tokens: Tokens, spec: HeadSpec, centers: Sequence[Any] | None, backend: Backend, dtype: str, progress: Progress
 ) -> FittedDatabase:
     """The first half of `fit`: words, descriptors and geometry, before anything is decided."""
-    _check(tokens, dtype)
+    check_tokens(tokens, dtype)
     spill = Spill()
 
     # Words: three vocabularies from one sample of the database's patches.
@@ -128,21 +125,46 @@ def decide_head(database: FittedDatabase, backend: Backend, progress: Progress |
     return assemble(database, decisions, evidence, backend)
 
 
+@overload
 def calibrate(
     head: FittedDatabase,
     target: Tokens,
     *,
-    score: bool = False,
+    score: bool | None = None,
     device: str = "cpu",
     progress: bool | Progress | None = None,
-) -> Head:
-    """A head for a deployment: decided by a few unlabelled photos from the target's camera.
+) -> Head: ...
 
-    `head` may also be what `fit_database` makes: vocabularies and geometry stay, decisions are made again.
-    `score` adds robust score calibration (ours, beyond the paper). The result is frozen: later queries do not
-    change it.
+
+@overload
+def calibrate(
+    head: SecondOrderHead | FittedSpaces,
+    target: Tokens,
+    *,
+    score: bool | None = None,
+    device: str = "cpu",
+    progress: bool | Progress | None = None,
+) -> SecondOrderHead: ...
+
+
+def calibrate(
+    head: FittedDatabase | SecondOrderHead | FittedSpaces,
+    target: Tokens,
+    *,
+    score: bool | None = None,
+    device: str = "cpu",
+    progress: bool | Progress | None = None,
+) -> Head | SecondOrderHead:
+    """Calibrate a head for a deployment, from a few unlabeled photos of the target's camera.
+
+    The paper's head decides again from the photos; `head` may also be what `fit_database` makes. A second-order head
+    gets the carrier `partial`, centered on the photos; `head` may also be its spaces. `score` adds score calibration:
+    by default a second-order head has it from 8 photos on, the paper's head not. The result is frozen: later queries
+    do not change it.
     """
     check_target_count(len(target))
+    if isinstance(head, SecondOrderHead | FittedSpaces):
+        return _calibrate_second_order(head if isinstance(head, FittedSpaces) else head.fitted, target, score)
     backend, progress = backend_for(device), as_progress(progress)
     head.check(target)
     words = [vocabulary.centers for vocabulary in head.vocabularies]
@@ -156,88 +178,35 @@ def calibrate(
     return assemble(head, decisions, evidence, backend, score_target=target if score else None, data_used="target")
 
 
+def _calibrate_second_order(fitted: FittedSpaces, target: Tokens, score: bool | None) -> SecondOrderHead:
+    fitted.check(target)
+    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # once for all that follows
+    return assemble_second_order(fitted, *decide_calibration(fitted, len(target), score), described)
+
+
 def fit_second_order(
     tokens: Tokens,
     carrier: str = "partial",
     *,
+    constructions: int = len(CONSTRUCTIONS),
     spec: HeadSpec | None = None,
     device: str = "cpu",
     dtype: str = "float32",
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead:
-    """Database tokens → a second-order head of that carrier (ours, beyond the paper); nothing is judged."""
+    """Fit a second-order head of that carrier (ours, beyond the paper) on database tokens.
+
+    `constructions` says how many of the three are fitted; each is the same however many there are. Only the carrier
+    `adaptive` measures its strengths over all of them.
+    """
     if carrier not in CARRIER_KERNELS:
         raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
-    _check(tokens, dtype)
-    fitted = fit_spaces(tokens, spec or HeadSpec(), backend_for(device), dtype, as_progress(progress))
-    decisions = fitted.decisions(carrier)
-    return assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions, "the carrier was given"))
-
-
-def fit_judged(
-    tokens: Tokens,
-    target: Tokens | None = None,
-    *,
-    spec: HeadSpec | None = None,
-    compact: CompactTokens | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    progress: bool | Progress | None = None,
-) -> SecondOrderHead | Head:
-    """Database tokens → the head whose first answers bear most evidence (ours, beyond the paper).
-
-    `target` are unlabelled photos of the deployment; without any the map's own photos judge. Tokens need a grid to be
-    judged by. `compact` are the database's compact tokens, where there are some already.
-    """
-    _check(tokens, dtype)
-    compact = compact or fit_compact_tokens(tokens, RerankSpec())
-    head, _ = select_head(tokens, spec, compact, device, dtype, progress)
-    if target is None or not isinstance(head, SecondOrderHead):
-        return head
-    return calibrate_judged(head, target, prepare_photo_evidence(compact, target), progress=progress)
-
-
-def select_head(
-    tokens: Tokens,
-    spec: HeadSpec | None,
-    compact: CompactTokens | None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    progress: bool | Progress | None = None,
-) -> tuple[SecondOrderHead | Head, FittedSpaces]:
-    """The head that the map's own photos choose, and the second-order spaces: a residual head may have won."""
-    _check(tokens, dtype)
-    spec, backend, listener = spec or HeadSpec(), backend_for(device), as_progress(progress)
-    fitted = fit_spaces(tokens, spec, backend, dtype, listener)
-    challengers = None if compact is None else ResidualChallengers.fit(tokens, spec, backend, dtype, listener)
-    decisions, evidence = select_on_database(fitted, challengers, compact, backend, listener)
-    if decisions.representation != SECOND_ORDER:
-        database = fit_database(tokens, spec, None, backend, dtype, listener)
-        return assemble(database, decisions, evidence, backend), fitted
-    words = () if challengers is None else (challengers.vocabulary,)
-    return dataclasses.replace(assemble_second_order(fitted, decisions, evidence), vocabularies=words), fitted
-
-
-def calibrate_judged(
-    head: SecondOrderHead | FittedSpaces,
-    target: Tokens,
-    evidence: PairEvidence | None,
-    *,
-    score: bool | None = None,
-    progress: bool | Progress | None = None,
-) -> SecondOrderHead:
-    """A judged head for a deployment: carrier, centring and score calibration judged by target photos.
-
-    `head` may also be spaces, such as a map keeps. `evidence` compares a target photo, by its number, with images of
-    the database (`verification.patch_store.prepare_photo_evidence`); without it the incumbent answers. `score` says
-    whether scores are calibrated; None leaves it to the judge.
-    """
-    check_target_count(len(target))
-    fitted, words = (head, ()) if isinstance(head, FittedSpaces) else (head.fitted, head.vocabularies)
-    fitted.check(target)
-    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # once for all that follows
-    decisions, seen = select_on_target(fitted, described, evidence, score, as_progress(progress))
-    return dataclasses.replace(assemble_second_order(fitted, decisions, seen, described), vocabularies=words)
+    if constructions not in range(1, len(CONSTRUCTIONS) + 1):
+        raise BadSpec(f"constructions={constructions!r} is out of range: must be between 1 and {len(CONSTRUCTIONS)}")
+    check_tokens(tokens, dtype)
+    backend, listener = backend_for(device), as_progress(progress)
+    fitted = fit_spaces(tokens, spec or HeadSpec(), backend, dtype, listener, constructions)
+    return assemble_second_order(fitted, *decide_carrier(fitted, carrier))
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
@@ -279,7 +248,8 @@ def check_target_count(count: int) -> None:
         )
 
 
-def _check(tokens: Tokens, dtype: str) -> None:
+def check_tokens(tokens: Tokens, dtype: str) -> None:
+    """Refuse tokens and a dtype that no head can be fitted with."""
     if dtype not in ("float32", "float64"):
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
     if not isinstance(tokens, Tokens):

@@ -159,8 +159,8 @@ class RerankSpec(Options):
 class BuildOptions(Options):
     """Which head a map has, and what it stores."""
 
-    head: Literal["judged", "second-order", "paper"] = opt("judged", "Kind of head: second-order, or paper.")
-    carrier: str = opt("partial", "Carrier of a second-order head.")
+    head: Literal["second-order", "paper"] = opt("second-order", "Kind of head: second-order, or paper.")
+    carrier: str = opt("tempered", "Carrier of a second-order head.")
     storage: Literal["float16", "float32", "int7"] = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three vocabularies of the paper's head: three times the size.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")

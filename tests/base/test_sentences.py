@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from tfa.cli.app import app
 from tfa.core import text
 from tfa.maps import confidence
-from tfa.method import judged
 from tfa.report import neighbors
 from tfa.service.models import HitModel, QueryFields
 
@@ -35,7 +34,6 @@ def words(text: str) -> str:
         ("docs/confidence.md", OF_CONFIDENCE + OF_ORDER),
         ("docs/cli.md", OF_CONFIDENCE + OF_REPORTS),
         ("docs/glossary.md", (text.CONFIDENCE, text.SURE, text.WITHIN_NOISE)),
-        ("docs/judge.md", (text.JUDGE,)),
         ("docs/verification.md", (text.VERIFICATION,)),
         ("README.md", (text.CONFIDENCE,)),
     ],
@@ -58,8 +56,6 @@ def test_numbers_are_those_of_the_code():
     for number in (confidence.SURE_CONFIDENCE, confidence.SURE_LEAD):
         assert f"at least {number:g}" in text.SURE
     assert f"cosine of {neighbors.NEAR_COSINE:g} or more" in text.NEAR_DUPLICATE
-    for margin in (judged.DATABASE_MARGIN, judged.TARGET_MARGIN):
-        assert f"more than {margin:g}" in text.JUDGE
     assert (neighbors.HUB_RATIO, neighbors.NEIGHBOR_COUNT, neighbors.OUTLYING) == (
         4,
         5,

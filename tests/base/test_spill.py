@@ -63,9 +63,10 @@ def tokens_of_a_grid(seed: int, images: int = 40) -> Tokens:
 FITS = {
     "paper": lambda tokens: pipeline.fit(tokens, HeadSpec(words=4)),
     "second-order": lambda tokens: pipeline.fit_second_order(tokens),
-    "judged": lambda tokens: pipeline.fit_judged(tokens, spec=HeadSpec(words=4)),
     "calibrated": lambda tokens: pipeline.calibrate(pipeline.fit(tokens, HeadSpec(words=4)), tokens_of_a_grid(1, 12)),
-    "judged, calibrated": lambda tokens: pipeline.fit_judged(tokens, tokens_of_a_grid(1, 12), spec=HeadSpec(words=4)),
+    "second-order, calibrated": lambda tokens: pipeline.calibrate(
+        pipeline.fit_second_order(tokens), tokens_of_a_grid(1, 12)
+    ),
 }
 
 

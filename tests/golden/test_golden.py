@@ -1,5 +1,6 @@
 """What was written and computed once must be read and computed again. `regenerate` says how to change it on purpose."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,17 +9,19 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
-from tests.golden.regenerate import HERE, MAPS, answers, queries
+from tests.golden.regenerate import HERE, MAPS, OLD_MAPS, answers, queries
+from tests.maps.conftest import photo
 from tfa.core.files import map_tensors
 from tfa.maps import PlaceMap
 
+EVERY = (*MAPS, *OLD_MAPS)
 LARGEST = 100_000  # bytes of a golden map, and of everything else together
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_golden_map_answers_as_it_did(name):
     place_map = PlaceMap.load(HERE / name, checksum=True)
-    assert place_map.info()["head"] == name
+    assert place_map.info()["head"] == ("paper" if name == "paper" else "second-order")
     expected, found = json.loads((HERE / "answers.json").read_text("utf-8"))[name], answers(place_map, queries())
     assert found.keys() == expected.keys() == {"none", "night", "verified"}
     for way in expected:
@@ -29,7 +32,7 @@ def test_the_golden_map_answers_as_it_did(name):
                 np.testing.assert_allclose([h[key] for h in ours], [h[key] for h in theirs], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_golden_map_finds_its_photos_wherever_the_repository_is(name):
     place_map = PlaceMap.load(HERE / name)
     assert [record.path for record in place_map.images] == [
@@ -37,7 +40,7 @@ def test_the_golden_map_finds_its_photos_wherever_the_repository_is(name):
     ]
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_golden_map_can_be_edited(tmp_path, monkeypatch, name):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     shutil.copytree(HERE / name, tmp_path / "map")
@@ -48,6 +51,32 @@ def test_the_golden_map_can_be_edited(tmp_path, monkeypatch, name):
     again = PlaceMap.load(tmp_path / "map", checksum=True, encoder=FakeEncoder())
     assert sorted(record.id for record in again.images) == [1, 2, 3, 5, 6, 7, 8, 9]
     assert again.query(tmp_path / "photos" / "7.png", k=1)[0].id == 7
+
+
+def test_a_judged_map_is_a_second_order_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(HERE / "judged", tmp_path / "map")
+    shutil.copytree(HERE / "photos", tmp_path / "photos")
+    editor = PlaceMap.load(tmp_path / "map", encoder=FakeEncoder())
+    assert "its first answers share" in editor.info()["decided"][0]["reason"]
+    camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.8) for place in range(9)]
+    report = editor.calibrate(camera, "dusk")
+    assert (report.decisions["carrier"], report.decisions["score_calibrated"]) == ("partial", True)
+    editor.activate("none")
+    assert json.loads((tmp_path / "map" / "map.json").read_text("utf-8"))["head_kind"] == "second-order"
+    again = PlaceMap.load(tmp_path / "map", checksum=True, encoder=FakeEncoder())
+    assert answers(again, queries()) == answers(PlaceMap.load(HERE / "judged"), queries())
+    again.refit()
+    info = again.info()
+    assert (info["head"], info["decisions"]["carrier"]) == ("second-order", "tempered")
+    assert info["reasons"]["carrier"] == "default: plain scores tempered by whitened ones"
+    assert again.state.vocabularies is None
+
+
+def test_a_refit_replaces_what_a_judge_chose():
+    state = PlaceMap.load(HERE / "judged").state
+    chosen = dataclasses.replace(state.database, decisions={**state.database.decisions, "carrier": "blend"})
+    assert dataclasses.replace(state, heads=(chosen, *state.calibrations)).map_spec.carrier == "tempered"
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +117,6 @@ def test_golden_files_are_small():
     sizes = {
         path: path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
     }
-    of_maps = [sum(size for path, size in sizes.items() if path.is_relative_to(HERE / name)) for name in MAPS]
+    of_maps = [sum(size for path, size in sizes.items() if path.is_relative_to(HERE / name)) for name in EVERY]
     assert all(0 < size < LARGEST for size in of_maps)
     assert 0 < sum(sizes.values()) - sum(of_maps) < LARGEST

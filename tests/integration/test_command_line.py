@@ -99,7 +99,7 @@ def test_info_tells_decisions_with_reasons(run, built):
     assert facts["encoder"]["id"] == "dinov2-s14@112/l1"  # the canonical form leaves the default facet out
     assert facts["positions"] == 20
     assert facts["decisions"]["carrier"] in text
-    assert facts["reasons"]["judge"] in " ".join(text.split())
+    assert facts["reasons"]["carrier"] in " ".join(text.split())
 
 
 def test_no_place_below_the_asked_confidence(run, built, elsewhere):

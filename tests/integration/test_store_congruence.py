@@ -28,12 +28,12 @@ FEW_DIMS, ROUNDED = 8, 0.005
 
 
 def told_apart(kind, head):
-    quick = (kind, head) == (MEMORY, "judged")
+    quick = (kind, head) == (MEMORY, "second-order")
     marks = () if quick else (pytest.mark.slow,) if kind == MEMORY else (pytest.mark.stores,)
     return pytest.param((kind, head), marks=marks, id=f"{kind}-{head}")
 
 
-IN_MEMORY = [told_apart(MEMORY, head) for head in ("judged", "second-order")]
+IN_MEMORY = [told_apart(MEMORY, head) for head in ("second-order",)]
 EVERYWHERE = [*IN_MEMORY, *(told_apart(kind, "second-order") for kind in REAL)]
 
 

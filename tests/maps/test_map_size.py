@@ -1,4 +1,4 @@
-"""How many bytes of an image a judged map keeps, beside the patches that verification needs."""
+"""How many bytes of an image a second-order map keeps, beside the patches that verification needs."""
 
 import hashlib
 
@@ -26,7 +26,7 @@ WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2
 
 
 def made_up(images: int, rank: int) -> MapState:
-    """A judged map of the default encoder's size, its numbers drawn."""
+    """A second-order map of the default encoder's size, its numbers drawn."""
     rng = np.random.default_rng(0)
 
     def rows(count: int, width: int, top: int) -> QuantizedRows:
@@ -46,14 +46,15 @@ def made_up(images: int, rank: int) -> MapState:
         ScoreTerm(1.0, 0, gamma, Gallery.of(np.empty((0, 1), np.float32))) for gamma in (None, "mean", TEMPERED)
     )
     scorer = rebuild_rows(Scorer((side,), terms, np.zeros(images)), spaces)
-    head = NamedHead(DATABASE, StoredHead(scorer, "int7"), DECISIONS["judged"], EVIDENCE["judged"], "database", 0)
+    head = NamedHead(
+        DATABASE, StoredHead(scorer, "int7"), DECISIONS["second-order"], EVIDENCE["second-order"], "database", 0
+    )
     digests = [hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number in range(images)]
     records = [ImageRecord(n, f"/photos/of/a/town/{n:08d}.jpg", digest, True) for n, digest in enumerate(digests)]
     facts = {"id": "made-up", "fingerprint": "0" * 64, "channels": CHANNELS, "global_channels": None}
     facts |= {"grid": [23, 23], "weights": None}
-    words = rng.normal(size=(1, 64, CHANNELS)).astype(np.float32)
     root, spec = "/photos/of/a/town", HeadSpec().to_dict()
-    return MapState(facts, spec, (head,), records, words, "judged", spaces, photo_root=root, next_id=images)
+    return MapState(facts, spec, (head,), records, None, "second-order", spaces, photo_root=root, next_id=images)
 
 
 @pytest.mark.parametrize(

@@ -7,50 +7,30 @@ import pytest
 from tfa.maps.decided import format_reason, list_decisions
 from tfa.maps.margins import Condition, compute_margins, require_all, require_any
 
-TEMPERED, BLEND, PARTIAL = (f"second_order/{name}" for name in ("tempered", "blend", "partial"))
+
+def second_order():
+    made = {"representation": "second_order", "carrier": "tempered", "centring": False, "score_calibrated": False}
+    evidence = {"strengths": {}, "reasons": {"representation": "because", "carrier": "so"}}
+    return {"decisions": made, "evidence": evidence, "data_used": "database", "verification": None}
 
 
-def judged(carrier="tempered", data_used="database", **candidates):
-    own = {"value": 3.0, "error": 0.1, "difference": 0.0, "difference_error": 0.0}
-    others = {
-        f"second_order/{name}": {**own, "difference": difference, "difference_error": error}
-        for name, (difference, error) in candidates.items()
-    }
-    made = {"representation": "second_order", "carrier": carrier, "centring": False, "score_calibrated": False}
-    evidence = {"incumbent": TEMPERED, "candidates": {TEMPERED: own, **others}, "reasons": {"judge": "because"}}
-    return {"decisions": made, "evidence": evidence, "data_used": data_used, "verification": None}
+def test_a_second_order_head_has_no_margin():
+    assert compute_margins(second_order()) == {}
+    row, carrier, *_ = list_decisions(second_order())
+    assert (row["margin"], format_reason(row), format_reason(carrier)) == (None, "because", "so")
 
 
-def test_the_nearest_challenger_says_how_far_the_incumbent_is_from_falling():
-    told = compute_margins(judged(blend=(0.02, 0.01), partial=(0.03, 0.02)))["judge"]
-    assert told["standard_errors"] == pytest.approx(0.5)  # 2 of the 2.5 standard errors that are needed
-    assert told["within_noise"]
-    assert told["in_words"] == (
-        f"0.5 standard errors from flipping, within noise ({BLEND} is ahead of {TEMPERED} by +0.020 ± 0.010, "
-        "0.025 decides)"
-    )
-    assert compute_margins(judged(data_used="target", blend=(0.005, 0.01)))["judge"][
-        "standard_errors"
-    ] == pytest.approx(1.5)
-    assert "within noise" not in compute_margins(judged(blend=(-0.02, 0.01)))["judge"]["in_words"]
-
-
-def test_a_challenger_that_won_may_fall_back():
-    told = compute_margins(judged("partial", blend=(0.02, 0.01), partial=(0.08, 0.02)))["judge"]
-    assert told["standard_errors"] == pytest.approx(1.5)
-    assert PARTIAL in told["in_words"]
-
-
-def test_heads_that_answer_alike_and_heads_that_were_not_judged_have_no_margin():
-    assert compute_margins(judged(blend=(0.0, 0.0))) == {}
-    row, *_ = list_decisions(judged())
-    assert (row["margin"], format_reason(row)) == (None, "because")
+def test_an_older_map_shows_what_its_judge_said():
+    head = second_order()
+    older = {"photos": 9, "kind": "x", "incumbent": "y", "candidates": {}, "strengths": {}, "reasons": {"judge": "why"}}
+    row, carrier, *_ = list_decisions({**head, "evidence": older})
+    assert (row["reason"], carrier["reason"]) == ("why", "plain scores tempered by whitened ones")
 
 
 @pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])
-def test_verification_is_judged_by_the_errors_of_its_own_test(share, far):
+def test_verification_is_decided_by_the_errors_of_its_own_test(share, far):
     facts = {"admitted": share > 0.6, "favours_candidates": share, "needed": 0.6, "photos": 100, "reason": "so"}
-    told = compute_margins({**judged(), "verification": facts})["verification"]
+    told = compute_margins({**second_order(), "verification": facts})["verification"]
     assert told["standard_errors"] == pytest.approx(far, abs=1e-9)
     assert told["within_noise"] == (told["standard_errors"] <= 1)
 

@@ -18,8 +18,8 @@ from tfa.search.reduced import ReducedSearch
 
 DIMS = 8
 KINDS = {
-    "judged": {"head": "judged"},
-    "second-order": {"head": "second-order", "carrier": "original"},
+    "second-order": {"head": "second-order"},
+    "original": {"head": "second-order", "carrier": "original"},
     "blend": {"head": "second-order", "carrier": "blend", "storage": "float32"},
     "ensemble": {"head": "second-order", "ensemble": True},
     "paper": {"head": "paper"},
@@ -29,7 +29,7 @@ KINDS = {
 
 def built(town, cache, dims=DIMS, **kept):
     options = EncoderOptions(cache=cache)
-    kept = MapSpec(dims=dims, **{"head": "judged", **kept})
+    kept = MapSpec(dims=dims, **{"head": "second-order", **kept})
     return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept, options=options)
 
 
@@ -188,7 +188,7 @@ def test_a_prepared_map_answers_the_same_and_leaves_its_full_rows_alone(reduced,
 
 def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camera, tmp_path, monkeypatch):
     monkeypatch.setattr("tfa.search.reduced.AGAIN", 3)
-    made = built(town, cache, head="second-order", rerank=False)
+    made = built(town, cache, carrier="partial", rerank=False)  # one term
     made.save(tmp_path / "town.tfa")
     again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantizedRows.inner
     width = again.state.spaces.spaces[0].halves.width

@@ -183,12 +183,12 @@ def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, f
     assert answers_of(reopened(saved).follow(), frames) == answers_of(place_map.follow(), frames)
 
 
-@pytest.mark.parametrize("head", ["judged", "paper"])
+@pytest.mark.parametrize("head", ["second-order", "paper"])
 def built(town, **kept):
     return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
 
 
-@pytest.mark.parametrize("head", ["judged", "second-order", "paper"])
+@pytest.mark.parametrize("head", ["second-order", "paper"])
 @pytest.mark.parametrize("storage", ["float32", "int7"])
 def test_maps_of_every_head_and_storage_and_ensembles_are_followed(town, cache, frames, head, storage):
     answers = answers_of(built(town, head=head, storage=storage, ensemble=True).follow(rerank=True), frames)
@@ -211,23 +211,23 @@ def test_photos_adapt_the_partly_whitened_head_of_a_second_order_map(town, cache
     assert unadapted.hits == blend.query(frames[0], k=3, rerank=False)
 
 
-def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, camera, tmp_path):
-    judged = built(town)
-    tracker = judged.follow(sequence=False, rerank=False)
+def test_a_second_order_map_may_be_edited_saved_and_calibrated(town, cache, frames, camera, tmp_path):
+    made = built(town)
+    tracker = made.follow(sequence=False, rerank=False)
     answers_of(tracker, frames[:5])
-    judged.save(tmp_path / "judged.tfa")
-    judged.remove([5])
-    judged.add([photo(tmp_path / "new.png", 50)])
+    made.save(tmp_path / "town.tfa")
+    made.remove([5])
+    made.add([photo(tmp_path / "new.png", 50)])
     found = tracker.step(photo(tmp_path / "seen.png", 50, light=0.8))
     assert (found.hits[0].id, found.adaptation_photos) == (14, 5)
     assert 5 not in {hit.id for hit in tracker.step(frames[5]).hits}
     tracker.save(tmp_path / "camera.safetensors")
-    again = reopened(tmp_path / "judged.tfa").follow(sequence=False, rerank=False)
+    again = reopened(tmp_path / "town.tfa").follow(sequence=False, rerank=False)
     again.load(tmp_path / "camera.safetensors")
     assert again.step(frames[9]).hits == tracker.step(frames[9]).hits
-    judged.calibrate(camera, score=True)
-    calibrated = judged.follow(sequence=False, rerank=False)
-    assert calibrated.step(frames[3]).hits == judged.query(frames[3], rerank=False)
+    made.calibrate(camera, score=True)
+    calibrated = made.follow(sequence=False, rerank=False)
+    assert calibrated.step(frames[3]).hits == made.query(frames[3], rerank=False)
 
 
 def test_an_empty_map_has_no_answer(place_map, frames):

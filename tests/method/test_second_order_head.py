@@ -1,5 +1,7 @@
 """Second-order heads against the plain formulas: both forms of the PCA, every carrier, calibration, edge cases."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -8,15 +10,14 @@ from tfa import pipeline
 from tfa.core.arrays import Spill, backend_for
 from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
-from tfa.errors import BadSpec, BadTokens, ChannelMismatch
+from tfa.errors import BadSpec, BadTokens, ChannelMismatch, FewPhotos
 from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.second_order import descriptor_width
-from tfa.method.second_order_head import assemble_second_order
+from tfa.method.second_order_head import SCORE_FROM, assemble_second_order, decide_carrier
 from tfa.method.second_order_space import _by_covariance, _dual
 from tfa.reference import database as plain
 from tfa.reference import second_order as reference
-from tfa.verification.judge import make_unjudged_evidence
 
 EXACT = 1e-8  # float64: what eigenvectors of near eigenvalues leave
 FLOAT32 = 2e-3  # of scores whose terms are divided by small spreads
@@ -132,13 +133,14 @@ def test_a_calibrated_head_equals_the_plain_formulas(carrier):
     describe = lambda tokens: np.stack([reference.descriptor(p, directions) for p in tokens.patches])  # noqa: E731
     mean, gamma = reference.target_mean(pca, describe(target)), {"partial": 0.5, "full": 1.0}.get(carrier)
     decisions = fitted.decisions(carrier, centring=True)
-    centred = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions), target)
+    _, evidence = decide_carrier(fitted, carrier)
+    centred = assemble_second_order(fitted, decisions, evidence, target)
     assert centred.data_used == "target"
     if gamma is not None:
         expected = reference.whitened_from(mean, pca, describe(queries), described, gamma)
         np.testing.assert_allclose(centred.scores(queries), expected, atol=EXACT)
     decisions = fitted.decisions(carrier, centring=True, score=True)
-    both = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions), target)
+    both = assemble_second_order(fitted, decisions, evidence, target)
     rows, plainly = centred.scores(target), centred.scores(queries)
     block = fitted.spaces[0].pseudo_scores(decisions.kernel("second_order", 0))(0, len(database))
     sigma = plain.median_spread(block, plain.allowed(described)) if carrier != "full" else np.median(rows.std(axis=1))
@@ -146,8 +148,55 @@ def test_a_calibrated_head_equals_the_plain_formulas(carrier):
     np.testing.assert_allclose(both.scores(queries), expected, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::tfa.errors.FewPhotos")
+@pytest.mark.parametrize("images", [7, 24, 90])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_construction_is_the_same_however_many_are_fitted(images, count):
+    database = world(images, patches=200)
+    every = pipeline.fit_second_order(database, "tempered")
+    some = pipeline.fit_second_order(database, "tempered", constructions=count)
+    assert len(some.fitted.spaces) == count
+    queries = seen_again(database)
+    for replica in range(count):
+        np.testing.assert_array_equal(some.scores(queries, replica), every.scores(queries, replica))
+        ours, theirs = some.fitted.spaces[replica], every.fitted.spaces[replica]
+        np.testing.assert_array_equal(ours.side.patch_directions, theirs.side.patch_directions)
+        np.testing.assert_array_equal(ours.coordinates, theirs.coordinates)
+    assert some.decisions.sigma_tempered == every.decisions.sigma_tempered[:count]
+    photos = seen_again(database, seed=5)
+    calibrated = [pipeline.calibrate(head, photos).scores(queries) for head in (some, every)]
+    np.testing.assert_array_equal(*calibrated)
+
+
+def test_a_calibration_is_partial_centered_and_from_eight_photos_on_scored():
+    head = pipeline.fit_second_order(world(), "tempered", constructions=1)
+    photos = seen_again(world())
+    for count, score, name in (
+        (SCORE_FROM - 1, None, "second_order/partial+centring"),
+        (SCORE_FROM, None, "second_order/partial+centring+score"),
+        (SCORE_FROM, False, "second_order/partial+centring"),
+        (SCORE_FROM + 1, True, "second_order/partial+centring+score"),
+    ):
+        with pytest.warns(FewPhotos) if count < 8 else contextlib.nullcontext():
+            made = pipeline.calibrate(head, photos.select(range(count)), score=score)
+        assert (made.decisions.name, made.data_used) == (name, "target")
+        scored = "set by the caller" if score is not None else f"default from 8 photos on, {count} used"
+        assert made.evidence.reasons["score"] == scored
+    assert made.evidence.reasons["carrier"] == "default with calibration photos: partial whitening"
+
+
+def test_reasons_name_defaults_and_settings():
+    for carrier, how in (("tempered", "default"), ("blend", "set when the head was fitted")):
+        reasons = pipeline.fit_second_order(world(), carrier, constructions=1).evidence.reasons
+        assert reasons["carrier"].startswith(f"{how}: ")
+        assert set(reasons) == {"representation", "carrier", "centring", "score"}
+
+
 def test_bad_input_is_named():
     database = world()
+    for constructions in (0, 4):
+        with pytest.raises(BadSpec, match=rf"constructions={constructions} is out of range: must be between 1 and 3"):
+            pipeline.fit_second_order(database, constructions=constructions)
     with pytest.raises(BadSpec, match=r"carrier='half' is unknown; use one of original, partial"):
         pipeline.fit_second_order(database, carrier="half")
     with pytest.raises(BadSpec, match="dtype='float16'"):

@@ -161,7 +161,7 @@ def test_edits_in_between_keep_what_was_learnt(client, town):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [{"head": "judged"}, {"head": "second-order", "storage": "float32"}, {"head": "paper"}]
+    "kind", [{"head": "second-order"}, {"head": "second-order", "storage": "float32"}, {"head": "paper"}]
 )
 def test_maps_of_every_head_have_cameras(serve, built, tmp_path, monkeypatch, kind):
     monkeypatch.setenv("TFA_CACHE", str(built / "cache"))

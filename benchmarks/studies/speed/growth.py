@@ -25,11 +25,10 @@ from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, Described, describe_residuals
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
-from tfa.method.second_order_head import measure_spread
+from tfa.method.second_order_head import limit_pseudo_queries, measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import decide_head, fit, fit_spectra
-from tfa.verification.judge import limit_pseudo_queries
 
 FIT = Bar(1.3)
 _WARM_UP = 8  # images

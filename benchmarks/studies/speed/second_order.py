@@ -28,9 +28,10 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
-from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
+from tfa.pipeline import fit, fit_second_order
 from tfa.search.gallery import top_k
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
+from tfa_bench.heads.judge import calibrate_judged, fit_judged
 
 K = 10
 CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map

@@ -76,7 +76,6 @@ def lazy_tokens(images: int, patches: int, channels: int) -> tuple[Tokens, LazyT
     return Tokens(maker, maker.global_tokens()), maker
 
 
-WORDS = 64  # of the residual heads that compete with a second-order one
 THREE = [0.1] * 3  # a number of each construction
 _STATE_STRENGTHS = {**dict.fromkeys(("rho", "alpha", "participation", "displacement"), THREE), "c": 0.6, "beta": 0.3}
 # fmt: off
@@ -85,7 +84,7 @@ DECISIONS: dict[str, dict[str, Any]] = {
         "assignment": "soft", "carrier": "adaptive", "c": 0.6, "beta": 0.3,
         "admit_cls": False, "sigma_local": THREE, "sigma_cls": THREE,
     },
-    "judged": {
+    "second-order": {
         "representation": "second_order", "carrier": "tempered", "c": 0.6, "beta": 0.3,
         "centring": False, "score_calibrated": False,
     },
@@ -95,10 +94,7 @@ EVIDENCE: dict[str, dict[str, Any]] = {
         "pseudo_queries": 0, "assignments": {"hard": _STATE_STRENGTHS, "soft": _STATE_STRENGTHS}, "candidates": {},
         "reasons": dict.fromkeys(("assignment", "strengths", "admit_cls", "carrier"), "made up"),
     },
-    "judged": {
-        "photos": 0, "kind": "made up", "incumbent": "second_order/tempered", "candidates": {},
-        "strengths": {"second_order": _STATE_STRENGTHS}, "reasons": {"judge": "made up"},
-    },
+    "second-order": {"strengths": {"second_order": _STATE_STRENGTHS}, "reasons": {"representation": "made up"}},
 }
 # fmt: on
 
@@ -125,7 +121,7 @@ def synthetic_state(
 ) -> MapState:
     """The first state of a map of that head, with records as long as those of real photos.
 
-    A second-order head lives in `spaces`; its map is a judged one and has the words of the heads that competed.
+    A second-order head lives in `spaces`.
     """
     images = len(head.scorer.bias)
     records = []
@@ -140,11 +136,10 @@ def synthetic_state(
         "grid": [1, 1] if encoder is None else list(encoder.grid),
         "weights": None,
     }
-    kind = "paper" if spaces is None else "judged"
+    kind = "paper" if spaces is None else "second-order"
     named = NamedHead(DATABASE, head, DECISIONS[kind], EVIDENCE[kind], "database", 0)
     if spaces is not None:
-        words = np.random.default_rng(0).standard_normal((1, WORDS, head.scorer.sides[0].channels), np.float32)
-        return MapState(facts, {}, (named,), records, words, kind, spaces, next_id=images)
+        return MapState(facts, {}, (named,), records, None, kind, spaces, next_id=images)
     words = np.stack([as_residual_side(head.scorer.sides[0]).centers] * 3)
     return MapState(facts, {}, (named,), records, words, next_id=images)
 

@@ -117,15 +117,15 @@ def build(
         str,
         typer.Option(
             metavar="KIND",
-            help="judged: of several heads the one whose answers bear most evidence; second-order: that of --carrier "
-            "(both ours); paper: the paper's own.",
+            help="second-order, or paper: the head of the paper.",
         ),
     ] = MapSpec.head,
     carrier: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="With --head second-order: original, partial (if not given), adaptive, blend, tempered or full.",
+            help="Carrier of a second-order head: original, partial, adaptive, blend, tempered or full. "
+            "[default: tempered]",
         ),
     ] = None,
     ensemble: Annotated[
@@ -193,8 +193,7 @@ def build(
     own_dims = None if location.in_store else dims  # a store searches by its own vectors
     map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, rerank=kept, dims=own_dims)
     if carrier is not None and head != "second-order":
-        own = f"the {head} head decides about its carrier itself"
-        raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
+        raise BadSpec(f"--carrier {carrier} is for --head second-order; the {head} head decides about its carrier")
     sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
     if location.in_store and (gpx is not None or utm is not None):
         raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")

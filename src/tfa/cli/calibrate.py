@@ -29,8 +29,7 @@ def calibrate_command(
         bool | None,
         typer.Option(
             "--score/--no-score",
-            help="Calibrate scores too: subtract each image's mean score. If not given, as the judge decides; of the "
-            "paper's head on from 16 photos.",
+            help="Calibrate scores: subtract each image's mean score. [default: from 8 photos on, paper: 16]",
         ),
     ] = None,
     activate: Annotated[

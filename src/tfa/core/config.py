@@ -123,7 +123,7 @@ class RerankSpec(Spec):
 
 
 STORAGES = ("float16", "float32", "int7")
-HEAD_KINDS = ("judged", "second-order", "paper")
+HEAD_KINDS = ("second-order", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,13 +131,12 @@ class MapSpec(Spec):
     """Which head a map has, and what it keeps of it and of its photos."""
 
     head: str = option(
-        "judged",
-        "judged: of several heads the one whose answers bear most evidence; second-order: one of these, of the given "
-        "carrier (both ours); paper: the paper's",
+        "second-order",
+        "second-order: the carrier decides how scores are whitened (ours); paper: the paper's",
         choices=HEAD_KINDS,
     )
     carrier: str = option(
-        "partial",
+        "tempered",
         "of a second-order head: original, partial, adaptive, blend, tempered or full",
         choices=("original", "partial", "adaptive", "blend", "tempered", "full"),
     )

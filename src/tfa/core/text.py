@@ -89,10 +89,6 @@ LEAST_RECOGNISED = (
     "than is usual by three robust deviations."
 )
 
-JUDGE = (
-    "The incumbent head answers unless the first answers of another share more evidence with the photos: by more than "
-    "2.5 standard errors over the map's own photos, by more than 2 over target photos."
-)
 VERIFICATION = (
     "Answers are verified if more photos than chance explains, by two standard errors, have more evidence among the "
     "images ranked first than among the next."
@@ -117,7 +113,6 @@ def list_rules() -> dict[str, str]:
         "near_duplicate": NEAR_DUPLICATE,
         "hub": HUB,
         "least_recognised": LEAST_RECOGNISED,
-        "judge": JUDGE,
         "verification": VERIFICATION,
         "within_noise": WITHIN_NOISE,
     }

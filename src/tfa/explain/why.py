@@ -21,7 +21,7 @@ from tfa.verification.matching import Matches, compute_displacements
 
 # --- matches --------------------------------------------------------------------------------------
 
-NOT_JUDGED = "not used: it was not judged for this head"
+NOT_DECIDED = "not used: it was not decided for this head"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def explain_match(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibrati
     hit = place_map.query_tokens(tokens, k=rank, calibration=calibration)[0][rank - 1]
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
     matches = compact.matches(compact.query(tokens)[0], compact.grid, np.array([row]))[0]
-    reason = NOT_JUDGED if head.verification is None else head.verification["reason"]
+    reason = NOT_DECIDED if head.verification is None else head.verification["reason"]
     return Explanation(name_photo(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)
 
 

@@ -163,7 +163,7 @@ def calibrate_head(
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
         described = DescribedQueries(encoded.tokens)  # once, for all that looks at them
         evidence = prepare_photo_evidence(state.compact, encoded.tokens)
-        tuned, added = _calibrated_head(place_map, described, evidence, score, progress)
+        tuned, added = _calibrated_head(place_map, described, score, progress)
     facts = {
         "given": len(paths),
         "used": used,
@@ -194,18 +194,18 @@ def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | No
 
 
 def _calibrated_head(
-    place_map: ReadOnlyMap, photos: Tokens, evidence: PairEvidence | None, score: bool | None, progress: Progress
+    place_map: ReadOnlyMap, photos: Tokens, score: bool | None, progress: Progress
 ) -> tuple[AnyHead, Tokens | None]:
     """The head of the fitted images, calibrated, and the tokens of those that were added since, where it needs them.
 
-    Whether scores are calibrated the caller says, else the judge, of the paper's head the number of photos.
+    Whether scores are calibrated the caller says, else the number of photos.
     """
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
     if state.spaces is not None:
         same = find_duplicate_images(fitted)
         spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
-        return pipeline.calibrate_judged(spaces, photos, evidence, score=score, progress=progress), None
+        return pipeline.calibrate(spaces, photos, score=score, progress=progress), None
     assert state.vocabularies is not None, "the paper's head has words"
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfa.maps.margins import compute_margins
-from tfa.method.judged import CARRIER_WORDS
+from tfa.method.carriers import CARRIER_WORDS
 
 
 def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -19,9 +19,8 @@ def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     made, reasons = head["decisions"], head["evidence"]["reasons"]
     margins = compute_margins(head)
-    if is_judged(made):
-        rows = [("judge", *row) for row in _judged(made, reasons)[:1]]
-        rows += [("", *row) for row in _judged(made, reasons)[1:]]
+    if is_second_order(made):
+        rows = _second_order(made, reasons)
     else:
         rows = _calibrated(made, reasons) if "route" in made else _of_database(made, reasons)
     facts = head.get("verification")
@@ -39,8 +38,8 @@ def format_reason(row: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, [row["reason"], None if margin is None else margin["in_words"]]))
 
 
-def is_judged(decisions: Mapping[str, Any]) -> bool:
-    """Are these decisions of a head that is not the paper's?"""
+def is_second_order(decisions: Mapping[str, Any]) -> bool:
+    """Tell whether these are decisions of a head that is not the paper's."""
     return "representation" in decisions
 
 
@@ -50,12 +49,14 @@ def name_representation(made: Mapping[str, Any]) -> str:
     return name if name == "second-order" else f"{name} residuals"
 
 
-def _judged(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def _second_order(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """List decisions that are defaults or settings: none has a margin."""
+    # Older maps have one reason for all of them, that of the judge which chose the head.
     return [
-        ("representation", name_representation(made), reasons["judge"]),
-        ("carrier", made["carrier"], CARRIER_WORDS[made["carrier"]]),
-        ("centring", "on the photos" if made["centring"] else "on the map", "where queries are taken from"),
-        ("scores", "calibrated" if made["score_calibrated"] else "as they are", ""),
+        ("", "representation", name_representation(made), reasons.get("representation", reasons.get("judge", ""))),
+        ("", "carrier", made["carrier"], reasons.get("carrier", CARRIER_WORDS[made["carrier"]])),
+        ("", "centering", "on the photos" if made["centring"] else "on the map", reasons.get("centring", "")),
+        ("", "scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
     ]
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfa.method.decisions import MIXTURE
-from tfa.method.judged import DATABASE_MARGIN, TARGET_MARGIN
 from tfa.method.residuals import HARD
 
 _INTERVAL = 2 * 1.96  # standard errors from end to end of an interval of 95 %
@@ -54,9 +53,7 @@ def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     made, evidence = head["decisions"], head["evidence"]
     found: dict[str, Condition | None] = {"verification": _verification(head.get("verification"))}
-    if "representation" in made:
-        found["judge"] = _judged(made, evidence, TARGET_MARGIN if head["data_used"] == "target" else DATABASE_MARGIN)
-    else:
+    if "representation" not in made:  # a second-order head has defaults, which no number decides
         photos = evidence.get("target_images") or evidence["pseudo_queries"]
         pairs = _Pairs(evidence["candidates"], photos)
         found |= _of_target(made, evidence, pairs) if "route" in made else _of_database(made, pairs)
@@ -79,31 +76,6 @@ def _verification(facts: Mapping[str, Any] | None) -> Condition | None:
     share, needed = facts["favours_candidates"], facts["needed"]
     # The standard error of a share of photos that chance decides, of which the rule asks for two.
     return Condition(share - needed, 0.5 / math.sqrt(facts["photos"]), f"{share:.0%} of photos, {needed:.0%} decide")
-
-
-def _judged(made: Mapping[str, Any], evidence: Mapping[str, Any], margin: float) -> Condition | None:
-    """Is a challenger ahead of the incumbent by the margin? One that answers alike cannot be."""
-    incumbent = evidence["incumbent"]
-    ahead = {
-        name: Condition(
-            one["difference"] - margin * one["difference_error"],
-            one["difference_error"],
-            f"{name} is ahead of {incumbent} by {one['difference']:+.3f} ± {one['difference_error']:.3f}, "
-            f"{margin * one['difference_error']:.3f} decides",
-        )
-        for name, one in evidence["candidates"].items()
-        if name != incumbent and one["difference_error"] > 0
-    }
-    if not ahead:
-        return None
-    winner = name_judged_head(made)
-    return require_any(*ahead.values()) if winner == incumbent or winner not in ahead else ahead[winner]
-
-
-def name_judged_head(made: Mapping[str, Any]) -> str:
-    """As candidates are named: second_order/partial+centring+score."""
-    more = "+centring" * bool(made["centring"]) + "+score" * bool(made["score_calibrated"])
-    return f"{made['representation']}/{made['carrier']}{more}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfa.core.config import HeadSpec, MapSpec
+from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, NoImages
@@ -185,7 +185,7 @@ def _notes(maps: Sequence[PlaceMap], fresh: Sequence[Sequence[ImageRecord]], rep
     if repeated:
         notes.append(f"photos that several maps have, byte for byte, and that are kept once: {repeated:,}")
     for other, own in zip(maps, fresh, strict=True):
-        if other is not first and _made_with(other.state.map_spec) != _made_with(first.state.map_spec):
+        if other is not first and other.state.map_spec != first.state.map_spec:
             notes.append(f"{other.called} was made with other settings; the merged map is made as {first.called} is")
         inside = [record for record in own if other.path is not None and Path(record.path).is_relative_to(other.path)]
         if inside:
@@ -194,11 +194,6 @@ def _notes(maps: Sequence[PlaceMap], fresh: Sequence[Sequence[ImageRecord]], rep
     if len(kinds) > 1:
         notes.append("some positions are in degrees, others in metres: distances between them are not known")
     return notes
-
-
-def _made_with(spec: MapSpec) -> MapSpec:
-    """What a user chooses of a map; the carrier of a judged one is its judge's choice."""
-    return replace(spec, carrier=MapSpec.carrier) if spec.head == "judged" else spec
 
 
 def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:

@@ -55,8 +55,8 @@ class PlaceMap(ReadOnlyMap):
     ) -> PlaceMap:
         """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
 
-        `head` is "judged" (of several heads the one whose answers bear most evidence), "second-order" or "paper"; if
-        not given, that of `map_spec`, which says more of what the map is made of and keeps. `spec` is what the head
+        `head` is "second-order" or "paper"; if not given, that of `map_spec`, which says more of what the map is made
+        of and keeps. `spec` is what the head
         is fitted with, `options` how photos are encoded. `positions` is a CSV file, or `PositionSources`.
         """
         progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or MapSpec()
@@ -229,8 +229,8 @@ class PlaceMap(ReadOnlyMap):
         """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold: a folder, or photos.
 
         The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
-        scores, an image's bias each (None: as the judge decides; of the paper's head from 16 photos on). A map of the
-        paper's head needs its photos, or their cached tokens; others hold all that it takes.
+        scores, an image's bias each (None: from 8 photos on, of the paper's head from 16). A map of the paper's head
+        needs its photos, or their cached tokens; others hold all that it takes.
         """
         fresh, report = calibrate_map(self, photos, name, budget, score, skip_bad, as_progress(progress))
         self._commit(fresh, writer.write_calibration)

@@ -33,7 +33,7 @@ class NamedHead:
     data_used: str
     replica: ReplicaName
     calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/format.md
-    verification: dict[str, Any] | None = None  # is it used, and why; None if it was not judged
+    verification: dict[str, Any] | None = None  # is it used, and why; None if it was not decided
 
     @classmethod
     def of(
@@ -92,10 +92,10 @@ class MapState:
     spec: dict[str, Any]
     heads: tuple[NamedHead, ...]  # the database-only one, then calibrations, the newest last
     images: list[ImageRecord]
-    # s k d: words; of a paper's map those of all constructions, which a calibration starts from, of a judged one those
-    # of the residual heads that competed, of a second-order one none
+    # s k d: words of all constructions of a paper's map, which a calibration starts from; a second-order map has none,
+    # unless it was made when a judge compared its head with residual ones
     vocabularies: np.ndarray | None = None
-    head_kind: str = "paper"  # one of `base.config.HEAD_KINDS`
+    head_kind: str = "paper"  # one of `core.config.HEAD_KINDS`
     spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, where heads are made of them
     active: str = DATABASE  # which head answers when none is named
     removed: frozenset[int] = frozenset()
@@ -136,9 +136,11 @@ class MapState:
     @property
     def map_spec(self) -> MapSpec:
         """What another map of this kind is made with."""
+        # A carrier that was decided from evidence, by the paper's head or by the judge of older maps, is no setting.
+        decided = self.head_kind == "paper" or bool(self.database.evidence.get("candidates"))
         return MapSpec(
             head=self.head_kind,
-            carrier=self.database.decisions["carrier"],
+            carrier=MapSpec.carrier if decided else self.database.decisions["carrier"],
             storage=self.head.storage,
             ensemble=self.database.replica == ENSEMBLE,
             rerank=False if self.compact is None else self.compact.spec,

@@ -18,7 +18,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.decisions import JudgedDecisions
+from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.positions import Position
@@ -29,9 +29,11 @@ def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord],
     """Make the first state of a map whose head was just fitted on the images of `records`."""
     replica: ReplicaName = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
-    spaces = head.fitted if isinstance(head, SecondOrderHead) else fitted.spaces
-    stored = None if spaces is None else StoredSpaces.of(spaces, replica, map_spec.storage)
-    centers = [vocabulary.centers for vocabulary in head.vocabularies]
+    stored, vocabularies = None, None
+    if isinstance(head, SecondOrderHead):
+        stored = StoredSpaces.of(head.fitted, replica, map_spec.storage)
+    else:
+        vocabularies = np.stack([vocabulary.centers for vocabulary in head.vocabularies])
     named = NamedHead.of(
         DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored, dims=map_spec.dims
     )
@@ -40,8 +42,8 @@ def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord],
         spec=head.spec.to_dict(),
         heads=(named,),
         images=records,
-        vocabularies=np.stack(centers) if centers else None,
-        head_kind=choose_head_kind(head, map_spec),
+        vocabularies=vocabularies,
+        head_kind=choose_head_kind(head),
         spaces=stored,
         photo_root=find_common_folder([record.path for record in records]),
         next_id=max((record.id for record in records), default=-1) + 1,
@@ -49,11 +51,9 @@ def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord],
     )
 
 
-def choose_head_kind(head: AnyHead, map_spec: MapSpec) -> str:
-    """Choose which of `base.config.HEAD_KINDS` a map of this head has."""
-    if isinstance(head, SecondOrderHead):
-        return "second-order" if map_spec.head == "second-order" else "judged"
-    return "judged" if isinstance(head.decisions, JudgedDecisions) else "paper"
+def choose_head_kind(head: AnyHead) -> str:
+    """Choose which of `core.config.HEAD_KINDS` a map of this head has."""
+    return "second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper"
 
 
 def describe_encoder(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:

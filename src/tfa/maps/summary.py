@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.encoders.catalogue import use_current_name
-from tfa.maps.decided import is_judged, list_decisions, name_representation
+from tfa.maps.decided import is_second_order, list_decisions, name_representation
 from tfa.maps.folder.header import choose_format_version
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
@@ -24,7 +24,7 @@ def summarize_map(kind: str, where: str, images: int, state: MapState) -> str:
     made, head = state.database.decisions, state.chosen()
     chosen = (
         f"{name_representation(made)}, {made['carrier']}"
-        if is_judged(made)
+        if is_second_order(made)
         else f"{made['assignment']}, {made['carrier']}"
     )
     names = [f"{one.name} (answers)" if one.name == state.active else one.name for one in state.calibrations]
@@ -117,10 +117,12 @@ def _verification(state: MapState) -> dict[str, Any] | None:
 
 
 def _numbers(head: NamedHead) -> dict[str, Any]:
+    if is_second_order(head.decisions):  # maps of earlier releases also hold what a judge compared
+        return {"strengths": head.evidence["strengths"]}
     return {key: value for key, value in head.evidence.items() if key != "reasons"}
 
 
-def list_judged_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def list_second_order_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """`list_differences` of a calibration that is not the paper's."""
     sentences = []
     for name, (was, now) in {
@@ -130,7 +132,7 @@ def list_judged_differences(before: Mapping[str, Any], after: Mapping[str, Any])
         if was != now:
             sentences.append(f"{name} {now} instead of {was}")
     if after["centring"]:
-        sentences.append("queries are centred on the photos")
+        sentences.append("queries are centered on the photos")
     if after["score_calibrated"]:
         sentences.append("scores are calibrated")
     return sentences
@@ -138,8 +140,8 @@ def list_judged_differences(before: Mapping[str, Any], after: Mapping[str, Any])
 
 def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
-    if is_judged(after):
-        return list_judged_differences(before, after)
+    if is_second_order(after):
+        return list_second_order_differences(before, after)
     sentences = []
     route, old = after["route"], before["assignment"]
     if route == "mixture":

@@ -15,6 +15,14 @@ from tfa.method.spectrum import smooth_step
 MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see method/query_sides.py
 Gamma = float | Literal["mean"] | None
 TEMPERED = 0.625  # γ of the whitened part of the carrier `tempered`
+CARRIER_WORDS = {
+    "original": "no whitening",
+    "partial": "partial whitening",
+    "adaptive": "adaptive whitening",
+    "blend": "plain and partly whitened scores blended",
+    "tempered": "plain scores tempered by whitened ones",
+    "full": "full whitening",
+}
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,10 @@ class TargetDecisions(JsonDataclass):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedDecisions(JsonDataclass):
-    """The fitted choices of a head that was judged by its answers (ours, beyond the paper)."""
+class SecondOrderDecisions(JsonDataclass):
+    """The fitted choices of a second-order head."""
 
-    representation: str  # "second_order" | "hard" | "soft"
+    representation: str  # "second_order"; of a head that the benchmark's judge chose also "hard" or "soft"
     carrier: str
     centring: bool = False  # are queries centred on the target photos?
     score_calibrated: bool = False
@@ -108,7 +108,7 @@ class JudgedDecisions(JsonDataclass):
     sigma_partial: tuple[float, ...] = ()
     sigma_tempered: tuple[float, ...] = ()
 
-    # A judged head has no global token, and one representation.
+    # It has no global token, and one representation.
     admit_cls = False
     local_weight = 1.0
 
@@ -126,12 +126,12 @@ class JudgedDecisions(JsonDataclass):
 
     @property
     def name(self) -> str:
-        """As candidates are named: second_order/partial+centring+score."""
+        """The head in one word: second_order/partial+centring+score."""
         more = "+centring" * self.centring + "+score" * self.score_calibrated
         return f"{self.representation}/{self.carrier}{more}"
 
 
-AnyDecisions = Decisions | TargetDecisions | JudgedDecisions
+AnyDecisions = Decisions | TargetDecisions | SecondOrderDecisions
 
 
 # --- evidence --------------------------------------------------------------------------------------------------
@@ -225,25 +225,11 @@ class TargetEvidence(JsonDataclass):
 
 
 @dataclass(frozen=True)
-class HeadJudgment(JsonDataclass):
-    """How one candidate fared before the judge."""
+class SecondOrderEvidence(JsonDataclass):
+    """What was measured for a second-order head, and why it is as it is, in words."""
 
-    value: float  # mean √M of its first answers
-    error: float  # standard error of that mean
-    difference: float  # to the incumbent, photo by photo, in the mean
-    difference_error: float
+    strengths: dict[str, SpectralStrengths]  # by representation; the adaptive carrier uses them
+    reasons: dict[str, str]
 
 
-@dataclass(frozen=True)
-class JudgedEvidence(JsonDataclass):
-    """What the judge saw of every candidate (ours, beyond the paper), and its reasons in words."""
-
-    photos: int  # that were judged by; 0 if the judge could not see patches
-    kind: str  # of photos, in words
-    incumbent: str
-    candidates: dict[str, HeadJudgment]
-    strengths: dict[str, SpectralStrengths]  # of the representations that have an adaptive carrier
-    reasons: dict[str, str] = field(default_factory=dict)
-
-
-AnyEvidence = DatabaseEvidence | TargetEvidence | JudgedEvidence
+AnyEvidence = DatabaseEvidence | TargetEvidence | SecondOrderEvidence

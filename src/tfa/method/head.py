@@ -14,7 +14,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.branch import Branches, DatabaseBranch, DatabaseSplit, ScoreBlock
 from tfa.method.carriers import KernelTerm
-from tfa.method.decisions import AnyDecisions, AnyEvidence, JudgedDecisions
+from tfa.method.decisions import AnyDecisions, AnyEvidence, SecondOrderDecisions
 from tfa.method.evidence import Mask
 from tfa.method.pseudo_queries import (
     every_cosine,
@@ -143,7 +143,7 @@ def assemble(
         used = fitted.used(decisions, s)
         local, token = 1.0, None  # S_{m*}, or with the global token admitted w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls
         if unit is not None:
-            assert not isinstance(decisions, JudgedDecisions), "judged heads have no global token"
+            assert not isinstance(decisions, SecondOrderDecisions), "this head has no global token"
             local = decisions.local_weight / decisions.sigma_local[s]
             token = (1 - decisions.local_weight) / decisions.sigma_cls[s], unit
         scorers[s] = replica_scorer(used, fitted.spec, dtype, spill, local, token)
@@ -202,7 +202,7 @@ def final_scores(
     block = mix_blocks([(weight, scores(branch, terms, backend)) for weight, branch, terms in used])
     if similar is not None:
         s = used[0][1].construction
-        assert not isinstance(decisions, JudgedDecisions), "judged heads have no global token"
+        assert not isinstance(decisions, SecondOrderDecisions), "this head has no global token"
         block = fuse_blocks(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
     return block, Mask.union(*(branch.mask for _, branch, _ in used))
 

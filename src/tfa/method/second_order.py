@@ -41,8 +41,10 @@ def choose_images(images: int, construction: int) -> np.ndarray:
     return np.sort(np.random.default_rng(construction).permutation(images)[: (images + 1) // 2])
 
 
-def fit_directions(tokens: Tokens, max_patches: int, *, dtype: str = "float32") -> tuple[np.ndarray, ...]:
-    """Directions `m d` of each construction, m = min(128, d), from at most `max_patches` database patches.
+def fit_directions(
+    tokens: Tokens, max_patches: int, *, constructions: int = len(CONSTRUCTIONS), dtype: str = "float32"
+) -> tuple[np.ndarray, ...]:
+    """Directions `m d` of the first constructions, m = min(128, d), from at most `max_patches` database patches.
 
     Products are of `dtype`, sums of them and everything after of float64.
     """
@@ -50,15 +52,16 @@ def fit_directions(tokens: Tokens, max_patches: int, *, dtype: str = "float32") 
     used = np.zeros((len(CONSTRUCTIONS), len(tokens)), bool)
     for construction in CONSTRUCTIONS:
         used[construction, choose_images(len(tokens), construction)] = True
-    moments = [_Moments(tokens.channels) for _ in CONSTRUCTIONS]
-    blocks = list(_blocks(used, drawn.counts))
+    moments = [_Moments(tokens.channels) for _ in range(constructions)]
+    # Blocks are those of all constructions, however many are fitted: sums in another order would round differently.
+    blocks = [block for block in _blocks(used, drawn.counts) if used[:constructions, block[0]].any()]
     several = 4 * count_cores()  # sums of so many blocks are in memory at once
     for start in range(0, len(blocks), several):
         some = blocks[start : start + several]
         sums = map_in_threads(lambda block: _sums(drawn, block, dtype), some)
         for block, of_block in zip(some, sums, strict=True):
             # Constructions share half of their images: a block is multiplied once for all that use it.
-            for construction in np.flatnonzero(used[:, block[0]]).tolist():
+            for construction in np.flatnonzero(used[:constructions, block[0]]).tolist():
                 moments[construction].add(*of_block)
     return tuple(map_in_threads(lambda moment: find_leading_directions(moment.covariance()), moments))
 

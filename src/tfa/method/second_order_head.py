@@ -1,4 +1,8 @@
-"""The second-order head (ours, beyond the paper): spaces of three constructions and decisions, turned into scores."""
+"""The second-order head (ours, beyond the paper): spaces and decisions, turned into scores.
+
+database alone   the carrier `tempered`
+target photos    the carrier `partial`, queries centered on them, scores calibrated from 8 photos on
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,20 @@ from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, SilentProgress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
-from tfa.method.carriers import TEMPERED, KernelTerm
-from tfa.method.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
+from tfa.method.carriers import CARRIER_WORDS, TEMPERED, KernelTerm
+from tfa.method.decisions import SecondOrderDecisions, SecondOrderEvidence, SpectralStrengths
 from tfa.method.evidence import Mask
 from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, shifted
 from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
 from tfa.method.scorer import Scorer, calibrate_scorer, check_token_channels, join_scorers
 from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace, fit_space
-from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
+from tfa.method.vocabulary import CONSTRUCTIONS
 
+DATABASE_CARRIER, TARGET_CARRIER = "tempered", "partial"  # defaults without and with target photos
+SCORE_FROM = 8  # target photos from which scores are calibrated: with fewer, centering alone does better
 _PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
+_REPRESENTATION = "default: how the patches of an image vary together, see the documentation"
 
 
 @dataclass(frozen=True)
@@ -30,16 +37,16 @@ class FittedSpaces:
     """What is fitted to the database before anything is decided, and what a calibration keeps of a head."""
 
     spec: HeadSpec
-    spaces: tuple[SecondOrderSpace, ...]  # of each construction; a map may keep the first alone
+    spaces: tuple[SecondOrderSpace, ...]  # of each construction that was fitted; a map may keep the first alone
     strengths: SpectralStrengths
     sigma_original: tuple[float, ...]
     sigma_partial: tuple[float, ...]
     sigma_tempered: tuple[float, ...]
     dtype: str
 
-    def decisions(self, carrier: str, *, centring: bool = False, score: bool = False) -> JudgedDecisions:
+    def decisions(self, carrier: str, *, centring: bool = False, score: bool = False) -> SecondOrderDecisions:
         """The second-order head of that carrier."""
-        return JudgedDecisions(
+        return SecondOrderDecisions(
             representation=SECOND_ORDER,
             carrier=carrier,
             centring=centring,
@@ -61,11 +68,10 @@ class SecondOrderHead(BaseHead):
     """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
 
     fitted: FittedSpaces
-    decisions: JudgedDecisions
-    evidence: JudgedEvidence
+    decisions: SecondOrderDecisions
+    evidence: SecondOrderEvidence
     scorers: Mapping[ReplicaName, Scorer]
     data_used: str = "database"
-    vocabularies: tuple[Vocabulary, ...] = ()  # of the residual heads that competed with it
 
     @property
     def spec(self) -> HeadSpec:
@@ -81,16 +87,26 @@ class SecondOrderHead(BaseHead):
 
 
 def fit_spaces(
-    tokens: Tokens, spec: HeadSpec, backend: Backend, dtype: str, progress: Progress | None = None
+    tokens: Tokens,
+    spec: HeadSpec,
+    backend: Backend,
+    dtype: str,
+    progress: Progress | None = None,
+    constructions: int = len(CONSTRUCTIONS),
 ) -> FittedSpaces:
-    """Directions, descriptors and PCA of three constructions."""
+    """Fit directions, descriptors and PCA of the first constructions; each is the same however many are fitted."""
     spill, progress = Spill(), progress or SilentProgress()
-    directions = fit_directions(tokens, spec.max_patches, dtype=dtype)
+    directions = fit_directions(tokens, spec.max_patches, constructions=constructions, dtype=dtype)
     described = describe_second_order(tokens, directions, dtype=dtype, spill=spill, progress=progress)
-    split = DatabaseSplit.of(len(tokens), replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO)))
-    keys = track_progress(CONSTRUCTIONS, len(CONSTRUCTIONS), "spectra", progress)
+    split = DatabaseSplit.of(len(tokens), limit_pseudo_queries(spec))
+    keys = track_progress(range(constructions), constructions, "spectra", progress)
     spaces = tuple(fit_space(described[s], directions[s], split, spec.max_rank, backend, spill) for s in keys)
     return measure_spaces(spec, spaces, dtype)
+
+
+def limit_pseudo_queries(spec: HeadSpec) -> HeadSpec:
+    """Limit pseudo queries to as many as second-order spaces have."""
+    return replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO))
 
 
 def measure_spaces(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: str) -> FittedSpaces:
@@ -129,8 +145,34 @@ def target_shift(coordinates: np.ndarray) -> np.ndarray:
     return coordinates.sum(axis=0, dtype=np.float64) / (len(coordinates) + _PSEUDO_COUNTS)
 
 
+def decide_carrier(fitted: FittedSpaces, carrier: str) -> tuple[SecondOrderDecisions, SecondOrderEvidence]:
+    """Decide a head from the database alone: its carrier, and nothing else."""
+    how = "default" if carrier == DATABASE_CARRIER else "set when the head was fitted"
+    reasons = {
+        "representation": _REPRESENTATION,
+        "carrier": f"{how}: {CARRIER_WORDS[carrier]}",
+        "centring": "default without calibration photos",
+        "score": "default without calibration photos",
+    }
+    return fitted.decisions(carrier), SecondOrderEvidence({SECOND_ORDER: fitted.strengths}, reasons)
+
+
+def decide_calibration(
+    fitted: FittedSpaces, photos: int, score: bool | None = None
+) -> tuple[SecondOrderDecisions, SecondOrderEvidence]:
+    """Decide a head for so many target photos; `score` overrides whether scores are calibrated."""
+    decisions = fitted.decisions(TARGET_CARRIER, centring=True, score=photos >= SCORE_FROM if score is None else score)
+    reasons = {
+        "representation": _REPRESENTATION,
+        "carrier": f"default with calibration photos: {CARRIER_WORDS[TARGET_CARRIER]}",
+        "centring": "default with calibration photos",
+        "score": "set by the caller" if score is not None else f"default from {SCORE_FROM} photos on, {photos} used",
+    }
+    return decisions, SecondOrderEvidence({SECOND_ORDER: fitted.strengths}, reasons)
+
+
 def assemble_second_order(
-    fitted: FittedSpaces, decisions: JudgedDecisions, evidence: JudgedEvidence, target: Tokens | None = None
+    fitted: FittedSpaces, decisions: SecondOrderDecisions, evidence: SecondOrderEvidence, target: Tokens | None = None
 ) -> SecondOrderHead:
     """A head from its decisions. `target` are the photos that centring and score calibration learn from."""
     spill = Spill()
@@ -146,7 +188,7 @@ def assemble_second_order(
 
 def calibrated_scorer(
     scorer: Scorer,
-    decisions: JudgedDecisions,
+    decisions: SecondOrderDecisions,
     target: Tokens | None,
     kernel: Sequence[KernelTerm],
     space: SecondOrderSpace,

@@ -124,7 +124,7 @@ class SecondOrderSpace:
         return scores
 
     def _block(self, low: int, gamma: float | None) -> np.ndarray:
-        """z (None) or φ_γ of a block of images; kept where the map is small: a judge asks for them many times."""
+        """z (None) or φ_γ of a block of images; kept where the map is small: spreads and scores ask for them again."""
         if (low, gamma) in self._cached_features:
             return self._cached_features[low, gamma]
         features = np.asarray(self._features(slice(low, low + _BLOCK), gamma))

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.maps.decided import is_judged, list_decisions
-from tfa.maps.margins import name_judged_head
+from tfa.maps.decided import is_second_order, list_decisions
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
@@ -20,14 +19,13 @@ MOST_EIGENVALUES = 200
 def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
     """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
 
+    A second-order head has no candidates: it is the default.
     The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.
     """
     head = place_map.state.chosen()
     made = head.decisions
-    chosen = _chosen(made)
-    candidates = [
-        {"name": name, **numbers, "chosen": name in chosen} for name, numbers in head.evidence["candidates"].items()
-    ]
+    compared = {} if is_second_order(made) else head.evidence["candidates"]
+    candidates = [{"name": name, **numbers, "chosen": name in _chosen(made)} for name, numbers in compared.items()]
     return {
         "calibration": None if head.name == DATABASE else head.name,
         "decided": list_decisions(vars(head)),
@@ -41,8 +39,6 @@ def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
 
 def _chosen(made: Mapping[str, Any]) -> set[str]:
     """Names of the candidates that were chosen."""
-    if is_judged(made):
-        return {name_judged_head(made)}
     if "route" in made:  # by target photos carriers alone compete
         return {made["carrier"]}
     plain = {f"{made['assignment']}/{made['carrier']}"}

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tfa.core.files import write_text
 from tfa.errors import BadImage
-from tfa.maps.decided import format_reason, is_judged
+from tfa.maps.decided import format_reason
 from tfa.photos.images import as_rgb
 from tfa.report.collect import list_heads
 from tfa.report.html import TEMPLATES, Decision, bars, curves, embed_photo, render_template, scatter
@@ -68,8 +68,6 @@ def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[Decision]:
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
     """Drawings of the evidence, each with its caption."""
-    if is_judged(evidence["decisions"]):
-        yield from _judgements(evidence["candidates"])
     points = [
         (one["support"], float(np.mean(one["agreement"])), one["name"], "chosen" if one["chosen"] else "dot")
         for one in evidence["candidates"]
@@ -102,19 +100,6 @@ def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
         yield (
             scatter(spots, "original similarity", "final score", "Original and final"),
             "The same pairs of the map's images: similarity of the descriptors as they are, and the final score.",
-        )
-
-
-def _judgements(candidates: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Markup, str]]:
-    """What the judge saw of each head."""
-    points = [
-        (one["value"], one["difference"], one["name"], "chosen" if one["chosen"] else "dot") for one in candidates
-    ]
-    if points:
-        yield (
-            scatter(points, "evidence of its first answers", "ahead of the incumbent by", "Candidates", labels=True),
-            "Every head that was judged: how much evidence its first answers share with the photos (mean √M), and by "
-            "how much it is ahead of the incumbent, photo by photo. Filled: chosen.",
         )
 
 

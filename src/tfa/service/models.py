@@ -99,7 +99,7 @@ class AddFields(RequestModel):
 
 class CalibrationFields(RequestModel):
     name: str = Field("target", description="Letters, digits, - and _.", examples=["night"])
-    score: bool | None = Field(None, description="Also calibrate scores; absent: as the judge decides.")
+    score: bool | None = Field(None, description="Also calibrate scores; absent: from 8 photos on (paper: 16).")
 
 
 class ActiveRequest(RequestModel):

@@ -306,6 +306,11 @@ def fit_spec_compaction(patches: np.ndarray, spec: RerankSpec) -> Compaction:
     return full if spec.patches == "full" else use_two_bits(full, patches)
 
 
+def fit_compact_tokens(tokens: Tokens, spec: RerankSpec) -> CompactTokens | None:
+    """Fit compact tokens of the database, if its patches lie on a grid."""
+    return None if tokens.grid is None else CompactTokens.fit(tokens, spec)
+
+
 def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
     """Prepare the evidence of photos, by number, with map images, each pair computed once; None without a grid."""
     grid = None if compact is None else compact.resolve_grid(photos)

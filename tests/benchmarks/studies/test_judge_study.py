@@ -11,13 +11,13 @@ import pytest
 from studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, page, study_judge
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
-from tfa import pipeline
 from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Photos, Shared
+from tfa_bench.heads.judge import fit_judged
 from tfa_bench.records import Truth
 from tfa_bench.run import Bench
 
@@ -86,7 +86,7 @@ def recall(scores: np.ndarray, queries: np.ndarray) -> float:
 
 def test_values_are_those_of_the_heads_and_recalls_are_plain_counts(study, bench, shared):
     everyone = np.arange(PLACES)
-    judged = pipeline.fit_judged(bench.database.tokens, spec=bench.spec)
+    judged = fit_judged(bench.database.tokens, spec=bench.spec)
     known = {name: one.value for name, one in judged.evidence.candidates.items()}
     assert {one.name: one.value for one in study.database.candidates} == known
     assert study.database.chosen == judged.decisions.name

@@ -16,8 +16,8 @@ from tfa.photos.token_cache import TokenCache
 
 KINDS = {
     "paper": MapSpec(head="paper", storage="float16"),
-    "judged": MapSpec(head="judged"),
-    "second-order": MapSpec(head="second-order", rerank=False),
+    "second-order": MapSpec(head="second-order"),
+    "no-patches": MapSpec(head="second-order", rerank=False),
 }
 FIRST = 8  # photos of a map
 

@@ -38,7 +38,7 @@ def run_killed(folder: str, path: str, name: str, number: int) -> None:
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     world = World(Path(folder))
     if name == "save":
-        opened: Any = world.opened(world.folder / "judged.tfa")
+        opened: Any = world.opened(world.folder / "second-order.tfa")
         with killed_at(number):
             opened.save(path)
     else:

@@ -73,7 +73,7 @@ def use(path: Path, query: Path) -> None:
 
 @pytest.mark.parametrize("kind", [*KINDS, "calibrated"])
 def test_an_altered_header_is_refused_or_makes_sense(world, tmp_path, campaign, kind):
-    path = prepared(world, kind, tmp_path) if kind in ("paper", "judged") else world.map("second-order", tmp_path)
+    path = prepared(world, kind, tmp_path) if kind in ("paper", "second-order") else world.map("no-patches", tmp_path)
     if kind == "calibrated":
         world.opened(path).calibrate(world.camera, name="night", score=True)
     header = json.loads((path / "map.json").read_text("utf-8"))

@@ -56,7 +56,7 @@ def sampled(points: int, wanted: int, rng: random.Random) -> list[int]:
     return sorted(rng.sample(range(points), min(points, wanted)))
 
 
-@pytest.mark.parametrize("kind", ["paper", "judged"])
+@pytest.mark.parametrize("kind", ["paper", "second-order"])
 def test_a_kill_at_any_operation_of_an_edit(world, tmp_path, campaign, processes, kind):
     made, rng = prepared(world, kind, tmp_path / "made"), random.Random(kind)
     kills = 0
@@ -77,7 +77,7 @@ def test_a_kill_at_any_operation_of_an_edit(world, tmp_path, campaign, processes
 
 
 def test_a_kill_at_any_operation_of_a_first_save(world, tmp_path, campaign, processes):
-    opened = world.opened(world.folder / "judged.tfa")
+    opened = world.opened(world.folder / "second-order.tfa")
     points = count_of(lambda: opened.save(tmp_path / "whole" / "town.tfa"))
     numbers = sampled(points, campaign.size(6, 10_000), random.Random(0))
     for number in numbers:
@@ -86,7 +86,7 @@ def test_a_kill_at_any_operation_of_a_first_save(world, tmp_path, campaign, proc
         if path.exists():  # all of it, or nothing
             assert len(PlaceMap.load(path, checksum=True)) == 8
         else:
-            world.opened(world.folder / "judged.tfa").save(path)
+            world.opened(world.folder / "second-order.tfa").save(path)
             assert len(PlaceMap.load(path, checksum=True)) == 8
     campaign.count("kills at an operation of an edit", len(numbers))
 

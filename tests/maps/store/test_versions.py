@@ -32,7 +32,7 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
     assert isinstance(opened, StoreMap)
     assert told(opened.query(dusk)) == told(town.query(dusk))
     assert repr(opened) == (
-        f"<StoreMap {url}: 14 photos; encoder fake@28; second-order head (second-order, partial); no calibration; "
+        f"<StoreMap {url}: 14 photos; encoder fake@28; second-order head (second-order, tempered); no calibration; "
         "answers not verified>"
     )
     info = opened.info()
@@ -167,23 +167,20 @@ def test_another_encoder_is_refused(town, url, dusk):
 
 def test_a_map_of_the_papers_head_is_refused(tmp_path, small, url):
     paper = PlaceMap.build(tmp_path / "town", head="paper", encoder=FakeEncoder(), spec=SPEC)
-    with pytest.raises(BadSpec, match="this one has the paper's; build it with --head judged"):
+    with pytest.raises(BadSpec, match="this one has the paper's; build it with --head second-order"):
         StoreMap.build_from(paper, url)
 
 
-def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path, small, url, dusk):
-    judged = PlaceMap.build(tmp_path / "town", head="judged", encoder=FakeEncoder(), spec=SPEC)
+def test_an_older_map_of_a_residual_head_is_refused(tmp_path, small, url):
+    made = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC)
     paper = PlaceMap.build(
         tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(head="paper", storage="int7")
     )
-    if judged.state.head.in_space:  # as if the judge had chosen residuals
-        other = replace(judged.state.database, stored=paper.state.head)
-        decisions = {**other.decisions, "representation": "hard"}
-        judged = ReadOnlyMap(replace(judged.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
-    town = StoreMap.build_from(judged, url, dims=64)
-    assert town.state.head.in_space
-    assert any("the judge chose hard residuals" in note for note in town.info()["notes"])
-    assert len(town.query(dusk, k=3)) == 3
+    other = replace(made.state.database, stored=paper.state.head)  # as if a judge had chosen residuals
+    decisions = {**other.decisions, "representation": "hard"}
+    judged = ReadOnlyMap(replace(made.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
+    with pytest.raises(BadSpec, match="this one has hard residuals; run tfa refit first"):
+        StoreMap.build_from(judged, url, dims=64)
 
 
 @pytest.mark.parametrize("call", ["follow", "refit"])

@@ -20,8 +20,7 @@ import numpy as np
 
 from tfa.maps.database_scores import DatabaseScores
 from tfa.method.head import Head
-from tfa.method.judged import TARGET_INCUMBENT
-from tfa.method.second_order_head import SecondOrderHead
+from tfa.method.second_order_head import TARGET_CARRIER, SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
@@ -92,7 +91,7 @@ class OnlineHead:
 def _fitted(system: str, database: Photos, shared: Shared) -> Head | SecondOrderHead:
     if system == "tfa":
         return fitted_tfa(database, shared)
-    return fitted_second_order(database, shared, TARGET_INCUMBENT)
+    return fitted_second_order(database, shared, TARGET_CARRIER)
 
 
 _TITLES = {"judged": "Judged", "tfa": "TFA"}

@@ -20,28 +20,35 @@ from dataclasses import dataclass
 from tfa import pipeline
 from tfa.core.arrays import backend_for
 from tfa.core.tokens import Tokens
-from tfa.method.carriers import CARRIER_KERNELS
-from tfa.method.decisions import HeadJudgment, JudgedEvidence
+from tfa.method.carriers import CARRIER_KERNELS, CARRIER_WORDS
 from tfa.method.evidence import measure_support
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
-from tfa.method.judged import CARRIER_WORDS, TARGET_INCUMBENT, describe_judged
 from tfa.method.second_order import SECOND_ORDER
-from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.second_order_head import (
+    TARGET_CARRIER,
+    FittedSpaces,
+    SecondOrderHead,
+    assemble_second_order,
+    fit_spaces,
+)
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification.admission import PairEvidence
-from tfa.verification.judge import (
+from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
+from tfa_bench.heads.judge import (
     CALIBRATIONS,
     Competition,
+    HeadJudgment,
     Judged,
+    JudgedEvidence,
     ResidualChallengers,
     compete_on_database,
     compete_on_target,
+    describe_judged,
     filter_calibrations,
     make_unjudged_evidence,
     select_by_evidence,
     select_on_described_target,
 )
-from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
 from tfa_bench.protocols import NO_CALIBRATION, budget
@@ -76,7 +83,14 @@ def by_support(fitted: FittedSpaces, competition: Competition, evidence: PairEvi
     found = {name: HeadJudgment(value, 0.0, value - distinct[incumbent], 0.0) for name, value in distinct.items()}
     words = {"judge": f"{describe_judged(competition.heads[winner])}: {distinct[winner]:.0f} distinct first answers"}
     count = len(competition.photos)
-    seen = JudgedEvidence(count, competition.kind, incumbent, found, {SECOND_ORDER: fitted.strengths}, words)
+    seen = JudgedEvidence(
+        {SECOND_ORDER: fitted.strengths},
+        words,
+        photos=count,
+        kind=competition.kind,
+        incumbent=incumbent,
+        candidates=found,
+    )
     return competition.heads[winner], seen
 
 
@@ -150,7 +164,7 @@ def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrd
 
 
 def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
-    """`pipeline.calibrate_judged` by some rule; photos are compared once, whatever heads and splits need it."""
+    """`judge.calibrate_judged` by some rule; photos are compared once, whatever heads and splits need it."""
 
     def calibrate(head: SecondOrderHead, target: Tokens) -> BaseHead:
         pipeline.check_target_count(len(target))
@@ -204,7 +218,7 @@ def _judged_card(name: str, photos: int, rule: str, ensemble: bool) -> HeadCard:
 
     def fit(database: Photos, shared: Shared) -> RetrieverHead:
         how = calibration_by(RULES[rule], patch_pairs(database, shared))
-        return _of(fitted_second_order(database, shared, TARGET_INCUMBENT), ensemble, how)
+        return _of(fitted_second_order(database, shared, TARGET_CARRIER), ensemble, how)
 
     return HeadCard(
         name=name,

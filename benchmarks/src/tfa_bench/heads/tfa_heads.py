@@ -23,12 +23,12 @@ import numpy as np
 from tfa import pipeline
 from tfa.core.tokens import Tokens
 from tfa.errors import FewPhotos
-from tfa.method.decisions import JudgedEvidence
 from tfa.method.dual_vocabulary import DualHead, fit_dual_head
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa_bench.heads.judge import JudgedEvidence
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
 
@@ -58,7 +58,8 @@ class RetrieverHead:
         decisions = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
         if isinstance(self.retriever, (Head, SecondOrderHead)):
             evidence = self.retriever.evidence
-            decisions["candidates"] = {name: candidate.to_dict() for name, candidate in evidence.candidates.items()}
+            candidates = getattr(evidence, "candidates", {})  # a second-order head that no judge chose has none
+            decisions["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
             if isinstance(evidence, JudgedEvidence):
                 decisions |= {"incumbent": evidence.incumbent, "photos": evidence.photos, **evidence.reasons}
         return decisions

@@ -54,20 +54,25 @@ from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import describe_encoder, make_state
 from tfa.maps.store.header import StoreHeader
 from tfa.maps.store.patches import begin_patches, check_elsewhere, seal_patches
-from tfa.maps.store.publish import Publisher, VersionFacts, second_order_state
+from tfa.maps.store.publish import Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, fit_reduction_to_moments
 from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
 from tfa.method.decisions import SpectralStrengths
-from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measure_spaces
+from tfa.method.second_order_head import (
+    FittedSpaces,
+    assemble_second_order,
+    decide_carrier,
+    limit_pseudo_queries,
+    measure_spaces,
+)
 from tfa.method.second_order_space import MAX_RANK, sample_space
 from tfa.method.spectrum import PrincipalAxes, fit_principal_axes
 from tfa.photos.positions import Position
 from tfa.search.reduced import Moments
 from tfa.search.store import find_opener, hide_password, split_map_url
-from tfa.verification.judge import limit_pseudo_queries, make_unjudged_evidence
 
 # --- settings and report -------------------------------------------------------------------------------------------
 
@@ -341,8 +346,7 @@ _STRENGTHS = ("rho", "participation", "displacement")
 def _check_storable(map_spec: MapSpec) -> None:
     """Refuse what a map in a store cannot be."""
     if map_spec.head == "paper":
-        raise BadSpec("--head paper is for a map in a folder (--out); one in a store has second-order heads: judged "
-                      "or second-order")  # fmt: skip
+        raise BadSpec("--head paper is for a map in a folder (--out); a map in a store has a second-order head")
     if map_spec.ensemble:
         raise BadSpec("--ensemble is for a map in a folder (--out); one in a store keeps one row an image")
     if map_spec.storage != "int7":
@@ -367,10 +371,9 @@ def _fit_sample(
     device: str,
     progress: Progress,
 ) -> tuple[MapState, list[str]]:
-    """The map of the sample, always with a second-order head, and notes for the user."""
+    """The map of the sample and notes for the user."""
     fitted = fit_map(tokens, map_spec, spec, device, progress)
-    state, more = second_order_state(make_state(fitted, map_spec, records, encoder))
-    return state, [*fitted.notes, *more]
+    return make_state(fitted, map_spec, records, encoder), list(fitted.notes)
 
 
 def _move_to_full_space(
@@ -386,8 +389,8 @@ def _move_to_full_space(
     split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = sample_space(axes, descriptors, old.side.patch_directions, split, backend_for(device), Spill())
     fitted = _with_others(measure_spaces(spec, (space,), "float32"), state.spaces)
-    decisions = fitted.decisions(state.database.decisions["carrier"])
-    head = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions))
+    decisions, evidence = decide_carrier(fitted, state.database.decisions["carrier"])
+    head = assemble_second_order(fitted, decisions, evidence)
     spaces = StoredSpaces.of(fitted, 0, state.head.storage)
     stored = StoredHead.of(head, 0, state.head.storage, spaces)
     named = replace(state.database, stored=stored, decisions=decisions.to_dict())

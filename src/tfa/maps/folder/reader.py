@@ -13,6 +13,7 @@ from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.consistency import check_records, check_state
 from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_map_header
 from tfa.maps.folder.photo_paths import resolve_path, resolve_photo_root
+from tfa.maps.folder.schema import OLD_HEAD_KIND
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
@@ -58,7 +59,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             for record in _read_records(folder, header)
         ]
         state = MapState(
-            **{key: header[key] for key in AS_THEY_ARE},
+            **{**{key: header[key] for key in AS_THEY_ARE}, "head_kind": _read_head_kind(header)},
             heads=tuple(heads),
             images=images,
             removed=frozenset(header["removed"]),
@@ -74,6 +75,10 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None
     return state
+
+
+def _read_head_kind(header: dict[str, Any]) -> str:
+    return "second-order" if header["head_kind"] == OLD_HEAD_KIND else str(header["head_kind"])
 
 
 def _read_records(folder: Path, header: dict[str, Any]) -> list[dict[str, Any]]:

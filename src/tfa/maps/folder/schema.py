@@ -36,6 +36,7 @@ from tfa.method.second_order import SECOND_ORDER
 from tfa.search.reduced import LEAST_DIMS
 
 FORMAT_VERSION = 2
+OLD_HEAD_KIND = "judged"  # of second-order maps whose head a judge chose; read as second-order
 REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same
 _OF_HEADS, _OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
 _ROLES = (*_OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
@@ -43,6 +44,7 @@ _HEX = r"[0-9a-f]{64}"
 _SHARE, _COUNT, _ANY = finite_number(0, 1), integer(0, 10**9), finite_number()
 _STORAGE, _CARRIER, _ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIER_KERNELS), one_of(HARD, SOFT)
 _THREE = list_of(_ANY, 3, 3)
+_EACH = list_of(_ANY, 1, 3)  # a number of each construction that was fitted
 _GRID = list_of(integer(1, 10**5), 2, 2)
 _REASONS = mapping_of(text())
 
@@ -81,16 +83,16 @@ _TERM = fields(
 
 
 _STRENGTHS = fields(
-    {"rho": _THREE, "alpha": _THREE, "participation": _THREE, "displacement": _THREE, "c": _ANY, "beta": _ANY}
+    {"rho": _EACH, "alpha": _EACH, "participation": _EACH, "displacement": _EACH, "c": _ANY, "beta": _ANY}
 )
-_SIGMAS = {"sigma_original": _THREE, "sigma_partial": _THREE, "sigma_tempered": _THREE}
+_SIGMAS = {"sigma_original": _EACH, "sigma_partial": _EACH, "sigma_tempered": _EACH}
 _PLAIN = {"admit_cls": boolean, "sigma_local": _THREE, "sigma_cls": _THREE, "carrier": _CARRIER}
 _DECISIONS = _check_by_field(
     {
         "representation": fields(
             {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": _CARRIER, "centring": boolean,
              "score_calibrated": boolean, "c": _SHARE, "beta": _SHARE},
-            {name: either(_THREE, list_of(_ANY, 0, 0)) for name in _SIGMAS},
+            {name: list_of(_ANY, 0, 3) for name in _SIGMAS},
         ),
         "route": fields(
             {**_PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": _SHARE, "local_weight": _SHARE,
@@ -103,11 +105,12 @@ _DECISIONS = _check_by_field(
 _JUDGEMENT = fields({"value": _ANY, "error": _ANY, "difference": _ANY, "difference_error": _ANY})
 _EVIDENCE = _check_by_field(
     {
-        "kind": fields(
+        "kind": fields(  # of maps that were written when a judge chose the head
             {"photos": _COUNT, "kind": text(), "incumbent": text(), "candidates": mapping_of(_JUDGEMENT),
              "strengths": mapping_of(_STRENGTHS), "reasons": _REASONS},
             None, anything,
         ),
+        "strengths": fields({"strengths": mapping_of(_STRENGTHS), "reasons": _REASONS}, None, anything),
         "target_images": fields(
             {"reasons": _REASONS, "candidates": mapping_of(mapping_of(either(_ANY, _THREE)))}, None, anything
         ),
@@ -157,7 +160,7 @@ _HEADER_FIELDS = fields(
     {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
      "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": _ENCODER,
      "spec": _check_spec(HeadSpec),
-     "head_kind": one_of(*HEAD_KINDS), "space": maybe(_SPACE),
+     "head_kind": one_of(*HEAD_KINDS, OLD_HEAD_KIND), "space": maybe(_SPACE),
      "verification": maybe(fields({"spec": _check_spec(RerankSpec), "grid": _GRID})), "heads": list_of(_HEAD, 1),
      "active": text(), "segments": list_of(integer(1, 10**9), 1), "removed": list_of(integer()),
      "next_id": integer(0, 10**15), "files": list_of(_FILE, 1), "digest": text(_HEX)}
@@ -173,6 +176,9 @@ def check_header(header: Any) -> None:
     reduced = "reduction" in header["heads"][0]["layout"]
     if reduced != (header["format_version"] == REDUCED_VERSION):
         raise BadShape(f"format version {header['format_version']}, {'with' if reduced else 'without'} reduced rows")
+    space = header["space"]
+    if space is not None and any(len(space[name]) < space["count"] for name in _SIGMAS):
+        raise BadShape(f"{space['count']} spaces, but not a spread of each")
     for head in header["heads"]:
         _check_head(head, header)
     _check_files(header, names)
@@ -190,9 +196,8 @@ def _check_head(head: dict[str, Any], header: dict[str, Any]) -> None:
         raise BadShape(f"{where} has decisions of another kind than {header['head_kind']!r}")
     if ("route" in head["decisions"]) != (header["head_kind"] == "paper" and head["name"] != DATABASE):
         raise BadShape(f"{where} has decisions of another kind of head")
-    wanted = ["judge"] if header["head_kind"] != "paper" else []
-    if any(one not in head["evidence"]["reasons"] for one in wanted):
-        raise BadShape(f"{where} has no reason for {wanted}")
+    if header["head_kind"] != "paper" and not {"representation", "judge"} & set(head["evidence"]["reasons"]):
+        raise BadShape(f"{where} has no reason for its representation")
     spaces = [side["space"] for side in layout["sides"] if "space" in side]
     count = 0 if header["space"] is None else header["space"]["count"]
     if spaces and (len(spaces) != len(layout["sides"]) or spaces != list(range(len(spaces))) or len(spaces) != count):

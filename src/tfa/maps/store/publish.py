@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import find_duplicate_images
+from tfa.maps.state import MapState
 from tfa.maps.store.header import (
     Claim,
     StoreHeader,
@@ -39,12 +37,7 @@ from tfa.maps.store.header import (
 from tfa.maps.store.patches import begin_patches, erase_elsewhere, seal_patches, write_patches
 from tfa.maps.store.rows import SpaceRows, fit_store_reduction, make_payload
 from tfa.maps.store.versions import SKELETON_IMAGES, put_skeleton, write_skeleton
-from tfa.maps.verification import decide_admission
-from tfa.method.decisions import JudgedEvidence
-from tfa.method.judged import DATABASE_CARRIERS, INCUMBENT
 from tfa.method.scorer import Scorer
-from tfa.method.second_order import SECOND_ORDER
-from tfa.method.second_order_head import assemble_second_order
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Payload, Store
 
@@ -243,10 +236,11 @@ def publish_map(
     progress: bool | Progress | None = None,
 ) -> StoreHeader:
     """Write all images that answer, and the map as their skeleton. They keep their ids."""
-    state, notes = second_order_state(place_map.state)
+    state, notes = place_map.state, list[str]()
+    check_publishable(state)
     if len(state.images) > SKELETON_IMAGES:
         all_rows = f"every reader keeps the rows of all {len(state.images):,} images in memory"
-        notes = [*notes, f"{all_rows}; a map of tfa build --out URL keeps those of a sample of {SKELETON_IMAGES:,}"]
+        notes = [f"{all_rows}; a map of tfa build --out URL keeps those of a sample of {SKELETON_IMAGES:,}"]
     head, rows = state.chosen().stored.scorer, place_map.rows
     assert state.spaces is not None, "second-order heads have a space"
     with publisher.claim():
@@ -305,37 +299,12 @@ def _write_all_patches(publisher: Publisher, place: dict[str, object], state: Ma
     seal_patches(publisher.store, place)
 
 
-def second_order_state(state: MapState) -> tuple[MapState, list[str]]:
-    """The map with second-order heads alone, and what is to be said about it."""
+def check_publishable(state: MapState) -> None:
+    """Refuse a map whose head a store cannot hold."""
     if state.spaces is None:
         raise BadSpec(
-            "a map in a store has a second-order head, this one has the paper's; build it with --head judged or "
-            "--head second-order"
+            "a map in a store has a second-order head, this one has the paper's; build it with --head second-order"
         )
-    if state.head.in_space:
-        return state, []
-    database, carrier = _best_second_order(state)
-    heads = (database, *(head for head in state.calibrations if head.stored.in_space))
-    active = state.active if state.active in [head.name for head in heads] else DATABASE
-    was = state.database.decisions["representation"]
-    note = f"the judge chose {was} residuals; a store holds second-order heads: the carrier {carrier} answers"
-    return replace(state, heads=heads, active=active, vocabularies=None), [note]
-
-
-def _best_second_order(state: MapState) -> tuple[NamedHead, str]:
-    """Return the best second-order head that was judged, for a map whose judge chose another kind."""
-    assert state.spaces is not None
-    fitted_records = [record for record in state.images if record.fitted]
-    spec, same = HeadSpec.from_dict(state.spec), find_duplicate_images(fitted_records)
-    fitted = state.spaces.fitted(len(fitted_records), spec, same)
-    known = state.database.evidence["candidates"]
-    judged = [one for one in DATABASE_CARRIERS if fitted.decisions(one).name in known]
-    value = {one: known[fitted.decisions(one).name]["value"] for one in judged}
-    carrier = max(judged, key=lambda one: value[one]) if judged else INCUMBENT
-    evidence = JudgedEvidence.from_dict(state.database.evidence)
-    head = assemble_second_order(fitted, fitted.decisions(carrier), evidence)
-    verification = decide_admission(head, state.compact)
-    named = NamedHead.of(
-        DATABASE, head, state.database.replica, state.head.storage, verification=verification, spaces=state.spaces
-    )
-    return named, f"{SECOND_ORDER.replace('_', '-')}/{carrier}"
+    if not state.head.in_space:
+        was = state.database.decisions["representation"]
+        raise BadSpec(f"a map in a store has a second-order head, this one has {was} residuals; run tfa refit first")

@@ -23,7 +23,8 @@ export async function showDecisions() {
     place.replaceChildren(
       ...reportCards(report),
       make("div", { class: "two" },
-        ...(evidence.candidates?.length ? [candidatesCard(evidence.candidates, whose)] : []), // a head of few photos has none
+        ...(evidence.candidates?.length // a second-order head has none
+          ? [card(`Candidates: support against agreement${whose}`, "tall", ...candidateChart(evidence.candidates))] : []),
         card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
         card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
   } catch (error) {
@@ -34,17 +35,6 @@ export async function showDecisions() {
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
-
-/** Heads that a judge compared have a value each; the paper's candidates have support and agreement. */
-function candidatesCard(candidates, whose) {
-  if ("support" in candidates[0])
-    return card(`Candidates: support against agreement${whose}`, "tall", ...candidateChart(candidates));
-  const rows = candidates.map((one) => ({ cells: [
-    `${one.name}${one.chosen ? "  ✓ chosen" : ""}`, `${number(one.value, 2)} ± ${number(one.error, 2)}`,
-    `${number(one.difference, 3)} ± ${number(one.difference_error, 3)}`] }));
-  return card(`Candidates: evidence of their first answers${whose}`, "tall",
-    table(["Candidate", "Evidence", "Ahead of the incumbent"], rows, "Candidates"));
-}
 
 function candidateChart(candidates) {
   const points = candidates.map((one, at) => ({ ...one, x: one.support, y: mean(one.agreement), letter: String.fromCharCode(65 + (at % 26)) }));

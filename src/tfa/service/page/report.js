@@ -45,7 +45,7 @@ export function reportCards(report) {
   return [
     make("p", { class: "headline" }, report.headline),
     card("What answers", "", make("p", {}, sentence(report.what_answers.in_words)), decidedList(answering.decided),
-      rule([report.judged ? rules.judge : null, rules.verification, rules.within_noise].filter(Boolean).join(" ")),
+      rule([rules.verification, rules.within_noise].join(" ")),
       ...others.map((head) => make("details", {}, make("summary", {}, head.title), decidedList(head.decided)))),
     card("Advice", "", report.advice.length
       ? make("ul", {}, ...report.advice.map((one) => make("li", {}, one)))

@@ -96,7 +96,6 @@ def _report(live: Served, place_map: Any) -> dict[str, Any]:
     return {
         **{key: found[key] for key in plain},
         "what_answers": facts["answers"],
-        "judged": facts["head"] == "judged",
         "heads": list_heads(facts),
         "duplicates": [{"images": [shown(one) for one in group["images"]]} for group in found["duplicates"]],
         **{key: [shown(one) for one in found[key]] for key in ("hubs", "lonely", "least_alike")},

@@ -1,6 +1,5 @@
-"""Maps of judged and second-order heads: built, edited, saved and calibrated from what they hold alone."""
+"""Maps of second-order heads: built, edited, saved and calibrated from what they hold alone."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
+from tfa.maps.stored_space import SIGMAS
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
@@ -23,7 +23,7 @@ from tfa.search.gallery import ScaledRows
 CLOSE = {"float32": 1e-5, "float16": 5e-3, "int7": 0.15}
 
 
-def built(town, head="judged", **kept):
+def built(town, head="second-order", **kept):
     return PlaceMap.build(town, head=head, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
 
 
@@ -32,32 +32,44 @@ def tokens_of(paths):
 
 
 @pytest.fixture
-def judged(town, cache, tmp_path):
+def second_order(town, cache, tmp_path):
     made = built(town)
     made.save(tmp_path / "town.tfa")
     return made
 
 
-def test_judged_is_the_default_and_says_why(town, cache):
+def test_second_order_is_the_default_and_says_why(town, cache):
     made = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
     info = made.info()
-    assert (info["head"], info["storage"]) == ("judged", "int7")
-    assert info["decisions"]["representation"] in ("second_order", "hard", "soft")
-    assert "evidence with 14 photos of the map itself" in info["reasons"]["judge"]
-    chosen = info["evidence"]["candidates"]["second_order/tempered"]
-    assert set(chosen) == {"value", "error", "difference", "difference_error"}
-    assert len(made.state.vocabularies) in (1, 3)  # of the residual heads that competed, or of the one that won
+    assert (info["head"], info["storage"]) == ("second-order", "int7")
+    assert (info["decisions"]["representation"], info["decisions"]["carrier"]) == ("second_order", "tempered")
+    assert set(info["evidence"]) == {"strengths"}
+    assert made.state.vocabularies is None
+    rows = {row["name"]: row for row in info["decided"]}
+    assert list(rows) == ["representation", "carrier", "centering", "scores", "verification"]
+    assert rows["carrier"]["reason"] == "default: plain scores tempered by whitened ones"
+    assert all(row["reason"] for row in rows.values())
+    assert [name for name, row in rows.items() if row["margin"] is not None] == ["verification"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "count"), [({}, 1), ({"ensemble": True}, 3), ({"carrier": "partial"}, 1), ({"carrier": "adaptive"}, 3)]
+)
+def test_constructions_that_no_answer_needs_are_not_fitted(town, cache, kept, count):
+    made = built(town, **kept)
+    assert len(made.state.spaces.strengths.rho) == count
+    assert {len(made.info()["decisions"][name]) for name in SIGMAS} == {count}
 
 
 def test_other_kinds_of_heads(town, cache):
     plain = built(town, "second-order", carrier="blend").info()
     assert (plain["head"], plain["decisions"]["carrier"]) == ("second-order", "blend")
-    assert plain["reasons"]["judge"].endswith("not judged, the carrier was given")
-    assert built(town, "second-order").info()["decisions"]["carrier"] == "partial"
+    assert plain["reasons"]["carrier"].startswith("set when the head was fitted: ")
+    assert built(town, "second-order").info()["decisions"]["carrier"] == "tempered"
     paper = built(town, "paper")
     assert paper.info()["decisions"]["assignment"] in ("hard", "soft")
     assert paper.state.spaces is None
-    with pytest.raises(BadSpec, match="judged, second-order or paper"):
+    with pytest.raises(BadSpec, match="second-order or paper"):
         built(town, "best")
     with pytest.raises(BadSpec, match="carrier='half'"):
         built(town, "second-order", carrier="half")
@@ -76,10 +88,10 @@ def test_scores_are_those_of_the_head(town, cache, camera, tmp_path, carrier, st
     np.testing.assert_allclose(found, expected, atol=CLOSE[storage] * expected.std(axis=1).mean())
 
 
-def test_heads_share_one_gallery(judged, camera):
-    judged.calibrate(camera)
-    [space] = judged.state.spaces.spaces
-    for head in judged.state.heads:
+def test_heads_share_one_gallery(second_order, camera):
+    second_order.calibrate(camera)
+    [space] = second_order.state.spaces.spaces
+    for head in second_order.state.heads:
         assert head.stored.scorer.sides[0].axes is space.side.axes
         for term in head.stored.scorer.terms:
             rows = term.gallery.chunks[0]
@@ -87,7 +99,7 @@ def test_heads_share_one_gallery(judged, camera):
                 assert (rows.base if isinstance(rows, ScaledRows) else rows) is space.halves.chunks[0]
 
 
-def test_a_calibration_needs_neither_photos_nor_cache(judged, town, camera, cache, tmp_path, dusk):
+def test_a_calibration_needs_neither_photos_nor_cache(second_order, town, camera, cache, tmp_path, dusk):
     opened = reopened(tmp_path / "town.tfa")
     shutil.rmtree(town)
     shutil.rmtree(tmp_path / "cache")
@@ -95,41 +107,24 @@ def test_a_calibration_needs_neither_photos_nor_cache(judged, town, camera, cach
     made = report.decisions
     assert (made["representation"], made["carrier"]) == ("second_order", "partial")
     assert (made["centring"], made["score_calibrated"]) == (True, True)
-    assert "20 photos are few to judge by" in report.reasons["judge"]
+    assert report.reasons["score"] == "default from 8 photos on, 20 used"
     [entry] = opened.info()["calibrations"]
     assert entry["data_used"] == "target"
-    assert entry["differences"][-2:] == ["queries are centred on the photos", "scores are calibrated"]
+    assert entry["differences"][-2:] == ["queries are centered on the photos", "scores are calibrated"]
     assert entry["verification"]["photos"] == 20
     assert opened.query(dusk, k=1)[0].id == 5
     again = reopened(tmp_path / "town.tfa")
     assert hits(again, dusk) == hits(opened, dusk)
-    assert hits(again, dusk, "none") == hits(judged, dusk)
+    assert hits(again, dusk, "none") == hits(second_order, dusk)
 
 
-def test_the_caller_may_decide_whether_scores_are_calibrated(judged, camera):
-    assert judged.calibrate(camera, "plain", score=False).decisions["score_calibrated"] is False
-    assert judged.state.chosen("plain").stored.scorer.calibrators is None
-    assert judged.calibrate([camera / "00.png", camera / "01.png"], "few", score=True).decisions["score_calibrated"]
-    assert judged.info()["calibrations"][0]["calibration"]["score"] is False
-
-
-def test_enough_photos_are_judged(judged, tmp_path):
-    for place in range(70):
-        photo(tmp_path / "many" / f"{place:02d}.png", place % 14, light=0.6 + 0.004 * place)
-    report = judged.calibrate(tmp_path / "many", budget=64)
-    seen = judged.info()["calibrations"][0]["evidence"]
-    assert seen["photos"] == 64
-    assert {"second_order/partial+centring+score", "second_order/full"} <= set(seen["candidates"])
-    assert "64 target photos" in report.reasons["judge"]
-
-
-def test_without_patches_the_incumbent_answers(town, cache, camera):
-    made = built(town, rerank=False)
-    assert made.state.compact is None
-    assert "evidence with" in made.info()["reasons"]["judge"]  # it was judged all the same
-    report = made.calibrate(camera)
-    assert report.decisions["carrier"] == "partial"
-    assert "not judged" in report.reasons["judge"]
+def test_the_caller_may_decide_whether_scores_are_calibrated(second_order, camera):
+    assert second_order.calibrate(camera, "plain", score=False).decisions["score_calibrated"] is False
+    assert second_order.state.chosen("plain").stored.scorer.calibrators is None
+    assert second_order.calibrate([camera / "00.png", camera / "01.png"], "few", score=True).decisions[
+        "score_calibrated"
+    ]
+    assert second_order.info()["calibrations"][0]["calibration"]["score"] is False
 
 
 def test_a_calibration_from_the_map_is_that_of_the_head(town, cache, camera):
@@ -137,7 +132,7 @@ def test_a_calibration_from_the_map_is_that_of_the_head(town, cache, camera):
     made.calibrate(camera)
     head = tfa.fit_second_order(tfa.encode(town, FakeEncoder()).tokens, spec=SPEC)
     target = tfa.encode(camera, FakeEncoder()).tokens
-    expected = tfa.pipeline.calibrate_judged(head, target, None)
+    expected = tfa.calibrate(head, target)
     photos = sorted(camera.iterdir())
     np.testing.assert_allclose(scores(made, photos), expected.scores(tokens_of(photos)), rtol=1e-3, atol=1e-3)
 
@@ -180,27 +175,27 @@ def test_refit_keeps_the_kind(town, cache, camera, tmp_path):
     np.testing.assert_array_equal(scores(again, [tmp_path / "more.png"]), scores(fresh, [tmp_path / "more.png"]))
 
 
-def test_additions_are_joined(judged, tmp_path, cache, dusk, camera):
-    judged.calibrate(camera)
+def test_additions_are_joined(second_order, tmp_path, cache, dusk, camera):
+    second_order.calibrate(camera)
     for place in range(30, 50):
-        judged.add(photo(tmp_path / "later" / f"{place}.png", place))
+        second_order.add(photo(tmp_path / "later" / f"{place}.png", place))
     opened = reopened(tmp_path / "town.tfa")
     assert len(opened.state.segments) < 20
     assert len(opened.state.spaces) == 34
     for calibration in ("target", "none"):
-        assert hits(opened, dusk, calibration) == hits(judged, dusk, calibration)
+        assert hits(opened, dusk, calibration) == hits(second_order, dusk, calibration)
 
 
-def test_a_calibration_is_adopted_without_tokens(judged, tmp_path, cache, camera, dusk):
+def test_a_calibration_is_adopted_without_tokens(second_order, tmp_path, cache, camera, dusk):
     other = reopened(tmp_path / "town.tfa")
     other.path = None
     other.calibrate(camera, "night")
-    judged.add(photo(tmp_path / "new.png", 60))
+    second_order.add(photo(tmp_path / "new.png", 60))
     shutil.rmtree(tmp_path / "cache")
-    judged.adopt_calibration(other, "night")
-    assert len(judged.state.chosen("night").stored.scorer.bias) == 15
-    assert hits(reopened(tmp_path / "town.tfa"), dusk) == hits(judged, dusk)
-    assert judged.query(tmp_path / "new.png", k=1)[0].id == 14
+    second_order.adopt_calibration(other, "night")
+    assert len(second_order.state.chosen("night").stored.scorer.bias) == 15
+    assert hits(reopened(tmp_path / "town.tfa"), dusk) == hits(second_order, dusk)
+    assert second_order.query(tmp_path / "new.png", k=1)[0].id == 14
 
 
 @pytest.mark.parametrize("storage", ["float16", "int7"])
@@ -216,31 +211,6 @@ def test_copies_of_a_photo_tie_to_the_last_bit(town, cache, camera, dusk, tmp_pa
         assert made.query(dusk, k=1, calibration=calibration)[0].id == 5
 
 
-def test_a_residual_head_that_won_leaves_room_for_the_space(town, cache, camera, tmp_path, monkeypatch):
-    decide = tfa.pipeline.select_on_database
-
-    def residual(*given):
-        decisions, evidence = decide(*given)
-        return dataclasses.replace(decisions, representation="soft", carrier="partial"), evidence
-
-    monkeypatch.setattr(tfa.pipeline, "select_on_database", residual)
-    made = built(town)
-    assert any("residual head was chosen" in note for note in made.notes)
-    made.save(tmp_path / "m.tfa")
-    made.add(photo(tmp_path / "new.png", 50))
-    made.calibrate(camera)
-    again = reopened(tmp_path / "m.tfa")
-    assert again.info()["head"] == "judged"
-    assert again.info()["calibrations"][0]["differences"][0] == (
-        "the representation is second-order instead of soft residuals"
-    )
-    assert len(again.state.vocabularies) == 3
-    for name in ("none", "target"):
-        np.testing.assert_array_equal(
-            scores(again, [tmp_path / "new.png"], name), scores(made, [tmp_path / "new.png"], name)
-        )
-
-
 # --- awkward photos ----------------------------------------------------------------------------------------------
 
 
@@ -249,7 +219,7 @@ def map_of(patches, grid=None, **kept):
     tokens = Tokens(patches, grid=grid)
     names = [f"/nowhere/{number}.png" for number in range(len(tokens))]
     encoded = EncodedImages([Path(n) for n in names], names, tokens, [])
-    head = tfa.fit_judged(tokens, spec=SPEC)
+    head = tfa.fit_second_order(tokens, "tempered", spec=SPEC)
     return PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec(rerank=grid is not None, **kept)), tokens
 
 
@@ -289,9 +259,9 @@ def test_a_blank_photo_is_one_of_the_map(tmp_path):
     assert found[0].id == 3
 
 
-def test_ragged_patches_are_not_judged(town, cache):
+def test_ragged_patches_are_not_reranked(town, cache):
     rng = np.random.default_rng(3)
     made, tokens = map_of([rng.normal(size=(4 + number, 12)).astype(np.float32) for number in range(6)])
-    assert "not judged, how the patches lie is not known" in made.info()["reasons"]["judge"]
+    assert made.state.compact is None
     assert made.info()["decisions"]["carrier"] == "tempered"
     assert [hit.id for [hit] in made.query_tokens(tokens, k=1)] == list(range(6))

@@ -3,15 +3,33 @@
 import numpy as np
 import pytest
 
+import tfa
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
+from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import FewPhotos
-from tfa.method.decisions import JudgedDecisions
+from tfa.maps import PlaceMap
+from tfa.maps.state import NamedHead
+from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.evidence import NO_ANSWER
-from tfa.method.judged import choose_judged, cross_fitted_answers, describe_judged, explain_judgment
+from tfa.method.second_order_head import SCORE_FROM
 from tfa.reference import second_order as reference
-from tfa.verification.judge import OTHERS, SCORE_FROM, TARGET_FROM, compute_evidence_roots, select_on_described_target
+from tfa.verification.patches import prepare_photo_evidence
+from tfa_bench.heads.judge import (
+    OTHERS,
+    TARGET_FROM,
+    calibrate_judged,
+    choose_judged,
+    compute_evidence_roots,
+    cross_fitted_answers,
+    describe_judged,
+    explain_judgment,
+    fit_judged,
+    select_on_described_target,
+)
 
 GRID = (3, 4)
 
@@ -67,11 +85,11 @@ def test_own_evidence_is_what_the_other_photos_lack():
     answers = {"hub": np.zeros(30, np.int64), "other": np.arange(30) % 6}
     roots = compute_evidence_roots(answers, lambda photo, images: table[photo, images], subtract_usual=True)
     spread = np.unique(np.linspace(0, 29, OTHERS + 1).round().astype(int))
-    for photo in (0, 7, 29):
-        others = [p for p in spread if p != photo][:OTHERS]
-        image = photo % 6
-        expected = np.sqrt(table[photo, image]) - np.sqrt(table[others, image]).mean()
-        assert roots["other"][photo] == pytest.approx(expected)
+    for row in (0, 7, 29):
+        others = [p for p in spread if p != row][:OTHERS]
+        image = row % 6
+        expected = np.sqrt(table[row, image]) - np.sqrt(table[others, image]).mean()
+        assert roots["other"][row] == pytest.approx(expected)
 
 
 def test_cross_fitted_answers_learn_from_the_other_half():
@@ -96,9 +114,9 @@ def test_cross_fitted_answers_learn_from_the_other_half():
 
 
 def test_the_reason_says_it_in_words():
-    head = JudgedDecisions(representation="second_order", carrier="partial", centring=True)
+    head = SecondOrderDecisions(representation="second_order", carrier="partial", centring=True)
     assert describe_judged(head) == "second-order, partial whitening, centred on the target photos"
-    other = JudgedDecisions(representation="soft", carrier="original")
+    other = SecondOrderDecisions(representation="soft", carrier="original")
     assert describe_judged(other) == "soft residuals, no whitening"
     _, seen = choose_judged({head.name: np.array([1.0, 3.0]), other.name: np.array([1.0, 1.0])}, head.name, 1.0)
     words = explain_judgment(head, seen, head.name, "2 photos")
@@ -107,7 +125,7 @@ def test_the_reason_says_it_in_words():
 
 def test_a_judged_head_names_every_candidate():
     database = on_grid(world(40))
-    head = pipeline.fit_judged(database)
+    head = fit_judged(database)
     assert head.data_used == "database"
     assert set(head.evidence.candidates) >= {"second_order/tempered", "second_order/partial", "hard/original"}
     assert not any("full" in name for name in head.evidence.candidates)  # pseudo queries say nothing about it
@@ -118,12 +136,10 @@ def test_a_judged_head_names_every_candidate():
 
 
 def test_a_residual_challenger_that_wins_is_fitted_whole(monkeypatch):
-    monkeypatch.setattr(
-        "tfa.verification.judge.choose_judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots))
-    )
-    monkeypatch.setattr("tfa.verification.judge.explain_judgment", lambda *_: "because")
+    monkeypatch.setattr("tfa_bench.heads.judge.choose_judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots)))
+    monkeypatch.setattr("tfa_bench.heads.judge.explain_judgment", lambda *_: "because")
     database = on_grid(world(12))
-    head = pipeline.fit_judged(database)
+    head = fit_judged(database)
     assert (head.decisions.representation, head.decisions.carrier) == ("soft", "partial")
     plain = pipeline.fit(database)
     used = [(1.0, plain.branches["soft", 0], head.decisions.kernel("soft", 0))]
@@ -135,7 +151,7 @@ def test_a_residual_challenger_that_wins_is_fitted_whole(monkeypatch):
 
 
 def test_without_a_grid_nothing_is_judged():
-    head = pipeline.fit_judged(world())
+    head = fit_judged(world())
     assert head.decisions.name == "second_order/tempered"
     assert head.evidence.candidates == {}
     assert "not judged, how the patches lie is not known" in head.evidence.reasons["judge"]
@@ -145,7 +161,7 @@ def test_without_a_grid_nothing_is_judged():
 def test_target_photos_judge_every_calibration():
     database = on_grid(world(70))
     target = on_grid(seen_again(database))
-    head = pipeline.fit_judged(database, target)
+    head = fit_judged(database, target)
     assert head.data_used == "target"
     names = set(head.evidence.candidates)
     assert {"second_order/full+centring+score", "second_order/partial", "second_order/original+score"} <= names
@@ -158,9 +174,9 @@ def test_few_target_photos_calibrate_without_a_judge():
     database = on_grid(world(30))
     few = on_grid(seen_again(database)).select(range(SCORE_FROM - 1))
     with pytest.warns(FewPhotos):
-        head = pipeline.fit_judged(database, few)
+        head = fit_judged(database, few)
     assert (head.decisions.centring, head.decisions.score_calibrated) == (True, False)
-    head = pipeline.fit_judged(database, on_grid(seen_again(database)))
+    head = fit_judged(database, on_grid(seen_again(database)))
     assert (head.decisions.centring, head.decisions.score_calibrated) == (True, True)
     assert f"{TARGET_FROM} are enough" in head.evidence.reasons["judge"]
 
@@ -180,3 +196,51 @@ def test_the_judge_prefers_answers_that_bear_evidence():
     decisions, seen = select_on_described_target(fitted, space, view, evidence)
     assert decisions.name == "second_order/original"
     assert seen.candidates["second_order/original"].value > seen.candidates[seen.incumbent].value
+
+
+# --- maps have what the judge's incumbents are -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def photographed(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    for place in range(14):
+        photo(tmp_path / "town" / f"{place:02d}.png", place)
+        photo(tmp_path / "camera" / f"{place:02d}.png", place, light=0.7)
+    return tfa.encode(tmp_path / "town", FakeEncoder()), tfa.encode(tmp_path / "camera", FakeEncoder())
+
+
+@pytest.mark.parametrize("storage", ["float32", "int7"])
+def test_a_map_answers_as_a_judged_one_whose_incumbent_won(photographed, tmp_path, storage):
+    database, camera = photographed
+    judged = fit_judged(database.tokens, spec=SPEC)
+    assert judged.decisions.name == judged.evidence.incumbent == "second_order/tempered"
+    options = MapSpec(storage=storage)
+    expected = PlaceMap.from_head(judged, database, FakeEncoder(), map_spec=options)
+    built = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=options)
+    every = {"k": 14, "calibration": "none"}
+    for rerank in (False, True, None):
+        assert built.query_tokens(camera.tokens, rerank=rerank, **every) == expected.query_tokens(
+            camera.tokens, rerank=rerank, **every
+        )
+    assert built.info()["verification"] == expected.info()["verification"]
+    scores = built.state.head.scorer.scores(camera.tokens)
+    np.testing.assert_array_equal(scores, expected.state.head.scorer.scores(camera.tokens))
+    if storage == "float32":
+        np.testing.assert_allclose(scores, judged.scores(camera.tokens), rtol=1e-3)
+
+
+def test_a_map_is_calibrated_as_a_judged_one_whose_incumbent_won(photographed, tmp_path):
+    database, camera = photographed
+    built = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC)
+    built.calibrate(tmp_path / "camera")
+    state = built.state
+    spaces = state.spaces.fitted(len(database.paths), SPEC, None)
+    evidence = prepare_photo_evidence(state.compact, camera.tokens)
+    judged = calibrate_judged(spaces, camera.tokens, evidence)
+    assert judged.decisions.name == "second_order/partial+centring+score"
+    assert built.state.chosen("target").decisions == judged.decisions.to_dict()
+    expected = NamedHead.of("target", judged, 0, "int7", spaces=state.spaces).stored.scorer
+    np.testing.assert_array_equal(
+        built.state.chosen("target").stored.scorer.scores(camera.tokens), expected.scores(camera.tokens)
+    )

@@ -1,0 +1,62 @@
+"""Second-order maps on the command line: built, shown, calibrated without the map's photos, and refitted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tfa.maps import PlaceMap
+
+
+def told(result) -> str:
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
+@pytest.fixture
+def second_order(run, folder):
+    return told(run("build", "photos", "--out", "second.tfa", "--words", 6))
+
+
+def test_build_and_info_name_the_defaults(run, second_order):
+    reasons = PlaceMap.load("second.tfa").info()["reasons"]
+    for text in (second_order, told(run("info", "second.tfa"))):
+        for part in ("representation second-order", "carrier tempered", "centering on the map", "scores as they are"):
+            assert part in text
+        for reason in reasons.values():
+            assert reason in text
+        assert "incumbent" not in text
+    info = json.loads(run("info", "second.tfa", "--json").stdout)
+    assert info["head"] == "second-order"
+    assert {"representation", "carrier", "centring", "score_calibrated"} <= set(info["decisions"])
+
+
+def test_a_carrier_is_refused_where_the_head_decides_about_it(run, folder):
+    refused = run("build", "photos", "--out", "other.tfa", "--head", "paper", "--carrier", "partial")
+    assert refused.exit_code == 1
+    assert "the paper head decides about its carrier" in " ".join(refused.output.split())
+    assert not (folder / "other.tfa").exists()
+
+
+def test_a_head_and_its_carrier_are_chosen(run, folder):
+    text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--carrier", "blend"))
+    assert "carrier blend set when the head was fitted: plain and partly whitened scores blended" in text
+    refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
+    assert refused.exit_code == 1
+    assert "head='best' is unknown; use second-order or paper" in refused.stderr
+
+
+def test_calibrate_needs_the_map_alone(run, second_order, folder):
+    shutil.rmtree("photos")
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    text = told(run("calibrate", "second.tfa", "camera"))
+    assert "centering on the photos" in text
+    assert "changes:" in text
+    assert "queries are centered on the photos; scores are calibrated" in text
+    assert "queries are centered on the photos" in told(run("info", "second.tfa"))
+
+
+def test_refit_says_what_changed(run, second_order, folder):
+    assert "no decision changed" in told(run("refit", "second.tfa"))
