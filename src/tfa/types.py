@@ -162,7 +162,7 @@ class BuildOptions(Options):
     head: Literal["second-order", "paper"] = opt("second-order", "Kind of head: second-order, or paper.")
     carrier: str = opt("tempered", "Carrier of a second-order head.")
     storage: Literal["float16", "float32", "int7"] = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
-    ensemble: bool = opt(False, "Store all three vocabularies of the paper's head: three times the size.")
+    ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
     dims: int | None = opt(None, "Search dimensions; the best 100 are rescored with all. [default: all]", ge=2)
 
