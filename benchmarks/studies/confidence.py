@@ -18,7 +18,6 @@ import scipy.optimize
 from studies.options import load_datasets, make_parser, open_encoder, open_progress, print_table, run_script
 from tfa.cli.console import delivered, say
 from tfa.core.arrays import backend_for
-from tfa.core.config import AUTO, HeadSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -47,6 +46,7 @@ from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.search.exact import QueryVectors
+from tfa.types import AUTO, HeadSpec
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.judge import make_unjudged_evidence

@@ -17,7 +17,6 @@ import numpy as np
 
 from studies.options import encoder_options, load_datasets, make_parser, open_encoder, open_progress, run_script
 from tfa.cli.console import delivered, print_text
-from tfa.core.config import EncoderOptions
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
@@ -26,6 +25,7 @@ from tfa.evaluate.metrics import interval
 from tfa.maps import PlaceMap
 from tfa.maps.merge import MergedPart, merge_maps
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 from tfa_bench.datasets.load import Dataset
 
 FEWEST = 8  # photos of a session

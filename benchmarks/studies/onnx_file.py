@@ -25,7 +25,6 @@ from studies.options import (
     run_script,
 )
 from tfa.cli.console import delivered, print_text
-from tfa.core.config import HEAD_KINDS, MapSpec
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.encoders.int8 import import_onnxruntime
 from tfa.encoders.vit import VitEncoder
@@ -38,6 +37,7 @@ from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.search.gallery import top_k
+from tfa.types import HEAD_KINDS, BuildOptions
 from tfa_bench.datasets.load import Dataset
 
 _CHECKED = 8  # photos that scores are compared on
@@ -207,7 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser(main.__doc__ or "", "")
     parser.add_argument("--dims", type=_numbers, default=[512, 256, 128], metavar="D,…", help="as of tfa export --dims")
     parser.add_argument("--queries", type=at_least(1), metavar="N", help="query with N photos, evenly spaced")
-    parser.add_argument("--head", choices=HEAD_KINDS, default=MapSpec.head, help="of the map [default: %(default)s]")
+    parser.add_argument(
+        "--head", choices=HEAD_KINDS, default=BuildOptions.head, help="of the map [default: %(default)s]"
+    )
     return run_script(parser, _study, argv)
 
 
@@ -220,7 +222,7 @@ def _numbers(text: str) -> list[int]:
 
 def _study(arguments: Namespace) -> None:
     import_onnxruntime()  # before anything is encoded
-    spec, encoding = MapSpec(head=arguments.head, storage="float32", rerank=False), encoder_options(arguments)
+    spec, encoding = BuildOptions(head=arguments.head, storage="float32", rerank=False), encoder_options(arguments)
     loaded = load_datasets(arguments)
     bars, model = open_progress(arguments), open_encoder(arguments)
     studies = []

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tfa.cli.console import console, open_table, show_error, wants_progress
-from tfa.core.config import EncoderOptions
 from tfa.core.files import BadFile, require_format
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
+from tfa.types import EncoderOptions
 from tfa_bench.cli.run import load_all, loaded_encoder
 
 if TYPE_CHECKING:

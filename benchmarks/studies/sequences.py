@@ -15,7 +15,6 @@ import numpy as np
 
 from studies.options import load_datasets, make_parser, open_encoder, open_progress, print_table, run_script
 from tfa.cli.console import delivered, say
-from tfa.core.config import AUTO
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -25,6 +24,7 @@ from tfa.online.adaptation import AdaptedScorer, DescribedPhoto, describe_photos
 from tfa.online.follow import StreamFrame, follow_scores
 from tfa.online.sequence_filter import Belief, OrderMotion, SequenceSpec
 from tfa.pipeline import fit_second_order
+from tfa.types import AUTO
 from tfa.verification.reranking import Compared, Comparison
 from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.run import Bench, prepare

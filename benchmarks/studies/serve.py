@@ -32,10 +32,10 @@ from threadpoolctl import threadpool_limits
 from studies.options import at_least, make_parser, open_progress, run_script
 from tfa.cli.console import delivered, print_text
 from tfa.client.client import Client
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
+from tfa.types import EncoderOptions, HeadSpec
 
 START_SECONDS = 120.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read when a process begins

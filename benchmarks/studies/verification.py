@@ -18,13 +18,13 @@ import numpy as np
 
 from studies.options import at_least, load_datasets, make_parser, open_encoder, open_progress, run_script
 from tfa.cli.console import console, delivered, open_table, print_text, say
-from tfa.core.config import AUTO, Candidates, RerankSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, MissingExtra
 from tfa.method.evidence import standardize_ranked
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import top_k
+from tfa.types import AUTO, Candidates, RerankSpec
 from tfa.verification import matching
 from tfa.verification.admission import space_evenly
 from tfa.verification.matching import compute_displacements, find_matches, find_mutual, find_nearest

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tfa.cli import serve as verb
-from tfa.core.config import EncoderOptions
 from tfa.service import app
 from tfa.service import server as running
+from tfa.types import EncoderOptions
 
 
 @pytest.fixture

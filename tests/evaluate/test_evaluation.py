@@ -16,11 +16,13 @@ from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true, read_groun
 from tfa.evaluate.judgement import score_run
 from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, to_dict
 from tfa.evaluate.positives import BadEvaluation, to_points
-from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position
+from tfa.types import ImageRecord, Position
 
 QUERIES = [Path("/walk/a.jpg"), Path("/walk/b.jpg"), Path("/walk/sub/c.jpg")]
-IMAGES = [ImageRecord(7, f"/map/{at}.jpg", "", True, Position(x=10.0 * at, y=0.0)) for at in range(4)]
+IMAGES = [
+    ImageRecord(id=7, path=f"/map/{at}.jpg", digest="", fitted=True, position=Position(x=10.0 * at, y=0.0))
+    for at in range(4)
+]
 BARE = [replace(image, position=None) for image in IMAGES]
 
 

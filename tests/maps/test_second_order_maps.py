@@ -9,7 +9,6 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, photo, reopened, scores
-from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
@@ -18,13 +17,14 @@ from tfa.method.carriers import CARRIER_KERNELS
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.gallery import ScaledRows
+from tfa.types import BuildOptions
 
 # What rounding costs a score at most, as a share of the spread of a photo's scores.
 CLOSE = {"float32": 1e-5, "float16": 5e-3, "int7": 0.15}
 
 
 def built(town, head="second-order", **kept):
-    return PlaceMap.build(town, head=head, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
+    return PlaceMap.build(town, head=head, encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(**kept))
 
 
 def tokens_of(paths):
@@ -40,7 +40,7 @@ def second_order(town, cache, tmp_path):
 
 def test_second_order_is_the_default_and_says_why(town, cache):
     made = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
-    info = made.info()
+    info = made.info().to_dict()
     assert (info["head"], info["storage"]) == ("second-order", "int7")
     assert (info["decisions"]["representation"], info["decisions"]["carrier"]) == ("second_order", "tempered")
     assert set(info["evidence"]) == {"strengths"}
@@ -62,12 +62,12 @@ def test_constructions_that_no_answer_needs_are_not_fitted(town, cache, kept, co
 
 
 def test_other_kinds_of_heads(town, cache):
-    plain = built(town, "second-order", carrier="blend").info()
+    plain = built(town, "second-order", carrier="blend").info().to_dict()
     assert (plain["head"], plain["decisions"]["carrier"]) == ("second-order", "blend")
     assert plain["reasons"]["carrier"].startswith("set when the head was fitted: ")
-    assert built(town, "second-order").info()["decisions"]["carrier"] == "tempered"
+    assert built(town, "second-order").info().to_dict()["decisions"]["carrier"] == "tempered"
     paper = built(town, "paper")
-    assert paper.info()["decisions"]["assignment"] in ("hard", "soft")
+    assert paper.info().to_dict()["decisions"]["assignment"] in ("hard", "soft")
     assert paper.state.spaces is None
     with pytest.raises(BadSpec, match="second-order or paper"):
         built(town, "best")
@@ -108,7 +108,7 @@ def test_a_calibration_needs_neither_photos_nor_cache(second_order, town, camera
     assert (made["representation"], made["carrier"]) == ("second_order", "partial")
     assert (made["centring"], made["score_calibrated"]) == (True, True)
     assert report.reasons["score"] == "default from 8 photos on, 20 used"
-    [entry] = opened.info()["calibrations"]
+    [entry] = opened.info().to_dict()["calibrations"]
     assert entry["data_used"] == "target"
     assert entry["differences"][-2:] == ["queries are centered on the photos", "scores are calibrated"]
     assert entry["verification"]["photos"] == 20
@@ -165,8 +165,8 @@ def test_refit_keeps_the_kind(town, cache, camera, tmp_path):
     digest = made.state.head_digest("none")
     made.refit()
     again = reopened(tmp_path / "m.tfa")
-    assert again.info()["head"] == "second-order"
-    assert again.info()["decisions"]["carrier"] == "tempered"
+    assert again.info().to_dict()["head"] == "second-order"
+    assert again.info().to_dict()["decisions"]["carrier"] == "tempered"
     assert again.state.head_digest("none") != digest
     assert len(again.state.spaces.spaces[0].pseudo) == 15
     fresh = PlaceMap.build(
@@ -220,7 +220,9 @@ def map_of(patches, grid=None, **kept):
     names = [f"/nowhere/{number}.png" for number in range(len(tokens))]
     encoded = EncodedImages([Path(n) for n in names], names, tokens, [])
     head = tfa.fit_second_order(tokens, "tempered", spec=SPEC)
-    return PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec(rerank=grid is not None, **kept)), tokens
+    return PlaceMap.from_head(
+        head, encoded, FakeEncoder(), map_spec=BuildOptions(rerank=grid is not None, **kept)
+    ), tokens
 
 
 @pytest.mark.parametrize("storage", ["float32", "int7"])

@@ -8,7 +8,6 @@ import pytest
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.core.arrays import Spill, backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch, FewPhotos
 from tfa.method.branch import DatabaseSplit
@@ -18,6 +17,7 @@ from tfa.method.second_order_head import SCORE_FROM, assemble_second_order, deci
 from tfa.method.second_order_space import _by_covariance, _dual
 from tfa.reference import database as plain
 from tfa.reference import second_order as reference
+from tfa.types import HeadSpec
 
 EXACT = 1e-8  # float64: what eigenvectors of near eigenvalues leave
 FLOAT32 = 2e-3  # of scores whose terms are divided by small spreads

@@ -14,9 +14,9 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
 from tfa.client.client import Client
-from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 
 pytestmark = pytest.mark.kill
 

@@ -13,7 +13,7 @@ from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgeme
 from tfa.evaluate.metrics import matches
 from tfa.evaluate.positives import measure_lengths, position_kinds, to_points
 from tfa.photos.find_positions import find_positions
-from tfa.photos.positions import Position
+from tfa.types import Position
 from tfa_bench.datasets.load import POSITIONS
 from tfa_bench.record_files import BadRecord, find_records
 from tfa_bench.records import Record, Truth, truth_of

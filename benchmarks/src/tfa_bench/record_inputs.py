@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tfa.core.config import HeadSpec
 from tfa.core.files import hash_file, hash_json
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
+from tfa.types import HeadSpec
 from tfa_bench.datasets.load import Dataset
 from tfa_bench.heads.contract import HeadCard
 from tfa_bench.protocols import Plan

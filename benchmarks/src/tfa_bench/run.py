@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import HeadSpec
 from tfa.core.files import hash_json
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
+from tfa.types import HeadSpec
 from tfa_bench.datasets.load import Dataset
 from tfa_bench.finished_splits import FinishedSplits
 from tfa_bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared

@@ -15,12 +15,12 @@ from studies.options import read_result
 from studies.scale.local_servers import AnyServer, new_server
 from studies.serve import ENCODER, random_weights_file, synthetic_photo
 from studies.speed.measure import library_versions, machine, thread_count
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.files import make_folder, write_json
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 FORMAT, VERSION = "tfa-scale", 1
 Row = Mapping[str, Any]
@@ -90,7 +90,7 @@ class SmallTown:
     def map(self, name: str, first: int = 0, images: int = IMAGES) -> PlaceMap:
         """Of photos by the seeds from `first` on."""
         photos = [self.photo(name, seed) for seed in range(first, first + images)]
-        saved = MapSpec(head="second-order", rerank=False)
+        saved = BuildOptions(head="second-order", rerank=False)
         return PlaceMap.build(photos, encoder=ENCODER, options=self.options, spec=HeadSpec(words=16), map_spec=saved)
 
     def tokens(self, photo: Path) -> Tokens:

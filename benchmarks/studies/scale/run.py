@@ -17,10 +17,10 @@ from studies.scale.page import all_tables, filled, tables
 from studies.scale.rows import SavedRows
 from tfa.cli import options
 from tfa.cli.console import note, print_json, print_text, wants_progress
-from tfa.core.config import EncoderOptions
 from tfa.core.files import cache_folder, write_text
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec
+from tfa.types import EncoderOptions
 from tfa_bench.cli.run import load_all, loaded_encoder
 from tfa_bench.record_inputs import identify
 from tfa_bench.run import prepare

@@ -26,7 +26,6 @@ from studies.speed.measure import (
 )
 from tfa import pipeline
 from tfa.core.arrays import backend_for, l2_normalize, map_in_threads
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, SilentProgress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -44,6 +43,7 @@ from tfa.method.vocabulary import (
     sample_patches,
 )
 from tfa.pipeline import encode, fit
+from tfa.types import HeadSpec
 
 
 @dataclass(frozen=True)

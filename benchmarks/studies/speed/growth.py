@@ -16,7 +16,6 @@ import numpy as np
 from studies.speed.measure import Bar, Line, compared, measure, resident, thread_count
 from studies.speed.synthetic import lazy_tokens
 from tfa.core.arrays import Spill, backend_for, l2_normalize, release
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.method.branch import DatabaseSplit
@@ -29,6 +28,7 @@ from tfa.method.second_order_head import limit_pseudo_queries, measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import decide_head, fit, fit_spectra
+from tfa.types import HeadSpec
 
 FIT = Bar(1.3)
 _WARM_UP = 8  # images

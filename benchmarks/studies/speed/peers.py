@@ -19,7 +19,6 @@ import numpy as np
 from studies.speed.fit import synthetic_tokens, tokens_of_photos
 from studies.speed.measure import Bar, Line, Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.core.arrays import backend_for, l2_normalize
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -28,6 +27,7 @@ from tfa.method.spectrum import fit_geometry, gram_matrix
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
 from tfa.search.exact import ExactSearch, gather_rows
+from tfa.types import HeadSpec
 
 SEED = 0
 _FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early

@@ -31,7 +31,6 @@ from studies.speed.synthetic import (
 )
 from studies.speed.verify import squarest
 from tfa.core.arrays import backend_for
-from tfa.core.config import STORAGES
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
@@ -48,6 +47,7 @@ from tfa.method.scorer import Scorer, as_residual_side
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import fit_second_order
 from tfa.search.gallery import top_k
+from tfa.types import STORAGES
 
 _SIZE_BAR = Bar(4.0, at_least=True)
 SECOND_ORDER = "second-order, tempered"
@@ -288,7 +288,7 @@ STEPS = """
 import json, sys, time
 def told(what): steps.append((what, time.time() - float(sys.argv[3])))
 steps = []
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 from tfa.cli import app
 from tfa.maps import PlaceMap
 told("Python and imports")

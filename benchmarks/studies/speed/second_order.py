@@ -17,7 +17,6 @@ from studies.speed import peers
 from studies.speed.fit import seen_again, synthetic_tokens
 from studies.speed.measure import Bar, Line, Measured, compared, measure, measure_in_turn, same_threads, thread_count
 from studies.speed.synthetic import second_order_head, synthetic_head, synthetic_spaces
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.core.progress import Progress, SilentProgress, Task, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -30,6 +29,7 @@ from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit, fit_second_order
 from tfa.search.gallery import top_k
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 from tfa_bench.heads.judge import calibrate_judged, fit_judged
 

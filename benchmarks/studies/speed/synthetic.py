@@ -11,7 +11,6 @@ import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
@@ -25,6 +24,7 @@ from tfa.method.second_order_space import MAX_PSEUDO, normalize_rows
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import BaseRows, Gallery, ScaledRows
 from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
+from tfa.types import ImageRecord
 
 THINGS = 400  # kinds of things in the world
 SEEN = 44  # of them in an image: of 64 words half are then chosen by no patch, as in photos
@@ -127,7 +127,7 @@ def synthetic_state(
     records = []
     for number in range(images):
         digest = hashlib.sha256(number.to_bytes(8, "little")).hexdigest()
-        records.append(ImageRecord(number, f"/photos/of/a/town/{number:08d}.jpg", digest, True))
+        records.append(ImageRecord(id=number, path=f"/photos/of/a/town/{number:08d}.jpg", digest=digest, fitted=True))
     facts = {
         "id": SyntheticEncoder.id,
         "fingerprint": SyntheticEncoder.fingerprint,

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from studies.speed.fit import seen_again, synthetic_tokens
-from tfa.core.config import RerankSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
+from tfa.types import RerankSpec
 from tfa.verification.patches import CompactTokens
 
 REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed

@@ -14,8 +14,9 @@ from tfa.demo.sample import SampleTown
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
 from tfa.explain.why import describe_view, explain_match
-from tfa.maps import Answer, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.report.html import Decision, ReportTable, TableRow, render_template
+from tfa.types import Answer
 
 _TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
 

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from tfa import pipeline
 from tfa.core.arrays import backend_for
-from tfa.core.config import MapSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.demo.pictures import draw_match_pictures, write_demo_report
@@ -24,7 +23,7 @@ from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import FewPhotos
 from tfa.evaluate.metrics import recall_at
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
-from tfa.maps import Answer, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.method.decisions import Decisions
 from tfa.method.head import Head, assemble
 from tfa.method.residuals import HARD
@@ -35,6 +34,7 @@ from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow
 from tfa.search.gallery import top_k
+from tfa.types import Answer, BuildOptions
 
 _KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others
@@ -113,10 +113,10 @@ def run_demo(
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
     where = dict(zip(database.paths, places, strict=True))
     head = pipeline.fit_second_order(database.tokens, DATABASE_CARRIER, progress=progress)
-    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
+    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=BuildOptions(), progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
     # A second map, so that the saved one answers as it was built.
-    calibrated = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
+    calibrated = PlaceMap.from_head(head, database, encoder, where, map_spec=BuildOptions(), progress=progress)
     if count:
         with _few_photos_allowed():
             calibrated.calibrate(encoded.paths[:count], progress=progress)
@@ -130,7 +130,7 @@ def run_demo(
         _CALIBRATED: _head_recall(_calibrate(head, target), later, positives),
         f"{_CALIBRATED}, reranked": _map_recall(calibrated, later, positives),
     }
-    facts = place_map.info()
+    facts = place_map.info().to_dict()
     reasons = {
         "head": facts["reasons"]["representation"],
         "verification": (facts["verification"] or {}).get("reason", "none"),
@@ -180,10 +180,10 @@ def _map_recall(place_map: PlaceMap, queries: Tokens, positives: Sequence[Sequen
 def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, encoded: EncodedImages) -> None:
     answered = zip(encoded.paths, place_map.query_tokens(encoded.tokens, k=4), strict=True)
     # Of the photos that recall is of: the first of the drive calibrated other heads.
-    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered][result.target :]
+    answers = [replace(answer, query=str(path)) for path, answer in answered][result.target :]
     step = max(len(answers) // _MONTAGE_QUERIES, 1)
     draw_montage([_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]], out / "montage.png")
-    facts = place_map.info()
+    facts = place_map.info().to_dict()
     decided, verification = facts["decisions"], facts["verification"]
     decisions = [Decision("The head", decided["carrier"], result.reasons["head"])]
     if verification is not None:

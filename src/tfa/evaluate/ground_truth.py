@@ -23,8 +23,8 @@ from tfa.evaluate.positives import (
     to_points,
     within,
 )
-from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position, match_positions, normalize_path, to_degrees, to_metres
+from tfa.photos.positions import match_positions, normalize_path, to_degrees, to_metres
+from tfa.types import ImageRecord, Position
 
 _POSITIONS, _POSITIVES = ".csv", ".json"
 _KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}

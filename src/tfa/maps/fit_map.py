@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfa import pipeline
-from tfa.core.config import HeadSpec, MapSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import decide_admission
 from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.types import BuildOptions, HeadSpec
 from tfa.verification.patches import CompactTokens, explain_missing_grid, fit_compact_tokens
 
 
@@ -25,7 +25,9 @@ class FittedMap:
     notes: tuple[str, ...] = ()
 
 
-def fit_map(tokens: Tokens, map_spec: MapSpec, spec: HeadSpec | None, device: str, progress: Progress) -> FittedMap:
+def fit_map(
+    tokens: Tokens, map_spec: BuildOptions, spec: HeadSpec | None, device: str, progress: Progress
+) -> FittedMap:
     """Everything from the tokens of the map's photos."""
     if map_spec.head == "paper":
         paper = pipeline.fit(tokens, spec, device=device, progress=progress)
@@ -46,13 +48,13 @@ def fit_map(tokens: Tokens, map_spec: MapSpec, spec: HeadSpec | None, device: st
 def add_verification(
     head: AnyHead,
     tokens: Tokens,
-    map_spec: MapSpec,
+    map_spec: BuildOptions,
     device: str,
     progress: bool | Progress | None = None,
 ) -> FittedMap:
     """A fitted head with what verification needs, if the map wants it."""
-    if map_spec.verification is None:
+    if map_spec.reranking is None:
         return FittedMap(head)
-    compact = fit_compact_tokens(tokens, map_spec.verification)
+    compact = fit_compact_tokens(tokens, map_spec.reranking)
     notes = () if compact is not None else (f"built without verification: {explain_missing_grid(tokens)}",)
     return FittedMap(head, compact, decide_admission(head, compact, device, progress), notes)

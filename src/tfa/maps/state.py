@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import MapSpec
 from tfa.core.files import hash_json
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration
-from tfa.maps.records import ImageRecord
 from tfa.maps.stored_head import AnyHead, StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer
+from tfa.types import BuildOptions, ImageRecord
 from tfa.verification.patches import CompactTokens
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
@@ -95,7 +94,7 @@ class MapState:
     # s k d: words of all constructions of a paper's map, which a calibration starts from; a second-order map has none,
     # unless it was made when a judge compared its head with residual ones
     vocabularies: np.ndarray | None = None
-    head_kind: str = "paper"  # one of `core.config.HEAD_KINDS`
+    head_kind: str = "paper"  # one of `types.HEAD_KINDS`
     spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, where heads are made of them
     active: str = DATABASE  # which head answers when none is named
     removed: frozenset[int] = frozenset()
@@ -134,17 +133,19 @@ class MapState:
         )
 
     @property
-    def map_spec(self) -> MapSpec:
+    def map_spec(self) -> BuildOptions:
         """What another map of this kind is made with."""
         # A carrier that was decided from evidence, by the paper's head or by the judge of older maps, is no setting.
         decided = self.head_kind == "paper" or bool(self.database.evidence.get("candidates"))
-        return MapSpec(
-            head=self.head_kind,
-            carrier=MapSpec.carrier if decided else self.database.decisions["carrier"],
-            storage=self.head.storage,
-            ensemble=self.database.replica == ENSEMBLE,
-            rerank=False if self.compact is None else self.compact.spec,
-            dims=self.head.dims,
+        return BuildOptions.from_dict(
+            {
+                "head": self.head_kind,
+                "carrier": BuildOptions.carrier if decided else self.database.decisions["carrier"],
+                "storage": self.head.storage,
+                "ensemble": self.database.replica == ENSEMBLE,
+                "rerank": False if self.compact is None else self.compact.spec,
+                "dims": self.head.dims,
+            }
         )
 
     def head_digest(self, name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.core.plain import to_plain
 from tfa.maps.decided import is_second_order, list_decisions
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
@@ -28,7 +29,7 @@ def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
     candidates = [{"name": name, **numbers, "chosen": name in _chosen(made)} for name, numbers in compared.items()]
     return {
         "calibration": None if head.name == DATABASE else head.name,
-        "decided": list_decisions(vars(head)),
+        "decided": to_plain(list_decisions(vars(head))),
         "candidates": candidates,
         "decisions": made,
         "reasons": head.evidence["reasons"],

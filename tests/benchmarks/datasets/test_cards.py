@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.core.config import HeadSpec
+from tfa.types import HeadSpec
 from tfa_bench.datasets.card import DATASET_GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
 from tfa_bench.datasets.load import layout_names, load_layout
 

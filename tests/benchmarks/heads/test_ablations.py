@@ -4,10 +4,10 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.method.database import METHOD_RULES
 from tfa.method.evidence import Candidate
+from tfa.types import HeadSpec
 from tfa_bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
 from tfa_bench.heads.spectral import CONTROLS, under_control
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests import worlds
 from tfa import pipeline
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK, top_k
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.reranking import plan_rounds
 from tfa_bench.heads import ablations, spectral
 from tfa_bench.heads.catalogue import GROUPS, head_card

@@ -8,7 +8,6 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import FewPhotos
 from tfa.maps import PlaceMap
@@ -17,6 +16,7 @@ from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.evidence import NO_ANSWER
 from tfa.method.second_order_head import SCORE_FROM
 from tfa.reference import second_order as reference
+from tfa.types import BuildOptions
 from tfa.verification.patches import prepare_photo_evidence
 from tfa_bench.heads.judge import (
     OTHERS,
@@ -215,7 +215,7 @@ def test_a_map_answers_as_a_judged_one_whose_incumbent_won(photographed, tmp_pat
     database, camera = photographed
     judged = fit_judged(database.tokens, spec=SPEC)
     assert judged.decisions.name == judged.evidence.incumbent == "second_order/tempered"
-    options = MapSpec(storage=storage)
+    options = BuildOptions(storage=storage)
     expected = PlaceMap.from_head(judged, database, FakeEncoder(), map_spec=options)
     built = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=options)
     every = {"k": 14, "calibration": "none"}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.method.described_queries import DescribedQueries
 from tfa.online.adaptation import MIN_ROWS
+from tfa.types import HeadSpec
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import InOrder, Photos, Shared
 from tfa_bench.heads.online import AT_ONCE, OnlineHead

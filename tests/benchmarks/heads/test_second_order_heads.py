@@ -10,13 +10,13 @@ import pytest
 
 from tests.benchmarks.fields import town
 from tfa import pipeline
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
+from tfa.types import HeadSpec
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 from tfa_bench.heads import second_order
 from tfa_bench.heads.catalogue import GROUPS, head_card

@@ -9,12 +9,12 @@ import pytest
 
 from tests.benchmarks.fields import town
 from tfa import pipeline
-from tfa.core.config import AUTO, HeadSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps.database_scores import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.gallery import top_k
+from tfa.types import AUTO, HeadSpec, RerankSpec
 from tfa.verification import matching, patches, reranking
 from tfa.verification.admission import VerificationEvidence
 from tfa.verification.patches import CompactTokens

@@ -24,11 +24,11 @@ from studies.confidence import (
 )
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
-from tfa.core.config import HeadSpec
 from tfa.core.progress import SilentProgress
 from tfa.errors import BadSpec
 from tfa.maps.confidence import Constants, Features
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 from tfa_bench.heads.contract import Photos
 from tfa_bench.records import Truth
 from tfa_bench.run import Bench

@@ -11,10 +11,10 @@ import pytest
 from studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, page, study_judge
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.judge import fit_judged

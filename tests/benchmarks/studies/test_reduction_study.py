@@ -13,8 +13,8 @@ from studies.scale.rows import SavedRows
 from studies.scale.union import UNION, Datasets, run_reduction
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
-from tfa.core.config import HeadSpec
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.records import Truth

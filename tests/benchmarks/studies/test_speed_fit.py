@@ -10,9 +10,9 @@ from studies.speed import growth
 from studies.speed.fit import run_fit_benchmark
 from studies.speed.growth import exponent, run_fit_growth_benchmark, run_sampled_fit_benchmark
 from studies.speed.synthetic import LazyTokens, lazy_tokens
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
+from tfa.types import HeadSpec
 
 SMALL = {"patches": 30, "channels": 6, "spec": HeadSpec(words=8)}
 

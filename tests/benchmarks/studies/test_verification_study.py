@@ -26,9 +26,9 @@ from tests.benchmarks.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
 from tests.online.test_sequence_filter import KnownEvidence
 from tfa.core.arrays import l2_normalize
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 from tfa.verification import matching
 from tfa.verification.reranking import UNVERIFIED, rerank
 from tfa_bench.heads.catalogue import head_card

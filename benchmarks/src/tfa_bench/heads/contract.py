@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
+from tfa.types import EncoderOptions, HeadSpec
 from tfa_bench.protocols import NO_CALIBRATION, Plan
 from tfa_bench.provenance import METHOD
 

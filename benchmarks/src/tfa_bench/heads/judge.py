@@ -28,7 +28,6 @@ from functools import partial
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, map_in_threads
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.core.progress import Progress, SilentProgress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseBranch, DatabaseSplit, fit_branch
@@ -56,6 +55,7 @@ from tfa.method.second_order_head import (
 from tfa.method.second_order_space import SecondOrderSpace
 from tfa.method.vocabulary import Vocabulary, fit_vocabularies, sample_patches
 from tfa.pipeline import check_target_count, check_tokens, fit_database
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.admission import PairEvidence, cache_evidence, space_evenly
 from tfa.verification.patches import CompactTokens, fit_compact_tokens, prepare_photo_evidence
 

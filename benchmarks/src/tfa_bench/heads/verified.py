@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from tfa.core.arrays import backend_for
-from tfa.core.config import Candidates, RerankSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
@@ -24,6 +23,7 @@ from tfa.maps.database_scores import DatabaseScores
 from tfa.method.evidence import ROW_EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
+from tfa.types import Candidates, RerankSpec
 from tfa.verification import matching
 from tfa.verification.admission import (
     COMPARED_CANDIDATES,

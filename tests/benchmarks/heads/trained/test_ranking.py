@@ -10,11 +10,11 @@ import torch
 
 from tests.benchmarks.heads.trained.tiny import LAYOUTS, tensors_of
 from tests.fakes import random_image
-from tfa.core.config import EncoderOptions
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.trained import ranking
 from tfa_bench.heads.trained.image_encoder import ImageEncoder, join_halves, split_halves

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.core.config import EncoderOptions
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.search.gallery import inner, top_k
+from tfa.types import EncoderOptions
 from tfa_bench.heads.contract import ONLY, Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.trained.systems import TrainedSystem
 from tfa_bench.heads.vectors import VectorHead
