@@ -28,9 +28,9 @@ from tfa.evaluate.judgement import PROBABILITY, JudgedAnswer, JudgedHit, Judgeme
 from tfa.evaluate.positives import position_kinds
 from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.images import as_rgb
-from tfa.photos.positions import Position
 from tfa.report.html import ReportTable, TableRow, render_template
 from tfa.report.page import plan_view_script
+from tfa.types import Position
 from tfa.version import __version__
 
 

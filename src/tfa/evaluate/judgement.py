@@ -16,8 +16,7 @@ import numpy as np
 
 from tfa.evaluate.metrics import Curve, Interval, Paired, interval, paired_difference, precision_recall
 from tfa.maps.expected_recall import estimate_recall
-from tfa.photos.positions import Position
-from tfa.types import ExpectedRecall
+from tfa.types import ExpectedRecall, Position
 
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfa.core.files import require_json
 from tfa.errors import TfaError
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 DEFAULT_RADIUS = 25.0  # meters: the field's usual radius
 _EQUATOR = 6378137.0  # WGS 84: radius of the equator in metres
