@@ -12,6 +12,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store import Entries
 from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries, make_vectors, rank_by_definition
@@ -153,7 +154,7 @@ class TestMilvus(StoreContract):
         key, times = f"{name}/count", 5
         command = [sys.executable, "-c", COUNT_UP, url, key, str(times)]
         counters = [subprocess.Popen(command) for _ in range(3)]
-        assert [counter.wait(300) for counter in counters] == [0, 0, 0]
+        assert [counter.wait(PATIENCE) for counter in counters] == [0, 0, 0]
         assert store.read(key) == b"%d" % (3 * times)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -18,6 +17,7 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
+from tests.waiting import wait_until
 from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
@@ -46,14 +46,6 @@ def town(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(built / "cache", tmp_path / "cache")
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     return shutil.copytree(built / "town.tfa", tmp_path / "town.tfa")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Until it holds; a condition that never does fails the test instead of hanging it."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"nothing happened within {seconds} s"
-        time.sleep(0.005)
 
 
 def opened(path: Path, encoder: Any = None) -> PlaceMap:

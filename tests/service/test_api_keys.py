@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.service.camera_steps import files
-from tests.service.conftest import picture, wait_until
+from tests.service.conftest import picture
+from tests.waiting import wait_until
 from tfa.client import Client, connection
 from tfa.errors import BadSpec
 from tfa.service.api_keys import ApiKey, read_api_keys

@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
+from tests.waiting import PATIENCE
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.child import Child, NotServing
 from tfa.bench.load_test.clients import synthetic_photo
@@ -77,7 +78,7 @@ def test_a_service_that_is_told_to_stop_finishes_and_stops(town, tmp_path):
     with Child(town, fake_command, tmp_path / "log.txt") as child:
         assert Client(child.url).add([synthetic_photo(1)]).added == [14]
         child._process.send_signal(signal.SIGTERM)
-        assert child._process.wait(20) in (0, -signal.SIGTERM)
+        assert child._process.wait(PATIENCE) in (0, -signal.SIGTERM)
     assert (tmp_path / "log.txt").read_text() == ""
     assert len(opened(town)) == 15
 

@@ -11,7 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.fakes import FakeEncoder
-from tests.service.conftest import add, ask, opened, picture, wait_until
+from tests.service.conftest import add, ask, opened, picture
+from tests.waiting import PATIENCE, wait_until
 from tfa.cli.serve import opened_maps
 from tfa.core.config import EncoderOptions
 from tfa.errors import BadMap
@@ -157,7 +158,7 @@ def test_until_the_encoder_has_run_the_service_is_not_ready(town):
 
     class Slow(FakeEncoder):
         def encode(self, images):
-            assert gate.wait(10)
+            assert gate.wait(PATIENCE)
             return super().encode(images)
 
     with TestClient(create_app([opened(town, Slow())]), base_url="http://localhost") as client:

@@ -8,7 +8,9 @@ id. The shards compute the order of a search; one that does not answer fails the
 from __future__ import annotations
 
 import os
+import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -26,10 +28,10 @@ PostgresConnection = psycopg.Connection[Any]
 _Answer = TypeVar("_Answer")
 _CONNECTIONS = 8  # at most, of one process
 _CONNECT_SECONDS = 5
-_ATTEMPTS = 5  # of a write that another writer of the same ids disturbed
+_PAUSE = 0.05  # seconds at most before work that others disturbed begins again
 _LOCK_OF_SETUP = 7_305_001  # any number that nobody else locks
 _LOCK_OF_WRITES = 1  # the seed of names of locks; those of documents have 0
-_DISTURBED = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
+_DISTURBED = (errors.DeadlockDetected, errors.SerializationFailure)  # one of those involved always goes on
 _AWAY = ("08", "57P")  # connection lost, server shutting down or starting: the beginnings of these errors' codes
 
 # A generic plan does not know how few rows are wanted; with all lists probed, ivfflat is exact and reads no TOAST.
@@ -129,17 +131,19 @@ class PostgresServer:
         self, work: Callable[[PostgresConnection], _Answer], once: bool = False, lock: str | None = None
     ) -> _Answer:
         """Return the work's answer. It is begun a second time if the connection turned out to be lost, unless it may
-        happen `once` only; and a few times if another writer disturbed it.
+        happen `once` only; and again for as long as other transactions disturb it.
 
-        `lock` names what is written: the first attempt shares it with other writers, later attempts write alone.
+        `lock` names what is written: the first attempt shares it with other writers, and one that they disturbed
+        is repeated alone, when their transactions have ended. Then no other writer's row can be in the way.
         """
+        alone = lost_before = False
         with self._free:
-            for attempt in range(_ATTEMPTS):
+            while True:
                 connection = self._taken(checked=once)
                 try:
                     with connection.transaction():
                         if lock is not None:
-                            shared = "_shared" if attempt == 0 else ""
+                            shared = "" if alone else "_shared"
                             take = f"select pg_advisory_xact_lock{shared}(hashtextextended(%s, {_LOCK_OF_WRITES}))"
                             connection.execute(take, (lock,))
                         answer = work(connection)
@@ -154,13 +158,16 @@ class PostgresServer:
                         self._give_back(connection)
                     # A shard that went away in the middle is named, or its replica is queried, at the second attempt.
                     away = lost or isinstance(error, errors.ConnectionFailure)
-                    again = (away and not once and attempt == 0) or isinstance(error, _DISTURBED)
-                    if not again or attempt == _ATTEMPTS - 1:
+                    same_row = isinstance(error, errors.UniqueViolation) and lock is not None and not alone
+                    disturbed = same_row or isinstance(error, _DISTURBED)
+                    if not disturbed and (not away or once or lost_before):
                         raise self.in_our_words(error, lost) from error
+                    alone, lost_before = alone or disturbed, lost_before or away
+                    if disturbed:
+                        time.sleep(random.uniform(0, _PAUSE))
                 except BaseException:
                     connection.close()
                     raise
-        raise AssertionError("the last attempt returns or raises")
 
     def _taken(self, checked: bool) -> PostgresConnection:
         with self._lock:

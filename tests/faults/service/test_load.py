@@ -9,6 +9,7 @@ import pytest
 from tests.faults.service.raw import serving
 from tests.service.conftest import picture
 from tests.service.test_killed import fake_command, fake_map
+from tests.waiting import PATIENCE
 from tfa.bench.load_test import run as serving_benchmark
 from tfa.client.client import Client
 from tfa.errors import TfaError
@@ -22,7 +23,7 @@ def test_200_clients_at_once_are_answered_without_an_error(town, tmp_path, campa
     errors, wrong, start = [], [], threading.Barrier(CLIENTS)
 
     def work(url: str, number: int) -> None:
-        start.wait(60)
+        start.wait(PATIENCE)
         with Client(url, retries=0) as client:
             for turn in range(requests // CLIENTS):
                 place = (number + turn) % 14
@@ -37,7 +38,7 @@ def test_200_clients_at_once_are_answered_without_an_error(town, tmp_path, campa
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(500)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
     assert (errors[:3], wrong) == ([], [])
     campaign.count("requests of 200 clients at once", requests)
