@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
@@ -58,7 +58,8 @@ def serve(town: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*maps: PlaceMap, raises: bool = True, **settings: Any) -> TestClient:
-            app = create_app(maps or [opened(town)], ServiceSettings(**settings))
+            patient = {"decode_seconds": PATIENCE, **settings}
+            app = create_app(maps or [opened(town)], ServiceSettings(**patient))
             client = TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
             stack.enter_context(client)
             wait_until(lambda: client.get("/readyz").status_code == 200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.child import Child, NotServing
-from tfa.bench.load_test.clients import synthetic_photo
+from tfa.bench.load_test.clients import Load, synthetic_photo
 from tfa.client.client import Client
 from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
@@ -42,8 +43,23 @@ def fake_map(folder: Path, images: int) -> PlaceMap:
     return built
 
 
+def wait_for_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the benchmark's kill come no sooner than a query was answered and an edit accepted."""
+    real = Load.run
+
+    def run(self: Load, seconds: float, advance: Callable[[], None], last: Callable[[], None]) -> float:
+        def advance_later() -> None:
+            wait_until(lambda: bool(self.errors or (self.edits.added and self.query_seconds)))
+            advance()
+
+        return real(self, seconds, advance_later, last)
+
+    monkeypatch.setattr(Load, "run", run)
+
+
 def test_every_accepted_edit_survives_a_kill_under_load(monkeypatch):
     monkeypatch.setattr(serving, "QUIET", 3)
+    wait_for_edits(monkeypatch)
     result = serving.run_serving_benchmark(
         seconds=1.0, clients=2, editors=2, images=12, build=fake_map, command=fake_command
     )

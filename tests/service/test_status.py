@@ -18,6 +18,7 @@ from tfa.core.config import EncoderOptions
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
 from tfa.search.store import MapLocation
+from tfa.service import query_queue
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 
@@ -225,7 +226,9 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
     service.close()
 
 
-def test_a_service_whose_query_thread_fails_says_so_and_goes_on(serve, town):
+def test_a_service_whose_query_thread_fails_says_so_and_goes_on(serve, town, monkeypatch):
+    monkeypatch.setattr(query_queue, "FAILED_SECONDS", PATIENCE)
+
     class Ending(FakeEncoder):
         ends = True
 

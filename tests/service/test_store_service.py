@@ -128,7 +128,7 @@ def test_a_calibration_through_one_replica_answers_in_the_other(replica):
     one, other = replica(), replica()
     photos = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(10)]
     job = one.post("/v1/calibrations", files=photos, data={"name": "night"}).json()["job"]
-    wait_until(lambda: one.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"), seconds=120)
+    wait_until(lambda: one.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"))
     told = one.get(f"/v1/jobs/{job}").json()
     assert told["error"] is None
     assert told["result"]["used"] == 10
