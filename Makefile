@@ -32,16 +32,25 @@ FAULTS_OUT ?= faults-out
 # Hundreds of processes import the same modules: the first one keeps what it compiled, whatever the caller's habit is.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
+# A stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
 # Most modules are never imported: those that are get compiled then, all of them would take a minute now.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-$(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml
+$(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	-$(PIP) --upgrade 'pip>=25'
-	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
 	touch $@
 
-demo: $(VENV)/.installed
+# The package and its base dependencies: enough for the demo, and a third of the time that everything takes.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
+	$(PIP) --no-compile -c constraints.txt -e .
+	touch $@
+
+# Everything that tests and checks need, the demo included, so that nothing is installed twice.
+$(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml | $(VENV)/.created
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
+	touch $(VENV)/.demo $@
+
+demo: $(VENV)/.demo
 	$(BIN)/tfa demo --out demo-out
 
 # The page is tested in a real Chromium: the one there is, or one installed now. Without any, those tests are skipped.

@@ -16,9 +16,9 @@ from uuid import uuid4
 import pytest
 
 from tests.servers import free_port
+from tests.waiting import PATIENCE
 
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
-START_SECONDS = 60
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,7 @@ def s3_endpoint() -> Iterator[str]:
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen([command, "-H", "127.0.0.1", "-p", str(port)], **silent)
     try:
-        until = time.monotonic() + START_SECONDS
+        until = time.monotonic() + PATIENCE
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break

@@ -7,9 +7,8 @@ import threading
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from tests.waiting import PATIENCE
 from tfa.core.arrays import map_in_threads
-
-PATIENCE = 30  # seconds: a slow machine is no failure
 
 
 def blas_threads() -> list[int]:

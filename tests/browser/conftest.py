@@ -13,9 +13,9 @@ import pytest
 from tests.browser.find_browser import HOW, find_browser
 from tests.browser.stub_answers import street
 from tests.browser.stub_service import StubService, serve
+from tests.waiting import PATIENCE
 
 DESK, PHONE = {"width": 1200, "height": 850}, {"width": 360, "height": 740}
-PATIENCE = 15_000  # milliseconds: slow machines are no failure
 
 
 @pytest.fixture(scope="package")
@@ -64,7 +64,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def opened(url: str, hash: str = "", **options: Any) -> Any:
         context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(1000 * PATIENCE)  # milliseconds
         contexts.append(context)
         page = context.new_page()
         page.on("console", complain)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser.stub_answers import street
+from tests.waiting import PATIENCE
 
 # The fingerprint of a drawing: how many pixels are not empty, and the sum of all.
 DRAWING = """canvas => {
@@ -22,7 +23,7 @@ DRAWING = """canvas => {
 IS_LOADED = "image => image.complete && image.naturalWidth > 0"
 
 
-def wait_until(page: Any, expression: str, seconds: float = 15) -> None:
+def wait_until(page: Any, expression: str, seconds: float = PATIENCE) -> None:
     """Wait for an expression to hold. Playwright's own waiting would need eval, which the page's policy refuses."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):

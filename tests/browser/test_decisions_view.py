@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 
 from tests.browser.steps import wait_for_text
+from tests.waiting import PATIENCE
 from tfa.core.text import HUB
 
 
 def test_decisions_are_told_in_words_and_drawn(open_page, service):
     town, held = service.stub.maps["town"], threading.Event()
-    town.report = lambda report=town.report: (held.wait(10), report())[1]
+    town.report = lambda report=town.report: (held.wait(PATIENCE), report())[1]
     page = open_page(service.url, "#decisions")
     wait_for_text(page, "#decisions-status", "Loading: the map is being looked at.")
     assert page.get_attribute("#decisions-status", "role") == "status"

@@ -6,6 +6,7 @@ import threading
 
 from tests.browser.conftest import PHONE
 from tests.browser.steps import DRAWING, ask, ask_why, drawing, wait_until
+from tests.waiting import PATIENCE
 
 OVERLAY = ".pair canvas"
 
@@ -56,7 +57,7 @@ def test_the_pictures_are_scrolled_to_when_they_are_there(open_page, service, ph
     ask(page, photo)
     held = threading.Event()
     town = service.stub.maps["town"]
-    town.why = lambda key, why=town.why: (held.wait(10), why(key))[1]
+    town.why = lambda key, why=town.why: (held.wait(PATIENCE), why(key))[1]
     page.click(".hit:nth-child(1) button")
     page.wait_for_selector("#why [role=status]")
     assert page.inner_text(".hit:nth-child(1) button") == "Looking…"

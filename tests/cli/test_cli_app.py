@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import child_environment
 from tfa.errors import BadWeights
 from tfa.types import EncoderOptions
 from tfa.version import __version__
@@ -185,7 +186,7 @@ def test_a_terminal_without_greek_shows_question_marks(tmp_path):
     name = tmp_path / "σ.tfa"
     name.mkdir()
     command = [sys.executable, "-m", "tfa", "build", str(tmp_path), "--out", str(name)]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(command, capture_output=True, text=True, env=child_environment(PYTHONIOENCODING="ascii"))
     assert done.returncode == 1
     assert "?.tfa exists already" in done.stderr
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tests.service.conftest import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.service.app import create_app
@@ -43,6 +43,7 @@ def serving(
     app = create_app(maps, settings)
     with bind_socket(settings) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", **config))
+        app.state.server = server
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -50,4 +51,4 @@ def serving(
             yield address_of(listening), app
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(PATIENCE)

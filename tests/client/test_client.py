@@ -16,6 +16,7 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
+from tests.waiting import PATIENCE
 from tfa.client import Client, ServiceError
 from tfa.client.forms import UPLOAD_BYTES, batches
 from tfa.errors import BadSpec, TfaError
@@ -231,7 +232,7 @@ def test_refusals_come_with_their_sentence_and_status(served):
 def test_no_path_leaves_the_page_or_the_map(served, path):
     """As sent: other clients tidy a path before they send it."""
     address = urlsplit(served[0].url)
-    connection = HTTPConnection(address.hostname, address.port, timeout=20)
+    connection = HTTPConnection(address.hostname, address.port, timeout=PATIENCE)
     connection.request("GET", path, headers={"Authorization": f"Bearer {API_KEY}"})
     answer = connection.getresponse()
     assert (answer.status, list(json.loads(answer.read()))) in [(404, ["error"]), (405, ["error"]), (422, ["error"])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 
 from tests.client.conftest import build_town, running_service
 from tests.service.conftest import picture
+from tests.waiting import wait_until
 from tfa.client import Client, ServiceError
 from tfa.errors import BadSpec
 from tfa.service.problems import refuse_busy
@@ -129,10 +129,10 @@ def test_a_real_service_answers_threads_of_one_client_through_busy_times(tmp_pat
         return real(self, query)
 
     monkeypatch.setattr(QueryQueue, "_submit", sometimes_full)
-    with running_service(path, ServiceSettings(port=0), timeout_keep_alive=1) as (url, _), Client(url) as client:
+    with running_service(path, ServiceSettings(port=0), timeout_keep_alive=1) as (url, app), Client(url) as client:
         with ThreadPoolExecutor(4) as threads:
             hits = list(threads.map(lambda place: client.query(picture(place), k=1)[0].id, range(12)))
         assert hits == list(range(12))
         assert (len(refused), len(pauses)) == (3, 3)
-        time.sleep(1.5)
+        wait_until(lambda: not app.state.server.server_state.connections)
         assert client.query(picture(3), k=1)[0].id == 3  # on a new connection: uvicorn has closed the idle ones

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import ROOT, tracked_files
+from tests.architecture.test_layout import ROOT, tracked_files
 from tfa.version import __version__
 
 pytestmark = pytest.mark.slow

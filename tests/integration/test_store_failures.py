@@ -16,7 +16,7 @@ from tests.maps.building.conftest import encoded, fleet  # noqa: F401
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import REAL, new_name, place_of
 from tests.servers import PostgresServer, free_port
-from tests.service.conftest import wait_until
+from tests.waiting import wait_until
 from tfa.client.client import Client
 from tfa.client.connection import ServiceError
 from tfa.errors import BadMap, BadSpec, StoreConflict, StoreUnavailable

@@ -14,7 +14,7 @@ from tests.client.conftest import serving
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import new_name, place_of
-from tests.service.conftest import wait_until
+from tests.waiting import wait_until
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
@@ -81,7 +81,7 @@ class Asker(threading.Thread):
         def later():
             return [one[1:] for one in self.answers if one[0] > moment]
 
-        wait_until(lambda: bool(later()) or self.error is not None, seconds=60)
+        wait_until(lambda: bool(later()) or self.error is not None)
         assert self.error is None, self.error
         return later()[0]
 

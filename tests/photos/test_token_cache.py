@@ -11,6 +11,7 @@ import pytest
 import tfa.photos.token_cache
 from tests.fakes import FakeEncoder, random_image
 from tests.photos.conftest import shards
+from tests.waiting import PATIENCE
 from tfa.core.files import map_tensors
 from tfa.errors import BadTokens
 from tfa.photos.images import as_rgb
@@ -125,7 +126,7 @@ def test_the_next_batch_is_decoded_while_the_encoder_works(photos: list[Path], m
     class Waiting(FakeEncoder):
         def encode(self, images):
             if self.encoded == 0:  # two were opened for this batch; two more are while it runs
-                assert all(opened.acquire(timeout=10) for _ in range(4))
+                assert all(opened.acquire(timeout=PATIENCE) for _ in range(4))
             return super().encode(images)
 
     TokenCache().encode(photos, Waiting(), batch_size=2)

@@ -14,6 +14,7 @@ import pytest
 import tfa.photos.token_cache
 from tests.fakes import FakeEncoder
 from tests.photos.conftest import shards
+from tests.waiting import child_environment
 from tfa.core.files import read_tensor_header, write_tensors
 from tfa.errors import BadImage, BadTokens, NoImages
 from tfa.photos.images import as_rgb
@@ -51,8 +52,7 @@ def test_resuming_after_a_kill(photos: list[Path], tmp_path: Path) -> None:
         paths = sorted(Path({str(photos[0].parent)!r}).iterdir())
         tfa.photos.token_cache.TokenCache().encode(paths, Killed(), batch_size=1)
     """
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = child_environment(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
     encoder = FakeEncoder()

@@ -17,7 +17,8 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.ros import stub_rclpy
 from tests.ros.ros_types import Message, message_class
-from tests.service.conftest import FLOATS, wait_until
+from tests.service.conftest import FLOATS
+from tests.waiting import wait_until
 from tfa.maps import PlaceMap
 from tfa.service.settings import ServiceSettings
 

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 from tests.ros.ros_types import Message, message_class, store
+from tests.waiting import PATIENCE
 
 
 class Transport(Protocol):
@@ -155,7 +156,7 @@ class Executor:
 
     def spin(self) -> None:
         self.spinning.set()
-        assert self.stopped.wait(30)
+        assert self.stopped.wait(PATIENCE)
         raise sys.modules["rclpy.executors"].ExternalShutdownException
 
 

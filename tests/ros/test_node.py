@@ -16,7 +16,8 @@ from tests.ros import stub_rclpy
 from tests.ros.conftest import compressed, degrees, raw
 from tests.ros.ros_types import message_class
 from tests.servers import free_port
-from tests.service.conftest import picture, wait_until
+from tests.service.conftest import picture
+from tests.waiting import PATIENCE, wait_until
 from tfa.client import Client
 from tfa.service.settings import ServiceSettings
 
@@ -188,7 +189,7 @@ def test_the_program_runs_until_it_is_shut_down_and_refuses_bad_parameters(servi
     monkeypatch.setattr(stub_rclpy.Node, "overrides", {"url": service})
     stub_rclpy.Executor.spinning.clear()
     waiting = threading.Thread(
-        target=lambda: stub_rclpy.Executor.spinning.wait(30) and stub_rclpy.Executor.stopped.set()
+        target=lambda: stub_rclpy.Executor.spinning.wait(PATIENCE) and stub_rclpy.Executor.stopped.set()
     )
     waiting.start()
     assert main() == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 
@@ -45,7 +46,7 @@ def test_no_swap_of_four_processes_is_lost(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(100)
+        worker.join(PATIENCE)
     assert Counter(worker.exitcode for worker in workers) == {0: 4}
     assert StoreContract.connect(url).read("map/header").split()[0] == b"12"
     assert len(list((Path(tmp_path) / "documents").iterdir())) <= 12

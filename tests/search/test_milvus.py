@@ -12,6 +12,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store import Entries
 from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries, make_vectors, rank_by_definition
@@ -26,11 +27,16 @@ pytestmark = pytest.mark.stores
 
 COUNT_UP = """
 import sys
+from tfa.errors import StoreUnavailable
 from tfa_milvus.store import MilvusStore
 store, key, times = MilvusStore.connect(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 while times:
     old = store.read(key)
-    times -= store.swap(key, old, b"%d" % (int(old or b"0") + 1))
+    try:
+        times -= store.swap(key, old, b"%d" % (int(old or b"0") + 1))
+    except StoreUnavailable as error:
+        if "as it was" not in str(error):  # the machine was so busy that the claim became too old
+            raise
 """
 
 
@@ -153,7 +159,7 @@ class TestMilvus(StoreContract):
         key, times = f"{name}/count", 5
         command = [sys.executable, "-c", COUNT_UP, url, key, str(times)]
         counters = [subprocess.Popen(command) for _ in range(3)]
-        assert [counter.wait(300) for counter in counters] == [0, 0, 0]
+        assert [counter.wait(PATIENCE) for counter in counters] == [0, 0, 0]
         assert store.read(key) == b"%d" % (3 * times)
 
 

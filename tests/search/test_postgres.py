@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from tests.servers import PostgresServer
+from tests.waiting import wait_until
 from tfa.errors import BadSpec, StoreUnavailable
 from tfa.search.store import Entries, Where
 from tfa.search.store_contract import StoreContract, make_entries, make_vectors
@@ -126,11 +126,7 @@ def caught_up(replica: PostgresServer, name: str, primary: PostgresServer) -> No
                 return None
             return connection.execute(command).fetchone()[0]
 
-    for _ in range(200):
-        if rows(replica) == rows(primary):
-            return
-        time.sleep(0.05)
-    raise AssertionError("the replica did not follow")
+    wait_until(lambda: rows(replica) == rows(primary))
 
 
 @pytest.mark.kill

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -18,6 +17,7 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
+from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings
@@ -48,14 +48,6 @@ def town(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shutil.copytree(built / "town.tfa", tmp_path / "town.tfa")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Until it holds; a condition that never does fails the test instead of hanging it."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"nothing happened within {seconds} s"
-        time.sleep(0.005)
-
-
 def opened(path: Path, encoder: Any = None) -> PlaceMap:
     return PlaceMap.load(path, encoder=encoder or FakeEncoder())
 
@@ -66,7 +58,8 @@ def serve(town: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(*maps: PlaceMap, raises: bool = True, **settings: Any) -> TestClient:
-            app = create_app(maps or [opened(town)], ServiceSettings(**settings))
+            patient = {"decode_seconds": PATIENCE, **settings}
+            app = create_app(maps or [opened(town)], ServiceSettings(**patient))
             client = TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
             stack.enter_context(client)
             wait_until(lambda: client.get("/readyz").status_code == 200)

@@ -13,6 +13,7 @@ import pytest
 from tests.service.conftest import add, picture
 from tests.service.test_api_keys import BOSS, NAMED, ROBOT1, ask_as
 from tests.service.test_calibrations import camera, finished
+from tests.waiting import PATIENCE
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.service import edits
@@ -101,13 +102,13 @@ def test_calibrations_that_a_stop_cuts_off_are_noted_and_leave_no_photos(serve, 
 
     def slow(self, files, *_, progress, **__):
         working.set()
-        assert go.wait(30)
+        assert go.wait(PATIENCE)
         with progress.task("encoding", 1):
             raise AssertionError("the service is stopping")
 
     monkeypatch.setattr(PlaceMap, "calibrate", slow)
     jobs = [client.post("/v1/calibrations", files=camera(2)).json()["job"] for _ in range(2)]
-    assert working.wait(30)
+    assert working.wait(PATIENCE)
     assert len(list(tmp_path.glob("tfa-calibration-*"))) == 2
     threading.Timer(0.2, go.set).start()
     client.__exit__(None, None, None)

@@ -7,6 +7,7 @@ import time
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, ids, opened, picture
+from tests.waiting import PATIENCE
 from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
@@ -60,12 +61,12 @@ def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):
 
     def slow(self, *args, **options):
         working.set()
-        assert go.wait(10)
+        assert go.wait(PATIENCE)
         return real(self, *args, **options)
 
     monkeypatch.setattr(PlaceMap, "calibrate", slow)
     job = client.post("/v1/calibrations", files=camera(9), data={"name": "night"}).json()["job"]
-    assert working.wait(10)
+    assert working.wait(PATIENCE)
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
     assert add(client, ("a.png", picture(40))).json()["added"] == [14]
     client.delete("/v1/images/3")
@@ -127,7 +128,7 @@ def endless(begun):
 def test_a_service_that_stops_ends_its_jobs_also_those_that_wait():
     board, begun, ends = JobBoard(), threading.Event(), []
     running, waiting = (board.start(endless(begun), ends.append) for _ in range(2))
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     board.close()
     assert [job.id for job in ends] == [running.id, waiting.id]
     for job in ends:
@@ -143,7 +144,7 @@ def test_a_job_that_is_given_up_ends_once(caplog):
         raise OSError("no log")
 
     job = board.start(endless(begun), cannot)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     board.give_up()
     board.close()
     assert [(one.id, one.state) for one in ends] == [(job.id, "failed")]

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tests.service.camera_steps import DRIVE, STREAM, files, followed, listed, told
-from tests.service.conftest import add, ask, opened, picture, wait_until
+from tests.service.conftest import add, ask, opened, picture
+from tests.waiting import wait_until
 from tfa.core.files import write_tensors
 from tfa.service import cameras as kept
 

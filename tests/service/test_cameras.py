@@ -11,6 +11,7 @@ from tests.maps.conftest import SPEC
 from tests.service.camera_steps import DRIVE, STREAM, followed, listed, of_json, of_tracker, told
 from tests.service.conftest import add, ask, opened, picture
 from tests.service.test_query_queue import GatedEncoder
+from tests.waiting import PATIENCE
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.service import cameras as kept
@@ -108,7 +109,7 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     own = kept.MapCameras(place_map, 4)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=16), Metrics(), own)
     queries.hits(as_rgb(DRIVE[0]), QueryOptions())
-    assert encoder.entered.wait(10)
+    assert encoder.entered.wait(PATIENCE)
     names = ["a", None, "b", "a", "a", "b", None, "a"]
     photos = [as_rgb(DRIVE[number]) for number in range(8)]
     asked = [
@@ -120,9 +121,9 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     )  # then every photo is encoded alone
     last = queries.hits(photos[1], QueryOptions(k=3), kept.CameraKey("", "a"))
     encoder.gate.set()
-    answers = [future.result(10) for future in (*asked, last)]
+    answers = [future.result(PATIENCE) for future in (*asked, last)]
     with pytest.raises(RuntimeError, match="breaks the encoder"):
-        broken.result(10)
+        broken.result(PATIENCE)
     names, photos = [*names, "a"], [*photos, photos[1]]
     for name in ("a", "b"):
         rows = [row for row in range(9) if names[row] == name]

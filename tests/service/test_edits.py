@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.maps.test_fast_maps import OtherArithmetic
-from tests.service.conftest import add, ask, ids, opened, picture, wait_until
+from tests.service.conftest import add, ask, ids, opened, picture
+from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
@@ -129,14 +130,14 @@ def test_queries_are_answered_while_an_edit_is_under_way(client, monkeypatch):
 
     def slow(folder, state):
         writing.set()
-        assert go.wait(10)
+        assert go.wait(PATIENCE)
         return real(folder, state)
 
     monkeypatch.setattr(writer, "write_addition", slow)
     answers = []
     edit = threading.Thread(target=lambda: answers.append(add(client, ("a.png", picture(40)))))
     edit.start()
-    assert writing.wait(10)
+    assert writing.wait(PATIENCE)
     before = ask(client, picture(40), k=1).json()["hits"][0]["id"]
     go.set()
     edit.join()

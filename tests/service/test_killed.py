@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from studies import serve as serving
-from studies.serve import Child, NotServing, synthetic_photo
+from studies.serve import Child, Load, NotServing, synthetic_photo
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
+from tests.waiting import PATIENCE, wait_until
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
@@ -40,8 +42,23 @@ def fake_map(folder: Path, images: int) -> PlaceMap:
     return built
 
 
+def wait_for_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the benchmark's kill come no sooner than a query was answered and an edit accepted."""
+    real = Load.run
+
+    def run(self: Load, seconds: float, advance: Callable[[], None], last: Callable[[], None]) -> float:
+        def advance_later() -> None:
+            wait_until(lambda: bool(self.errors or (self.edits.added and self.query_seconds)))
+            advance()
+
+        return real(self, seconds, advance_later, last)
+
+    monkeypatch.setattr(Load, "run", run)
+
+
 def test_every_accepted_edit_survives_a_kill_under_load(monkeypatch):
     monkeypatch.setattr(serving, "QUIET", 3)
+    wait_for_edits(monkeypatch)
     result = serving.run_serving_benchmark(
         seconds=1.0, clients=2, editors=2, images=12, build=fake_map, command=fake_command
     )
@@ -76,7 +93,7 @@ def test_a_service_that_is_told_to_stop_finishes_and_stops(town, tmp_path):
     with Child(town, fake_command, tmp_path / "log.txt") as child:
         assert Client(child.url).add([synthetic_photo(1)]).added == [14]
         child._process.send_signal(signal.SIGTERM)
-        assert child._process.wait(20) in (0, -signal.SIGTERM)
+        assert child._process.wait(PATIENCE) in (0, -signal.SIGTERM)
     assert (tmp_path / "log.txt").read_text() == ""
     assert len(opened(town)) == 15
 

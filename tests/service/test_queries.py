@@ -10,6 +10,7 @@ import pytest
 
 from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
+from tests.waiting import PATIENCE
 from tfa.core.tokens import Tokens
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.photos.images import as_rgb
@@ -165,7 +166,7 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
     async def slow(future):
         """The map is edited after the query was answered and before the answer is written."""
         result = await real(future)
-        live.edit("activate", lambda place_map: place_map.activate(None)).result(10)
+        live.edit("activate", lambda place_map: place_map.activate(None)).result(PATIENCE)
         return result
 
     monkeypatch.setattr(routes_query, "wait_for", slow)

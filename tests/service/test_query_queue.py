@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tests.fakes import FakeEncoder
-from tests.service.conftest import opened, picture, wait_until
+from tests.service.conftest import opened, picture
+from tests.waiting import PATIENCE, wait_until
 from tfa.photos.images import as_rgb
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused
@@ -27,7 +28,7 @@ class GatedEncoder(FakeEncoder):
     def encode(self, images):
         self.sizes.append(len(images))
         self.entered.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(PATIENCE)
         if any(image.size == (1, 1) for image in images):
             raise RuntimeError("this photo breaks the encoder")
         return super().encode(images)
@@ -51,7 +52,7 @@ def image(place):
 def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     encoder, queries, metrics = gated
     first = queries.hits(image(0), QueryOptions(k=1))
-    assert encoder.entered.wait(10)
+    assert encoder.entered.wait(PATIENCE)
     kinds = [
         QueryOptions(k=3),
         QueryOptions(k=1, rerank=True),
@@ -61,11 +62,11 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     later = [queries.hits(image(place), question) for place, question in enumerate(kinds, 1)]
     tokens = queries.tokens(image(6))
     encoder.gate.set()
-    assert [hit.id for hit in first.result(10).hits] == [0]
-    assert [len(future.result(10).hits) for future in later[:3]] == [3, 1, 2]
+    assert [hit.id for hit in first.result(PATIENCE).hits] == [0]
+    assert [len(future.result(PATIENCE).hits) for future in later[:3]] == [3, 1, 2]
     with pytest.raises(Exception, match="no calibration 'night'"):
-        later[3].result(10)
-    assert len(tokens.result(10)) == 1
+        later[3].result(PATIENCE)
+    assert len(tokens.result(PATIENCE)) == 1
     assert encoder.sizes == [1, 4, 1]
     for place, (future, question) in enumerate(zip(later[:3], kinds, strict=False), 1):
         alone = opened(town).query(image(place), k=question.k, rerank=question.rerank)
@@ -76,27 +77,27 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
 def test_a_photo_that_breaks_the_encoder_spoils_no_other(gated):
     encoder, queries, _ = gated
     first = queries.hits(image(0), QueryOptions(k=1))
-    assert encoder.entered.wait(10)
+    assert encoder.entered.wait(PATIENCE)
     bad = queries.hits(image(1).resize((1, 1)), QueryOptions(k=1))
     good = queries.hits(image(2), QueryOptions(k=1))
     encoder.gate.set()
-    assert first.result(10).hits[0].id == 0
-    assert good.result(10).hits[0].id == 2
+    assert first.result(PATIENCE).hits[0].id == 0
+    assert good.result(PATIENCE).hits[0].id == 2
     with pytest.raises(RuntimeError, match="breaks the encoder"):
-        bad.result(10)
+        bad.result(PATIENCE)
 
 
 def test_a_full_queue_is_told(gated):
     encoder, queries, _ = gated
     queries.hits(image(0), QueryOptions())
-    assert encoder.entered.wait(10)
+    assert encoder.entered.wait(PATIENCE)
     waiting = [queries.hits(image(1), QueryOptions()) for _ in range(8)]
     assert len(queries) == 8
     with pytest.raises(Refused, match="8 queries wait already") as refusal:
         queries.hits(image(1), QueryOptions())
     assert refusal.value.status == 503
     encoder.gate.set()
-    assert all(len(future.result(10).hits) == 5 for future in waiting)
+    assert all(len(future.result(PATIENCE).hits) == 5 for future in waiting)
 
 
 def test_what_waits_is_answered_before_the_end(town):
@@ -118,8 +119,8 @@ def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
 
     queries = QueryQueue("town", current, FakeEncoder(), ServiceSettings(), Metrics())
     with pytest.raises(OSError, match="Input/output error"):
-        queries.hits(image(0), QueryOptions()).result(10)
-    assert queries.hits(image(3), QueryOptions(k=1)).result(10).hits[0].id == 3
+        queries.hits(image(0), QueryOptions()).result(PATIENCE)
+    assert queries.hits(image(3), QueryOptions(k=1)).result(PATIENCE).hits[0].id == 3
     assert queries.state == "ready"
     assert "a batch of 1 queries of town failed" in caplog.text
     queries.close()
@@ -142,13 +143,13 @@ def test_a_thread_that_fails_goes_on(town, caplog):
     encoder, place_map = EndingEncoder(), opened(town)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=1), Metrics())
     first = queries.hits(image(0), QueryOptions())
-    assert encoder.entered.wait(10)
+    assert encoder.entered.wait(PATIENCE)
     waiting = [queries.hits(image(place), QueryOptions(k=1)) for place in range(3)]
     encoder.gate.set()
     with pytest.raises(Refused, match="the service failed on this query") as refusal:
-        first.result(10)
+        first.result(PATIENCE)
     assert (refusal.value.status, refusal.value.headers) == (503, {"Retry-After": "1"})
-    assert [future.result(10).hits[0].id for future in waiting] == [0, 1, 2]
+    assert [future.result(PATIENCE).hits[0].id for future in waiting] == [0, 1, 2]
     assert "the query thread of town failed on a batch and goes on" in caplog.text
     wait_until(lambda: queries.state == "ready")
     queries.close()
@@ -162,9 +163,9 @@ def test_a_batch_that_hangs_is_told_and_queries_are_refused(town):
     with pytest.raises(Refused, match=r"at one batch of queries for more than 0\.1 s"):
         queries.hits(image(0), QueryOptions())
     encoder.gate.set()
-    assert first.result(10).hits[0].id == 0
+    assert first.result(PATIENCE).hits[0].id == 0
     wait_until(lambda: queries.state == "ready")
-    assert queries.hits(image(1), QueryOptions(k=1)).result(10).hits[0].id == 1
+    assert queries.hits(image(1), QueryOptions(k=1)).result(PATIENCE).hits[0].id == 1
     queries.close()
 
 
@@ -175,7 +176,7 @@ def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town)
     photo, start = image(0), threading.Barrier(5)
 
     def send():
-        start.wait(10)
+        start.wait(PATIENCE)
         while not refused:
             try:
                 taken.append(queries.hits(photo, QueryOptions(k=1)))
@@ -186,13 +187,13 @@ def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town)
     threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
         thread.start()
-    start.wait(10)
+    start.wait(PATIENCE)
     taken.append(queries.hits(photo, QueryOptions(k=1)))
     queries.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert taken
-    assert all(future.result(10).hits[0].id == 0 for future in taken)
+    assert all(future.result(PATIENCE).hits[0].id == 0 for future in taken)
 
 
 def test_a_shared_encoder_runs_one_batch_at_a_time_in_their_order():
@@ -202,11 +203,11 @@ def test_a_shared_encoder_runs_one_batch_at_a_time_in_their_order():
         threads.append(threading.Thread(target=shared.encode, args=([image(0)] * number,)))
         threads[-1].start()
         wait_until(lambda number=number: shared._thread._work_queue.qsize() == number - 1)
-        assert encoder.entered.wait(10)
+        assert encoder.entered.wait(PATIENCE)
     assert encoder.sizes == [1]
     encoder.gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert encoder.sizes == [1, 2, 3, 4]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tests.service.conftest import opened, wait_until
+from tests.service.conftest import opened
+from tests.waiting import wait_until
 from tfa.maps import PlaceMap
 
 pytestmark = pytest.mark.slow

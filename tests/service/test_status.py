@@ -11,11 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.fakes import FakeEncoder
-from tests.service.conftest import add, ask, opened, picture, wait_until
+from tests.service.conftest import add, ask, opened, picture
+from tests.waiting import PATIENCE, wait_until
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
 from tfa.search.store import MapLocation
+from tfa.service import query_queue
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 from tfa.types import EncoderOptions
@@ -157,7 +159,7 @@ def test_until_the_encoder_has_run_the_service_is_not_ready(town):
 
     class Slow(FakeEncoder):
         def encode(self, images):
-            assert gate.wait(10)
+            assert gate.wait(PATIENCE)
             return super().encode(images)
 
     with TestClient(create_app([opened(town, Slow())]), base_url="http://localhost") as client:
@@ -224,7 +226,9 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
     service.close()
 
 
-def test_a_service_whose_query_thread_fails_says_so_and_goes_on(serve, town):
+def test_a_service_whose_query_thread_fails_says_so_and_goes_on(serve, town, monkeypatch):
+    monkeypatch.setattr(query_queue, "FAILED_SECONDS", PATIENCE)
+
     class Ending(FakeEncoder):
         ends = True
 

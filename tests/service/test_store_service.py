@@ -8,9 +8,10 @@ from fastapi.testclient import TestClient
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import Flaky, memory_store, new_url
-from tests.service.conftest import add, ask, ids, picture, wait_until
+from tests.service.conftest import add, ask, ids, picture
+from tests.waiting import wait_until
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap, versions
+from tfa.maps.store import StoreMap
 from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings
 
@@ -61,7 +62,7 @@ def test_an_edit_through_one_replica_is_seen_in_another_within_a_second(replica)
     before = best(other)
     added = add(one, ("new.png", picture(40))).json()
     assert added["added"] == [PLACES]
-    wait_until(lambda: best(other)["id"] == PLACES, seconds=versions._LOOK_AGAIN + 5)
+    wait_until(lambda: best(other)["id"] == PLACES)
     told = other.get("/v1/map").json()
     assert (told["images"], told["verification"]["cache"]["most_bytes"]) == (PLACES + 1, 5_000)
     shown = other.get(f"/v1/images/{PLACES}/file")  # the photo that the other replica was sent
@@ -127,7 +128,7 @@ def test_a_calibration_through_one_replica_answers_in_the_other(replica):
     one, other = replica(), replica()
     photos = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(10)]
     job = one.post("/v1/calibrations", files=photos, data={"name": "night"}).json()["job"]
-    wait_until(lambda: one.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"), seconds=120)
+    wait_until(lambda: one.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"))
     told = one.get(f"/v1/jobs/{job}").json()
     assert told["error"] is None
     assert told["result"]["used"] == 10

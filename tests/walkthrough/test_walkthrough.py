@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.waiting import PATIENCE, child_environment
 from tests.walkthrough.commands import Step, steps_of, unmarked
 from tfa.cli.app import app
 
@@ -63,7 +63,7 @@ class Newcomer:
         """At any free port: 8000 may be taken where tests run."""
         words = [word for word in words if word not in ("--port", PORT)]
         command = [sys.executable, "-c", TFA, *words, "--port", "0"]
-        given = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONUNBUFFERED": "1"}
+        given = child_environment(ROOT, PYTHONUNBUFFERED="1")
         self._service = subprocess.Popen(
             command, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -80,7 +80,7 @@ class Newcomer:
     def leave(self) -> None:
         if self._service is not None:
             self._service.terminate()
-            self._service.communicate(timeout=60)
+            self._service.communicate(timeout=PATIENCE)
             assert self._service.returncode in (0, -signal.SIGTERM)
 
 

@@ -11,8 +11,10 @@ Pieces: a table a folder, a row a piece. All that are read come in one request, 
 
 from __future__ import annotations
 
+import random
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -79,7 +81,8 @@ _DOCUMENT_SCHEMA = pa.schema(
         pa.field("before", pa.list_(pa.string())),
     ]
 )
-_ATTEMPTS = 100  # of a put against others, and of a read that versions overtake
+_PAUSE = 0.05  # seconds at most before another look at what others write
+_LOOKS = 100  # at versions that cannot be read and that nobody replaces
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,8 @@ class DocumentTables:
         return self._latest(key).data
 
     def put(self, key: str, data: bytes | None) -> None:
-        for _ in range(_ATTEMPTS):
-            if self._created(key, self._latest(key), data):
-                return
-        raise RuntimeError(f"too many others write the document {key!r}")
+        while not self._created(key, self._latest(key), data):  # one of those that write it succeeds each time
+            time.sleep(random.uniform(0, _PAUSE))
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
         latest = self._latest(key)
@@ -129,7 +130,8 @@ class DocumentTables:
         return [name for name in table_names(self._database) if name.startswith(beginning)]
 
     def _latest(self, key: str) -> _Version:
-        for _ in range(_ATTEMPTS):
+        looks, before = 0, list[str]()
+        while looks < _LOOKS:
             there = sorted(self._tables(_encode_key(key) + "."), reverse=True)
             for name in there:
                 version = self._version(name)
@@ -137,7 +139,9 @@ class DocumentTables:
                     return version
             if not there or there == self._tables(_encode_key(key) + "."):
                 return _NONE
-        raise RuntimeError(f"too many others write the document {key!r}")
+            looks, before = looks + 1 if there == before else 0, there
+            time.sleep(random.uniform(0, _PAUSE))
+        raise RuntimeError(f"no version of the document {key!r} can be read")
 
     def _version(self, name: str) -> _Version | None:
         """None if it is still being created, was never finished, or is old and was taken away."""

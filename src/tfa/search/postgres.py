@@ -207,13 +207,14 @@ class PostgresCollection(Collection):
                     )
 
         if rows:
-            write_rows(self._server, self.name, replace)
+            write_rows(self._server, self.name, list(rows), replace)
 
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
         gone = [int(one) for one in ids]
         write_rows(
             self._server,
             self.name,
+            gone,
             lambda c: c.execute(self._sql("delete from {table} where id = any(%s)"), (gone,)),
         )
 

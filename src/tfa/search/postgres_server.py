@@ -8,7 +8,9 @@ id. The shards compute the order of a search; one that does not answer fails the
 from __future__ import annotations
 
 import os
+import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -26,10 +28,11 @@ PostgresConnection = psycopg.Connection[Any]
 _Answer = TypeVar("_Answer")
 _CONNECTIONS = 8  # at most, of one process
 _CONNECT_SECONDS = 5
-_ATTEMPTS = 5  # of a write that another writer of the same ids disturbed
+_PAUSE = 0.05  # seconds at most before work that others disturbed begins again
 _LOCK_OF_SETUP = 7_305_001  # any number that nobody else locks
 _LOCK_OF_WRITES = 1  # the seed of names of locks; those of documents have 0
-_DISTURBED = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
+_LOCKED_IDS, _LOCKS = 1000, 64  # neighboring ids under one lock, and locks of a collection
+_DISTURBED = (errors.DeadlockDetected, errors.SerializationFailure)  # one of those involved always goes on
 _AWAY = ("08", "57P")  # connection lost, server shutting down or starting: the beginnings of these errors' codes
 
 # A generic plan does not know how few rows are wanted; with all lists probed, ivfflat is exact and reads no TOAST.
@@ -125,23 +128,16 @@ class PostgresServer:
             self.close()
             raise
 
-    def run(
-        self, work: Callable[[PostgresConnection], _Answer], once: bool = False, lock: str | None = None
-    ) -> _Answer:
+    def run(self, work: Callable[[PostgresConnection], _Answer], once: bool = False) -> _Answer:
         """Return the work's answer. It is begun a second time if the connection turned out to be lost, unless it may
-        happen `once` only; and a few times if another writer disturbed it.
-
-        `lock` names what is written: the first attempt shares it with other writers, later attempts write alone.
+        happen `once` only; and again for as long as other transactions disturb it.
         """
+        lost_before = False
         with self._free:
-            for attempt in range(_ATTEMPTS):
+            while True:
                 connection = self._taken(checked=once)
                 try:
                     with connection.transaction():
-                        if lock is not None:
-                            shared = "_shared" if attempt == 0 else ""
-                            take = f"select pg_advisory_xact_lock{shared}(hashtextextended(%s, {_LOCK_OF_WRITES}))"
-                            connection.execute(take, (lock,))
                         answer = work(connection)
                     self._give_back(connection)
                     return answer
@@ -154,13 +150,15 @@ class PostgresServer:
                         self._give_back(connection)
                     # A shard that went away in the middle is named, or its replica is queried, at the second attempt.
                     away = lost or isinstance(error, errors.ConnectionFailure)
-                    again = (away and not once and attempt == 0) or isinstance(error, _DISTURBED)
-                    if not again or attempt == _ATTEMPTS - 1:
+                    disturbed = isinstance(error, _DISTURBED)
+                    if not disturbed and (not away or once or lost_before):
                         raise self.in_our_words(error, lost) from error
+                    lost_before = lost_before or away
+                    if disturbed:
+                        time.sleep(random.uniform(0, _PAUSE))
                 except BaseException:
                     connection.close()
                     raise
-        raise AssertionError("the last attempt returns or raises")
 
     def _taken(self, checked: bool) -> PostgresConnection:
         with self._lock:
@@ -297,20 +295,30 @@ def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterato
             yield other, name
 
 
-def write_rows(server: PostgresServer, collection: str, work: Callable[[PostgresConnection], Any]) -> None:
-    """Write to a collection. Who reads from a replica because its shard was away tries the shard again first.
+def write_rows(
+    server: PostgresServer, collection: str, ids: Sequence[int], work: Callable[[PostgresConnection], Any]
+) -> None:
+    """Write the rows of these ids. Who reads from a replica because its shard was away tries the shard again first.
 
-    Two that write the same ids may disturb each other, on shards without PostgreSQL seeing why. Then the one that
-    failed writes alone: all writers lock the collection's name on the server that is queried.
+    Writers of the same ids take turns: each locks its ranges of ids on the server that is queried, in one order.
+    Otherwise one could fail at a row that the other has just inserted, and on shards both could wait forever:
+    each for a row that the other has locked on another server, which no server alone can see.
     """
+    ranges = sorted({int(one) // _LOCKED_IDS % _LOCKS for one in ids})
+    lock = "select pg_advisory_xact_lock(hashtextextended(%s || ' ' || range, %s)) from unnest(%s::int[]) as range"
+
+    def write_in_turn(connection: PostgresConnection) -> None:
+        connection.execute(lock, (collection, _LOCK_OF_WRITES, ranges))
+        work(connection)
+
     try:
-        server.run(work, lock=collection)
+        server.run(write_in_turn)
     except StoreConflict as error:
         if not isinstance(error.__cause__, errors.ReadOnlySqlTransaction):
             raise
         server.close()
         try:
-            server.run(work, lock=collection)
+            server.run(write_in_turn)
         except StoreConflict as second:
             if not isinstance(second.__cause__, errors.ReadOnlySqlTransaction):
                 raise

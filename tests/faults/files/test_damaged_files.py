@@ -36,7 +36,7 @@ def test_what_goes_wrong_is_counted_with_its_seed_and_the_rest_is_tried(
 ) -> None:
     monkeypatch.delenv(OUT, raising=False)
     jobs = [
-        {"target": name, "folder": str(tmp_path / name), "seeds": [0, 1, 2], "seconds": 1 if name == "hangs" else 60}
+        {"target": name, "folder": str(tmp_path / name), "seeds": [0, 1, 2], "seconds": 1 if name == "hangs" else 300}
         for name in FAILING_ON_PURPOSE
     ]
     found: dict[str, list[str]] = {}

@@ -24,9 +24,10 @@ from typing import Any
 from tests.faults.conftest import OUT
 from tests.faults.files.mutations import mutated, mutated_json
 from tests.faults.files.targets import Target, load_target
+from tests.waiting import PATIENCE
 from tfa.errors import TfaError
 
-SECONDS = 20  # of one attempt
+PROCESSOR_SECONDS = 20  # of one attempt, whatever else the machine does
 BATCH = 500  # attempts of a child
 
 
@@ -70,11 +71,14 @@ def child(target: Target, job: dict[str, Any], seeds: list[int], progress: int, 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 2 * target.memory, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     warnings.simplefilter("ignore")
     for seed in seeds:
         os.pwrite(progress, struct.pack("<q", seed), 0)
-        signal.alarm(job.get("seconds", SECONDS))
+        signal.alarm(job.get("seconds", int(PATIENCE)))  # it may also wait for something that never comes
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
         problem = attempt(target, folder, seed)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         if problem is not None:
             note(failures, target, seed, problem)
@@ -110,7 +114,7 @@ def run_job(job: dict[str, Any], failures: Path) -> None:
         _, status = os.waitpid(process, 0)
         if status:  # it was killed: by the alarm, for memory, or by a crash in somebody's C
             at = struct.unpack("<q", os.pread(progress, 8, 0))[0]
-            note(failures, target, at, f"the process ended with status {status} (14: it hung)")
+            note(failures, target, at, f"the process ended with status {status} (14: it hung, 27: it worked too long)")
             for name, content in target.files.items():
                 (folder / name).write_bytes(content)
             seeds = seeds[seeds.index(at) + 1 :]

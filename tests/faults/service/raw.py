@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from studies.serve import Child, Command
+from tests.waiting import PATIENCE
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -15,7 +16,7 @@ HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 def connected(url: str) -> socket.socket:
     parts = urlsplit(url)
     assert parts.hostname == "127.0.0.1"  # no other machine is ever attacked
-    return socket.create_connection((parts.hostname, parts.port or 80), timeout=30)
+    return socket.create_connection((parts.hostname, parts.port or 80), timeout=PATIENCE)
 
 
 def answered(one: socket.socket) -> bytes:

@@ -9,7 +9,8 @@ import pytest
 from studies import serve as serving_benchmark
 from tests.faults.service.raw import serving
 from tests.service.conftest import picture
-from tests.service.test_killed import fake_command, fake_map
+from tests.service.test_killed import fake_command, fake_map, wait_for_edits
+from tests.waiting import PATIENCE
 from tfa.client.client import Client
 from tfa.errors import TfaError
 
@@ -22,8 +23,8 @@ def test_200_clients_at_once_are_answered_without_an_error(town, tmp_path, campa
     errors, wrong, start = [], [], threading.Barrier(CLIENTS)
 
     def work(url: str, number: int) -> None:
-        start.wait(60)
-        with Client(url, retries=0) as client:
+        start.wait(PATIENCE)
+        with Client(url, timeout=PATIENCE, retries=0) as client:
             for turn in range(requests // CLIENTS):
                 place = (number + turn) % 14
                 try:
@@ -37,7 +38,7 @@ def test_200_clients_at_once_are_answered_without_an_error(town, tmp_path, campa
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(500)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
     assert (errors[:3], wrong) == ([], [])
     campaign.count("requests of 200 clients at once", requests)
@@ -45,6 +46,7 @@ def test_200_clients_at_once_are_answered_without_an_error(town, tmp_path, campa
 
 def test_a_kill_in_the_midst_of_edits_loses_none_that_was_answered(monkeypatch, campaign):
     monkeypatch.setattr(serving_benchmark, "QUIET", 2)
+    wait_for_edits(monkeypatch)
     rounds, added = campaign.size(1, 10), 0
     for _ in range(rounds):
         result = serving_benchmark.run_serving_benchmark(

@@ -9,7 +9,8 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.service.camera_steps import files
-from tests.service.conftest import add, ask, opened, picture, wait_until
+from tests.service.conftest import add, ask, opened, picture
+from tests.waiting import wait_until
 from tfa.core import files as base_files
 from tfa.maps.tracker import Tracker
 from tfa.service import cameras as kept

@@ -19,6 +19,7 @@ from studies.serve import Child
 from tests.faults.service.confined import USER, command, given_to_the_user, obstacle
 from tests.faults.service.raw import serving
 from tests.service.conftest import opened, picture
+from tests.waiting import PATIENCE
 from tfa.client.client import Client
 
 pytestmark = pytest.mark.kill
@@ -48,7 +49,7 @@ def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
         assert client.remove([3]).removed == [3]
         assert client.calibrate([picture(place, 0.7) for place in range(9)], "night").used == 9
         child._process.send_signal(signal.SIGTERM)
-        assert child._process.wait(30) in (0, -signal.SIGTERM)
+        assert child._process.wait(PATIENCE) in (0, -signal.SIGTERM)
     assert log.read_text() == ""
     edited = opened(maps / "town.tfa")
     assert (len(edited), edited.calibrations) == (14, ["night"])
@@ -88,12 +89,12 @@ def proxied(town, tmp_path):
         proxy = subprocess.Popen(["nginx", "-c", conf], stderr=subprocess.DEVNULL)
         url, bearer = f"https://localhost:{port}", {"Authorization": f"Bearer {SECRET}"}
         try:
-            with httpx2.Client(base_url=url, verify=trusted(tmp_path), headers=bearer, timeout=60) as client:
+            with httpx2.Client(base_url=url, verify=trusted(tmp_path), headers=bearer, timeout=PATIENCE) as client:
                 _wait_for(client)
                 yield client
         finally:
             proxy.terminate()
-            proxy.wait(10)
+            proxy.wait(PATIENCE)
 
 
 def trusted(folder: Path) -> ssl.SSLContext:
@@ -101,7 +102,7 @@ def trusted(folder: Path) -> ssl.SSLContext:
 
 
 def _wait_for(client: httpx2.Client) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             assert client.get("/readyz").status_code == 200

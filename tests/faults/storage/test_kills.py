@@ -16,6 +16,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.faults.storage.disk_operations import count_of
 from tests.faults.storage.edits import EDITS, facts_of, prepared, run_killed
+from tests.waiting import PATIENCE
 from tfa.maps import PlaceMap
 from tfa.maps.folder.cleanup import MAP_FILE_NAME
 
@@ -119,7 +120,7 @@ def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(world, tmp_path,
         started = processes.Event()
         process = processes.Process(target=loop_of_edits, args=(str(world.folder), str(path), started))
         process.start()
-        assert started.wait(60)
+        assert started.wait(PATIENCE)
         process.join(rng.uniform(0, 0.25))
         os.kill(process.pid, signal.SIGKILL)
         process.join()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.faults.storage.conftest import FIRST, World
+from tests.waiting import PATIENCE
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 
@@ -22,7 +23,7 @@ def edit_again_and_again(folder: str, path: str, number: int, ready: Any, stop: 
     opened = world.opened(Path(path))
     opened.query(photo)
     ready.wait()
-    while not stop.is_set():
+    while not done or not stop.is_set():
         try:
             opened = world.opened(Path(path))
             if done % 5 == 4:
@@ -45,7 +46,7 @@ def read_again_and_again(folder: str, path: str, ready: Any, stop: Any, told: An
     world.opened(Path(path)).query(world.more[3])
     ready.wait()
     loads, failed = 0, []
-    while not stop.is_set():
+    while not loads or not stop.is_set():
         try:
             opened = world.opened(Path(path))
             found = {hit.id for hit in opened.query(world.more[3], k=99)}
@@ -69,14 +70,14 @@ def test_two_edit_and_one_reads(world, tmp_path, campaign):
     for process in processes:
         process.start()
     try:
-        ready.wait(120)
+        ready.wait(PATIENCE)
         stop.wait(campaign.size(2, 30))
         stop.set()
-        answers = [told.get(timeout=60) for _ in processes]
+        answers = [told.get(timeout=PATIENCE) for _ in processes]
     finally:
         stop.set()
         for process in processes:
-            process.join(60)
+            process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     edits = [answer for answer in answers if answer[0] == "edits"]
     [(_, loads, failed)] = [answer for answer in answers if answer[0] == "loads"]

@@ -36,12 +36,26 @@ class LoggedEncoder(FakeEncoder):
         return super().encode(images)
 
 
-class SlowEncoder(LoggedEncoder):
-    """Takes its time, so that it can be killed while it works."""
+class HeldEncoder(LoggedEncoder):
+    """Stops when the work folder that a file `hold` names has three shards, so that it can be killed while it works."""
 
     def encode(self, images: Sequence[Image.Image]) -> Any:
-        time.sleep(0.05 * len(images))
+        while self._is_held():
+            time.sleep(0.01)
         return super().encode(images)
+
+    def _is_held(self) -> bool:
+        try:
+            work = (Path(os.environ[LOG]) / "hold").read_text()
+        except FileNotFoundError:
+            return False
+        return len(list(Path(work).glob("*/descriptors-*.safetensors"))) >= 3
+
+
+def hold(log: Path, work: Path) -> None:
+    """Let a `HeldEncoder` stop after three shards of this work, until the file is removed."""
+    (log / "new").write_text(str(work))
+    (log / "new").rename(log / "hold")
 
 
 class DyingEncoder(LoggedEncoder):

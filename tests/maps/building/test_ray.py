@@ -9,18 +9,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from studies.scale.ray_builds import PATIENCE, Cluster, paths
+from studies.scale.ray_builds import Cluster, paths
 from tests.listening import LOOPBACK, listened_at
-from tests.maps.building.builders import LOG, Published, build, counted, same
+from tests.maps.building.builders import LOG, Published, build, counted, hold, same
 from tests.maps.building.ray_driver import RayDriver
 from tests.maps.conftest import photo
+from tests.waiting import PATIENCE, wait_until
 from tfa.errors import StoreUnavailable
 from tfa.maps.building.executors import RayExecutor
 
@@ -72,13 +71,6 @@ def every_image_once(plain: Path, name: str) -> None:
     same(found, Published(f"sqlite://{plain}/plain.db/places"))
 
 
-def wait_for(seen: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not seen():
-        assert time.monotonic() < deadline, "nothing was seen in time"
-        time.sleep(0.01)
-
-
 def described(work: Path) -> set[int]:
     """Shards whose descriptors are there."""
     return {int(path.stem.rpartition("-")[2]) for path in work.glob("*/descriptors-*.safetensors")}
@@ -110,15 +102,17 @@ def test_after_a_killed_driver_another_repeats_only_what_was_under_way(plain, cl
     for path in log.iterdir():
         path.unlink()
     work = plain / "killed"
-    wanted = (plain / "fleet", f"sqlite://{plain}/driver.db/places", work, "SlowEncoder")
+    wanted = (plain / "fleet", f"sqlite://{plain}/driver.db/places", work, "HeldEncoder")
+    hold(log, work)
     first = RayDriver("auto", cluster, plain / "first.txt")
     try:
         first.begin(*wanted)
-        wait_for(lambda: len(described(work)) >= 3)
+        wait_until(lambda: len(described(work)) >= 3)
     finally:
         first.kill()
     done = described(work)
     assert len(done) < 8, "the build ended before its driver was killed"
+    (log / "hold").unlink()
     report = driver.build(*wanted)
     passes = {one["name"]: one for one in report["passes"]}
     assert passes["sample"]["before"] == 5
@@ -127,12 +121,14 @@ def test_after_a_killed_driver_another_repeats_only_what_was_under_way(plain, cl
     every_image_once(plain, "driver")
 
 
-def test_a_killed_node_that_nobody_replaces_costs_no_image(plain, cluster, driver):
+def test_a_killed_node_that_nobody_replaces_costs_no_image(plain, cluster, driver, log):
     work = plain / "node"
-    driver.begin(plain / "fleet", f"sqlite://{plain}/node.db/places", work, "SlowEncoder")
-    wait_for(lambda: bool(described(work)))
+    hold(log, work)
+    driver.begin(plain / "fleet", f"sqlite://{plain}/node.db/places", work, "HeldEncoder")
+    wait_until(lambda: bool(described(work)))
     os.kill(cluster.raylet(1), signal.SIGKILL)
     assert len(described(work)) < 8, "the build ended before the node was killed"
+    (log / "hold").unlink()
     assert "error" not in driver.finish()
     every_image_once(plain, "node")
 
@@ -157,6 +153,11 @@ with RayExecutor("local", workers=1) as executor:
 def test_a_cluster_of_this_machine_alone_is_heard_by_nobody_else():
     told = {name: os.environ[name] for name in os.environ if not name.startswith("RAY_")}
     run = subprocess.run(
-        [sys.executable, "-c", LOCAL], env={**told, **paths()}, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LOCAL],
+        env={**told, **paths()},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]

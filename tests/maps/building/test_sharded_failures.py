@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,12 +11,14 @@ from tests.maps.building.builders import (
     AlwaysDyingEncoder,
     DyingEncoder,
     FullDiskEncoder,
+    HeldEncoder,
     Published,
-    SlowEncoder,
     build,
     counted,
+    hold,
     same,
 )
+from tests.waiting import wait_until
 from tfa.core import files
 from tfa.errors import BadSpec, DiskFull, OutOfResources, StoreConflict, TfaError
 from tfa.maps.building import Sharding, list_photos
@@ -30,11 +31,11 @@ from tfa.search.store import open_map_store
 
 DRIVER = """
 import sys
-from tests.maps.building.builders import SlowEncoder, build
+from tests.maps.building.builders import HeldEncoder, build
 from tfa.maps.building.executors import ProcessExecutor
 if __name__ == "__main__":
     with ProcessExecutor(2) as pool:
-        build(sys.argv[1], sys.argv[2], encoder=SlowEncoder, executor=pool, work=sys.argv[3])
+        build(sys.argv[1], sys.argv[2], encoder=HeldEncoder, executor=pool, work=sys.argv[3])
 """
 
 
@@ -59,14 +60,13 @@ def test_workers_that_die_again_and_again_end_the_build_with_a_sentence(fleet, u
 def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_way(fleet, url, encoded, tmp_path):
     script, work = tmp_path / "driver.py", tmp_path / "work"
     script.write_text(DRIVER)
+    hold(encoded, work)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     driver = subprocess.Popen(
         [sys.executable, str(script), str(fleet), url, str(work)], env=environment, start_new_session=True
     )
     try:
-        patience = time.monotonic() + 120
-        while len(list(work.glob("*/descriptors-*"))) < 3 and driver.poll() is None and time.monotonic() < patience:
-            time.sleep(0.01)
+        wait_until(lambda: len(list(work.glob("*/descriptors-*"))) >= 3 or driver.poll() is not None)
         assert driver.poll() is None, "the driver ended before it was killed"
     finally:
         os.killpg(driver.pid, signal.SIGKILL)  # its workers too: nothing goes on in secret
@@ -76,7 +76,7 @@ def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_w
     before = counted(encoded)
     for path in encoded.iterdir():
         path.unlink()
-    report = build(fleet, url, encoder=SlowEncoder, work=work)
+    report = build(fleet, url, encoder=HeldEncoder, work=work)
     finished = [f"descriptors-{number:06d}.safetensors" in done for number in range(8)]
     described = next(one for one in report.passes if one.name == "descriptors")
     assert described.before == sum(finished)

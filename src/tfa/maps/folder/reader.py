@@ -20,8 +20,6 @@ from tfa.maps.stored_space import StoredSpaces
 from tfa.types import ImageRecord, Position
 from tfa.verification.patches import CompactTokens
 
-_ATTEMPTS = 20  # headers read while other processes edit the map
-
 
 def read_map(folder: Path, *, checksum: bool = False) -> MapState:
     """A map with its arrays memory-mapped. `checksum` compares every file with its sha256.
@@ -30,15 +28,14 @@ def read_map(folder: Path, *, checksum: bool = False) -> MapState:
     is read again.
     """
     header = read_map_header(folder)
-    for attempt in range(_ATTEMPTS):
+    while True:
         try:
             return _read(folder, header, checksum)
         except (BadMap, OSError):
             again = read_map_header(folder)
-            if again == header or attempt == _ATTEMPTS - 1:
+            if again == header:
                 raise
             header = again
-    raise AssertionError
 
 
 def _parse_record(values: dict[str, Any], path: str) -> ImageRecord:

@@ -9,6 +9,7 @@ added is counted, what was to be removed is deleted.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,8 @@ from typing import Any
 import numpy as np
 
 from tfa.core.tokens import Tokens
-from tfa.errors import StoreConflict
 from tfa.maps.store.header import (
     ABANDONED,
-    SWAP_ATTEMPTS,
     Pending,
     StoreHeader,
     header_key,
@@ -39,7 +38,8 @@ from tfa.search.reduced import Moments
 from tfa.search.store import Entries
 from tfa.types import ImageRecord
 
-_PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
+_PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap, more each time
+_LONGEST_PAUSE = 0.5
 
 
 def _swap_header(
@@ -49,8 +49,7 @@ def _swap_header(
 
     None changes nothing. While somebody builds or calibrates the map it is not edited, but by themselves (`building`).
     """
-    editor = ""
-    for attempt in range(SWAP_ATTEMPTS):
+    for attempt in itertools.count(1):
         view = versions.now(fresh=True)
         builder = None if building else read_builder(versions.store, versions.name)
         if builder is not None:
@@ -66,12 +65,8 @@ def _swap_header(
             return versions.now(fresh=True)
         if header.moments != view.header.moments:
             versions.store.erase(header.moments)
-        editor = view.header.editor
-        time.sleep(_PAUSE * (attempt + 1) * (0.5 + secrets.randbelow(100) / 100))
-    raise StoreConflict(
-        f"{versions.url} was edited by others {SWAP_ATTEMPTS} times (last by {editor or 'an unknown process'}); "
-        "do it again in a moment"
-    )
+        time.sleep(min(_PAUSE * attempt, _LONGEST_PAUSE) * (0.5 + secrets.randbelow(100) / 100))
+    raise AssertionError
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,6 @@ def read_moments(store: Store, key: str) -> Moments:
 
 _FORMAT = "tfa-engine-map"
 _VERSION = 2  # 1 had patches in blocks of images
-SWAP_ATTEMPTS = 20  # swaps tried while others edit the map
 
 
 @dataclass(frozen=True)

@@ -137,9 +137,10 @@ class Versions:
         with self._lock:
             if self._view is not None and not fresh and time.monotonic() - self._looked < _LOOK_AGAIN:
                 return self._view
-            view = self._read()
-            self._view, self._looked = view, time.monotonic()
-            return view
+            looked = time.monotonic()  # before the header is read: what others edit after that is not in this view
+            self._view = self._read()
+            self._looked = looked
+            return self._view
 
     @property
     def last(self) -> MapView:
@@ -147,16 +148,17 @@ class Versions:
         return self._view or self.now()
 
     def _read(self) -> MapView:
-        for attempt in range(2):
+        before = None
+        while True:
             header, content = read_store_header(self.store, self.name, self.url)
             if self._view is not None and content == self._view.content:
                 return self._view
             try:
                 return self._of(header, content)
             except BadMap:
-                if attempt:  # else it was replaced while it was read
+                if content == before:  # else it was replaced while it was read
                     raise
-        raise AssertionError
+                before = content
 
     def _of(self, header: StoreHeader, content: bytes) -> MapView:
         kept: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The house: what lies where. Which room may import which is the contract of import-linter in pyproject.toml."""
+"""The layout of the package. The contracts of import-linter in pyproject.toml say which package may import which."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import tfa
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "tfa"
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -20,11 +20,11 @@ BENCHMARK = ROOT / "benchmarks"
 BENCHMARK_MODULES = sorted(BENCHMARK.rglob("*.py"))
 
 
-def name_of(file: Path) -> str:
+def relative_name(file: Path) -> str:
     return file.relative_to(PACKAGE if file.is_relative_to(PACKAGE) else BENCHMARK).as_posix()
 
 
-def test_the_top_holds_the_tour_and_the_public_names_alone():
+def test_the_top_level_holds_only_the_pipeline_and_the_public_names():
     assert {file.stem for file in PACKAGE.glob("*.py")} == {
         "__init__",
         "__main__",
@@ -36,17 +36,17 @@ def test_the_top_holds_the_tour_and_the_public_names_alone():
 
 
 @pytest.mark.parametrize(
-    "room", sorted({file.parent for file in (*MODULES, *BENCHMARK_MODULES)}), ids=lambda room: room.name
+    "package", sorted({file.parent for file in (*MODULES, *BENCHMARK_MODULES)}), ids=lambda package: package.name
 )
-def test_every_room_has_a_sign_at_its_door(room):
-    sign = ast.get_docstring(ast.parse((room / "__init__.py").read_text("utf-8")))
-    assert sign is not None, f"{room.name}/__init__.py says neither what comes in nor what goes out"
-    assert len(sign) > 30
+def test_every_package_has_a_docstring(package):
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8")))
+    assert docstring is not None, f"{package.name}/__init__.py does not say what the package takes and returns"
+    assert len(docstring) > 30
 
 
 def test_imports_are_absolute():
     relative = [
-        f"{name_of(file)}:{node.lineno}"
+        f"{relative_name(file)}:{node.lineno}"
         for file in (*MODULES, *BENCHMARK_MODULES)
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom) and node.level
@@ -54,8 +54,12 @@ def test_imports_are_absolute():
     assert relative == []
 
 
-def test_no_module_is_a_drawer_for_everything():
-    assert not [name_of(file) for file in MODULES if {"util", "utils"} & set(Path(name_of(file)).with_suffix("").parts)]
+def test_no_module_is_called_utils():
+    assert not [
+        relative_name(file)
+        for file in MODULES
+        if {"util", "utils"} & set(Path(relative_name(file)).with_suffix("").parts)
+    ]
 
 
 def test_importing_the_package_is_light():
@@ -83,33 +87,33 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_no_file_speaks_of_the_place_it_was_written_in():
+def test_no_file_mentions_the_folder_it_was_written_in():
     # In pieces, so that this file does not contain them.
     words = [".." + "/shared", "/" + "work/"] + [
         name + ".md" for name in ("METHOD", "ENGINES", "PEERS", "STYLE", "HOUSE", "REVIEW", "TRAINED", "SCALE")
     ]
-    found = []
+    mentions = []
     for file in tracked_files():
         try:
             text = file.read_text("utf-8")
         except UnicodeDecodeError:
             continue  # a picture
-        found += [f"{file.relative_to(ROOT)}: {word}" for word in words if word in text]
-    assert found == []
+        mentions += [f"{file.relative_to(ROOT)}: {word}" for word in words if word in text]
+    assert mentions == []
 
 
 def test_no_function_takes_more_than_eight_parameters():
-    """A longer list hides an options object. Verbs of the command line are exempt: each option is a parameter."""
+    """A longer list hides an options object. Commands are exempt: each of their options is a parameter."""
     long = []
     for file in MODULES:
-        if name_of(file).startswith("cli/"):
+        if relative_name(file).startswith("cli/"):
             continue
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                given = node.args
-                names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-                names += [one.arg for one in (given.vararg, given.kwarg) if one is not None]
+                arguments = node.args
+                names = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+                names += [one.arg for one in (arguments.vararg, arguments.kwarg) if one is not None]
                 count = len(names) - (names[:1] in (["self"], ["cls"]))
                 if count > 8:
-                    long.append(f"{name_of(file)}: {node.name} takes {count}")
+                    long.append(f"{relative_name(file)}: {node.name} takes {count}")
     assert long == []

@@ -1,0 +1,1 @@
+"""The layout of the package, its size, and how many modules a query enters."""
