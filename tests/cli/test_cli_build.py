@@ -61,7 +61,7 @@ def test_the_report_gives_decisions_reasons_notes_and_skipped_files(run, folder)
     facts, told = PlaceMap.load("new.tfa").info().to_dict(), " ".join(result.stdout.split())
     for text in (
         "built new.tfa", "14 images, 3 with a position", "encoder fake@28; stored as int7, ", " kB ",
-        "representation second-order ", f"carrier {facts['decisions']['carrier']} ", "centring on the map",
+        "representation second-order ", f"carrier {facts['decisions']['carrier']} ", "centering on the map",
         "scores as they are", *facts["reasons"].values(),
         "192 bytes per image", facts["verification"]["reason"], "tfa query new.tfa PHOTO",
     ):  # fmt: skip
