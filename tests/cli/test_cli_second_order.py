@@ -21,7 +21,7 @@ def second_order(run, folder):
 
 
 def test_build_and_info_name_the_defaults(run, second_order):
-    reasons = PlaceMap.load("second.tfa").info()["reasons"]
+    reasons = PlaceMap.load("second.tfa").info().reasons
     for text in (second_order, told(run("info", "second.tfa"))):
         for part in ("representation second-order", "carrier tempered", "centering on the map", "scores as they are"):
             assert part in text

@@ -58,7 +58,7 @@ def test_a_judged_map_is_a_second_order_one(tmp_path, monkeypatch):
     shutil.copytree(HERE / "judged", tmp_path / "map")
     shutil.copytree(HERE / "photos", tmp_path / "photos")
     editor = PlaceMap.load(tmp_path / "map", encoder=FakeEncoder())
-    assert "its first answers share" in editor.info()["decided"][0]["reason"]
+    assert "its first answers share" in editor.info().decided[0].reason
     camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.8) for place in range(9)]
     report = editor.calibrate(camera, "dusk")
     assert (report.decisions["carrier"], report.decisions["score_calibrated"]) == ("partial", True)
@@ -68,8 +68,8 @@ def test_a_judged_map_is_a_second_order_one(tmp_path, monkeypatch):
     assert answers(again, queries()) == answers(PlaceMap.load(HERE / "judged"), queries())
     again.refit()
     info = again.info()
-    assert (info["head"], info["decisions"]["carrier"]) == ("second-order", "tempered")
-    assert info["reasons"]["carrier"] == "default: plain scores tempered by whitened ones"
+    assert (info.head, info.decisions["carrier"]) == ("second-order", "tempered")
+    assert info.reasons["carrier"] == "default: plain scores tempered by whitened ones"
     assert again.state.vocabularies is None
 
 

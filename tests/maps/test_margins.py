@@ -17,14 +17,14 @@ def second_order():
 def test_a_second_order_head_has_no_margin():
     assert compute_margins(second_order()) == {}
     row, carrier, *_ = list_decisions(second_order())
-    assert (row["margin"], format_reason(row), format_reason(carrier)) == (None, "because", "so")
+    assert (row.margin, format_reason(row), format_reason(carrier)) == (None, "because", "so")
 
 
 def test_an_older_map_shows_what_its_judge_said():
     head = second_order()
     older = {"photos": 9, "kind": "x", "incumbent": "y", "candidates": {}, "strengths": {}, "reasons": {"judge": "why"}}
     row, carrier, *_ = list_decisions({**head, "evidence": older})
-    assert (row["reason"], carrier["reason"]) == ("why", "plain scores tempered by whitened ones")
+    assert (row.reason, carrier.reason) == ("why", "plain scores tempered by whitened ones")
 
 
 @pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])

@@ -58,7 +58,7 @@ def test_second_order_is_the_default_and_says_why(town, cache):
 def test_constructions_that_no_answer_needs_are_not_fitted(town, cache, kept, count):
     made = built(town, **kept)
     assert len(made.state.spaces.strengths.rho) == count
-    assert {len(made.info()["decisions"][name]) for name in SIGMAS} == {count}
+    assert {len(made.info().decisions[name]) for name in SIGMAS} == {count}
 
 
 def test_other_kinds_of_heads(town, cache):
@@ -124,7 +124,7 @@ def test_the_caller_may_decide_whether_scores_are_calibrated(second_order, camer
     assert second_order.calibrate([camera / "00.png", camera / "01.png"], "few", score=True).decisions[
         "score_calibrated"
     ]
-    assert second_order.info()["calibrations"][0]["calibration"]["score"] is False
+    assert second_order.info().calibrations[0].calibration["score"] is False
 
 
 def test_a_calibration_from_the_map_is_that_of_the_head(town, cache, camera):
@@ -265,5 +265,5 @@ def test_ragged_patches_are_not_reranked(town, cache):
     rng = np.random.default_rng(3)
     made, tokens = map_of([rng.normal(size=(4 + number, 12)).astype(np.float32) for number in range(6)])
     assert made.state.compact is None
-    assert made.info()["decisions"]["carrier"] == "tempered"
+    assert made.info().decisions["carrier"] == "tempered"
     assert [hit.id for [hit] in made.query_tokens(tokens, k=1)] == list(range(6))

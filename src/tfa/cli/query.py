@@ -147,7 +147,7 @@ def query(
     files.check_positions(place_map)
     given = [sequence] if sequence else photos or []
     if recordings.are_recordings(given, chosen):
-        asked = recordings.frames_to_ask(given, chosen, context, progress=progress)
+        asked = recordings.query_frames(given, chosen, context, progress=progress)
     else:
         asked = recordings.Queries(expanded(given))
     queries = asked.photos

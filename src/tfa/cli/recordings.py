@@ -116,7 +116,7 @@ class Queries:
         return replace(answers, answers=named)
 
 
-def frames_to_ask(
+def query_frames(
     recordings: Sequence[Path], options: FrameOptions, context: typer.Context, *, progress: bool
 ) -> Queries:
     """The frames of recordings, in a folder that is there until the command ends, or that was named."""

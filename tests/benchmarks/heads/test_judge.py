@@ -223,7 +223,7 @@ def test_a_map_answers_as_a_judged_one_whose_incumbent_won(photographed, tmp_pat
         assert built.query_tokens(camera.tokens, rerank=rerank, **every) == expected.query_tokens(
             camera.tokens, rerank=rerank, **every
         )
-    assert built.info()["verification"] == expected.info()["verification"]
+    assert built.info().verification == expected.info().verification
     scores = built.state.head.scorer.scores(camera.tokens)
     np.testing.assert_array_equal(scores, expected.state.head.scorer.scores(camera.tokens))
     if storage == "float32":
