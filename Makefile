@@ -40,7 +40,7 @@ $(VENV)/.created:
 	-$(PIP) --upgrade 'pip>=25'
 	touch $@
 
-# The package and its base dependencies: enough for the demo, and a third of the time that everything takes.
+# The package and its base dependencies: enough for the demo.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 	$(PIP) --no-compile -c constraints.txt -e .
 	touch $@
