@@ -26,6 +26,8 @@ def test_the_top_holds_the_tour_and_the_public_names_alone():
     assert {file.stem for file in PACKAGE.glob("*.py")} == {
         "__init__",
         "__main__",
+        "_http",
+        "client",
         "version",
         "errors",
         "pipeline",

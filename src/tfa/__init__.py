@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tfa.client.client import Client as Client
+    from tfa.client import Client as Client
     from tfa.core.config import CalibrationSpec as CalibrationSpec
     from tfa.core.config import EncoderOptions as EncoderOptions
     from tfa.core.config import HeadSpec as HeadSpec

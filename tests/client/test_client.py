@@ -16,8 +16,7 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.client import Client, ServiceError
-from tfa.client.forms import UPLOAD_BYTES, batches
+from tfa.client import UPLOAD_BYTES, Client, ServiceError, batches
 from tfa.errors import BadSpec, TfaError
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb

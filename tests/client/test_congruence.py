@@ -10,7 +10,7 @@ import pytest
 from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.maps import PlaceMap
 from tfa.service.settings import ServiceSettings
 

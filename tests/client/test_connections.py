@@ -57,7 +57,7 @@ def scripted():
 @pytest.fixture
 def pauses(monkeypatch):
     slept = []
-    monkeypatch.setattr("tfa.client.connection.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("tfa._http.time", SimpleNamespace(sleep=slept.append))
     return slept
 
 

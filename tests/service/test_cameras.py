@@ -16,7 +16,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service import cameras as kept
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 

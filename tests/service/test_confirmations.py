@@ -8,8 +8,8 @@ from tests.service.conftest import ask, opened, picture
 from tfa.maps import confirmed
 from tfa.maps.confirmed import CONFIRMED_FILE, Confirmed, format_time
 from tfa.maps.records import Hit
-from tfa.service import confirmations
-from tfa.service.confirmations import Confirmations
+from tfa.service import cameras
+from tfa.service.cameras import Confirmations
 
 
 def hit(image: int, *, sure: bool = True, inliers: int | None = 9) -> Hit:
@@ -43,7 +43,7 @@ def test_other_answers_confirm_nothing(town, given):
 
 
 def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch, caplog):
-    monkeypatch.setattr(confirmations, "WRITTEN_EVERY", 0.0)
+    monkeypatch.setattr(cameras, "WRITTEN_EVERY", 0.0)
     full, write = [True], confirmed.write_tensors
 
     def writes(*given):

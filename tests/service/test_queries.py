@@ -14,8 +14,8 @@ from tfa.core.tokens import Tokens
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
-from tfa.service import recent as kept_queries
-from tfa.service.recent import RecentQueries
+from tfa.service import query_queue as kept_queries
+from tfa.service.query_queue import RecentQueries
 from tfa.service.routes import query as routes_query
 
 

@@ -10,11 +10,11 @@ from tests.fakes import FakeEncoder
 from tests.service.conftest import opened, picture, wait_until
 from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
-from tfa.service.metrics import Metrics
+from tfa.service.decoders import SharedEncoder
+from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
 
 
 class GatedEncoder(FakeEncoder):

@@ -18,7 +18,7 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
 from tfa.search.store import MapLocation
 from tfa.service.app import create_app
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 
 ROUTES = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),

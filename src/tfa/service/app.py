@@ -16,15 +16,12 @@ from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.report.page import PLAN_VIEW
 from tfa.service.context import Service
-from tfa.service.metrics import MeasureRequests
-from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
+from tfa.service.middleware import BodyLimit, MeasureRequests, OriginGuard, SecurityHeaders
 from tfa.service.problems import ANSWERED, answer_problem
 from tfa.service.routes.calibrations import calibrations_edits, calibrations_router
-from tfa.service.routes.cameras import cameras_edits, cameras_router
 from tfa.service.routes.images import images_edits, images_router
-from tfa.service.routes.map import map_router
-from tfa.service.routes.query import query_router
-from tfa.service.routes.status import status_router
+from tfa.service.routes.map import map_router, status_router
+from tfa.service.routes.query import cameras_edits, cameras_router, query_router
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 

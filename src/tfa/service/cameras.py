@@ -1,8 +1,8 @@
-"""Cameras of a live map: earlier photos of a named camera adapt the answers to its later ones.
+"""What a live map remembers of its queries: cameras that adapt answers, and images that answers confirmed.
 
 Each camera has a tracker (`tfa.maps.tracker`) that lives from query to query; a file of the map's folder keeps what its
-photos taught. Files are read and written outside of queries: a disk that is full or read-only costs the log a line, no
-query.
+photos taught. A reranked answer that is sure confirms the image it names. Files are read and written outside of
+queries: a disk that is full or read-only costs the log a line, no query.
 """
 
 from __future__ import annotations
@@ -23,18 +23,39 @@ from tfa.core.files import BadFile, write_tensors
 from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
-from tfa.maps.records import FrameAnswer
+from tfa.maps.confirmed import Confirmed, make_image_key
+from tfa.maps.records import FrameAnswer, Hit, ImageRecord
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
 from tfa.maps.verification import QueryParams
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
-from tfa.service.log_once import LogOnce
+
+# --- failures to write -----------------------------------------------------------------------------------------------
+
+_log = getLogger("tfa.service")
+
+
+class LogOnce:
+    """Logs the first failure of a repeated write, and its recovery in the words of `recovered`."""
+
+    def __init__(self, recovered: str) -> None:
+        self._recovered, self._failing = recovered, False
+
+    def note(self, problems: Sequence[str]) -> None:
+        """Take the problems of the last attempt to write; none if it succeeded."""
+        if problems and not self._failing:
+            _log.warning("%s", problems[0])
+        elif self._failing and not problems:
+            _log.warning("%s", self._recovered)
+        self._failing = bool(problems)
+
+
+# --- cameras ---------------------------------------------------------------------------------------------------------
 
 ANONYMOUS = ""  # who queries without an API key
 SAVED_EVERY = 32  # photos of a camera
 _MOST_BYTES = 2**30  # of what the cameras of a map remember: of a very large map they are fewer
 FILES = "session-*.safetensors"  # maps on disk know a camera's file by this name
-_log = getLogger("tfa.service")
 
 
 class CameraKey(NamedTuple):
@@ -255,5 +276,85 @@ class MapCameras:
 
     def close(self) -> None:
         """Save what was learnt, once queries have ended."""
+        self._keeper.shutdown(wait=True)
+        self._keep()
+
+
+# --- confirmations ---------------------------------------------------------------------------------------------------
+
+WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one that writes them
+
+
+class Confirmations:
+    """Of one map in a folder: a time for each of its images, so it grows no further than the map."""
+
+    def __init__(self, place_map: PlaceMap) -> None:
+        assert place_map.path is not None
+        self._folder = place_map.path
+        self._write_log = LogOnce(f"what was confirmed of {self._folder.name} is kept again")
+        self._lock = threading.Lock()  # held within queries: no file is touched under it
+        self._files = threading.Lock()
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-confirmed")
+        self._changed, self._tried = False, time.monotonic()
+        try:
+            self._confirmed = Confirmed.read(self._folder)
+        except (TfaError, OSError) as error:
+            _log.warning("what was confirmed is not known and is counted anew: %s", error)
+            self._confirmed = Confirmed()
+        self.publish(place_map)
+
+    def publish(self, place_map: PlaceMap) -> None:
+        """From now on the images are those of this map."""
+        keys = {record.id: make_image_key(record) for record in place_map.images}
+        with self._lock:
+            self._keys, self._confirmed = keys, self._confirmed.watched(place_map.images, int(time.time()))
+
+    def confirm(self, hits: Sequence[Hit]) -> None:
+        """Note an answer; one that is not sure, or was not verified, says nothing."""
+        if not hits or not hits[0].sure or hits[0].inliers is None:
+            return
+        with self._lock:
+            key = self._keys.get(hits[0].id)
+            if key is None:  # removed since
+                return
+            self._confirmed.last[key] = int(time.time())
+            self._changed = True
+            due = time.monotonic() - self._tried >= WRITTEN_EVERY
+            if due:
+                self._tried = time.monotonic()
+        if due:
+            self._keeper.submit(self._keep)
+
+    def last_of(self, image: ImageRecord) -> int | None:
+        """When it was last confirmed, in seconds since 1970."""
+        with self._lock:
+            return self._confirmed.last_of(image)
+
+    def _keep(self) -> None:
+        with self._files:
+            with self._lock:
+                if not self._changed:
+                    return
+                written = Confirmed(dict(self._confirmed.since), dict(self._confirmed.last))
+                self._changed = False
+            problems = []
+            try:
+                written.with_later(self._on_disk()).write(self._folder)  # another service may serve the map, too
+            except (TfaError, OSError) as error:  # a full disk, one that is read-only
+                problems.append(
+                    f"what was confirmed of {self._folder.name} cannot be saved, tried again later: {error}"
+                )
+                with self._lock:
+                    self._changed = True
+            self._write_log.note(problems)
+
+    def _on_disk(self) -> Confirmed:
+        try:
+            return Confirmed.read(self._folder)
+        except TfaError:  # damaged: it is replaced
+            return Confirmed()
+
+    def close(self) -> None:
+        """Write what was noted, once queries have ended."""
         self._keeper.shutdown(wait=True)
         self._keep()

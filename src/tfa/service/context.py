@@ -21,19 +21,17 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
 from tfa.maps.store import StoreMap
-from tfa.service.audit import AuditLog
-from tfa.service.decoders import DECODER_COUNT, Decoded, shared_decoders
+from tfa.service.auth import AuditLog, RateLimit
+from tfa.service.bodies import Upload
+from tfa.service.decoders import DECODER_COUNT, Decoded, SharedEncoder, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live_map import LiveMap
 from tfa.service.live_store_map import LiveStoreMap
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, refuse_busy
-from tfa.service.rates import RateLimit
 from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
-from tfa.service.uploads import Upload
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")

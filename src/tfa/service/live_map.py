@@ -25,16 +25,15 @@ from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
 from tfa.maps.verification import QueryParams
-from tfa.service.cameras import ANONYMOUS, MapCameras
-from tfa.service.confirmations import Confirmations
+from tfa.service.cameras import ANONYMOUS, Confirmations, MapCameras
+from tfa.service.decoders import SharedEncoder
 from tfa.service.edits import NewPhoto, add_photos
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.photo_files import file_of
 from tfa.service.problems import Refused
 from tfa.service.query_queue import no_cameras
 from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")

@@ -20,13 +20,13 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.store import StoreMap
 from tfa.maps.verification import QueryParams
 from tfa.photos.find_positions import read_photo_position
+from tfa.service.decoders import SharedEncoder
 from tfa.service.edits import NewPhoto, encoded_photos
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.photo_files import file_of
 from tfa.service.problems import Refused
 from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
 
 _T = TypeVar("_T")
 _FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST

@@ -17,12 +17,12 @@ from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.verification import QueryParams
 from tfa.service.cameras import MapCameras
+from tfa.service.decoders import SharedEncoder
 from tfa.service.edits import NewPhoto
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
 
 _T = TypeVar("_T")
 

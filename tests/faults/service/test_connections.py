@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.service.raw import HEAD, answered, connected, serving
 from tests.service.conftest import picture
-from tfa.client.client import Client
+from tfa.client import Client
 
 pytestmark = pytest.mark.kill
 

@@ -10,7 +10,7 @@ from tests.faults.service.raw import serving
 from tests.service.conftest import picture
 from tests.service.test_killed import fake_command, fake_map
 from tfa.bench.load_test import run as serving_benchmark
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.errors import TfaError
 
 pytestmark = pytest.mark.kill

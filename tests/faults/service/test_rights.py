@@ -19,7 +19,7 @@ from tests.faults.service.confined import USER, command, given_to_the_user, obst
 from tests.faults.service.raw import serving
 from tests.service.conftest import opened, picture
 from tfa.bench.load_test.child import Child
-from tfa.client.client import Client
+from tfa.client import Client
 
 pytestmark = pytest.mark.kill
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy" / "nginx.conf"

@@ -15,10 +15,10 @@ from tests.faults.storage.edits import EDITS, facts_of, prepared
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
+from tfa.service.decoders import SharedEncoder
 from tfa.service.live_map import LiveMap
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
 
 REBUILT = ("forced", "removed first")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.errors import TfaError
 
 FIRST_NEW = 1_000_000  # seeds of photos that are added start here

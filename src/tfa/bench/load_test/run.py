@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from tfa.bench.load_test.child import Child, Command, serve_command
 from tfa.bench.load_test.clients import Edits, Load, synthetic_photo
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap

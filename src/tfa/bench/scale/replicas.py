@@ -15,8 +15,7 @@ from tfa.bench.scale.each_engine import row_for_each, until_answered
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, FolderEngine
 from tfa.bench.scale.small_town import DIMS, SmallTown
-from tfa.client.client import Client
-from tfa.client.connection import ServiceError
+from tfa.client import Client, ServiceError
 from tfa.maps.store import StoreMap
 
 PART = "replicas"

@@ -17,15 +17,13 @@ from tfa.maps import CalibrationReport
 from tfa.maps.calibrate import check_request
 from tfa.maps.expected_recall import format_expected_recall
 from tfa.maps.summary import list_differences
-from tfa.service.audit import asker_of
-from tfa.service.auth import editing_router, reading_router
-from tfa.service.bodies import body_schema, read_photos
+from tfa.service.auth import asker_of, editing_router, reading_router
+from tfa.service.bodies import Upload, body_schema, file_name, read_photos
 from tfa.service.context import Chosen, Running, Service, wait_for
 from tfa.service.jobs import Job
 from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted
 from tfa.service.problems import Refused
 from tfa.service.served import Served
-from tfa.service.uploads import Upload, file_name
 
 calibrations_router, calibrations_edits = reading_router("calibration"), editing_router("calibration")
 _PHOTOS = body_schema(CalibrationFields, "images")

@@ -1,30 +1,106 @@
 """A map behind `tfa serve`, used like one on this disk. No extra is needed.
 
 client = tfa.Client("http://localhost:8000", api_key="…")
-client.query("photo.jpg")                                   # the same hits as PlaceMap.query
+client.query("photo.jpg")                                   # the same answer as PlaceMap.query
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.client.connection import ServiceConnection, ServiceError
-from tfa.client.followed_camera import FollowedCamera
-from tfa.client.forms import batches, fields_of, least_fields, parse_answer, parse_hits, skipped_of, where_fields
-from tfa.core.config import Candidates, MinConfidence
+from tfa._http import ServiceConnection, ServiceError
+from tfa.core.config import ONLY_SURE, Candidates, MinConfidence
 from tfa.core.progress import Progress, as_progress
-from tfa.errors import TfaError
-from tfa.photos.images import Photo, PhotosLike, expand_photos, name_photo, read_photo_file
+from tfa.errors import BadImage, TfaError
+from tfa.photos.images import Photo, PhotoFile, PhotosLike, expand_photos, name_photo, read_photo_file
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, ImageRecord
     from tfa.maps.expected_recall import AnswerList
-    from tfa.maps.records import Hits
+    from tfa.maps.records import FrameAnswer, Hits
     from tfa.search.store import Where
+
+
+# --- forms -----------------------------------------------------------------------------------------------------------
+
+_QUERY_BATCH = 16  # photos sent at a time
+UPLOAD_BYTES = 100_000_000  # and so many bytes at most
+
+
+def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:
+    """Photos in pieces that one request can carry; one that cannot be read has its error in its place."""
+    piece: list[PhotoFile | TfaError] = []
+    size = 0
+    for photo in photos:
+        file: PhotoFile | TfaError
+        try:
+            file = read_photo_file(photo)
+            more = len(file[1])
+        except TfaError as error:
+            file, more = error, 0
+        if piece and (len(piece) == _QUERY_BATCH or size + more > UPLOAD_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(file)
+        size += more
+    if piece:
+        yield piece
+
+
+def fields_of(**values: Any) -> dict[str, Any]:
+    """Form fields of these values; None is left out, so that the service's defaults hold."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def least_fields(min_confidence: MinConfidence) -> dict[str, Any]:
+    """Form fields of how doubtful an answer may be."""
+    return {"sure": True} if min_confidence == ONLY_SURE else {"min_confidence": min_confidence}
+
+
+def where_fields(where: Where | None) -> dict[str, str]:
+    """Form fields of which images may answer."""
+    if where is None:
+        return {}
+    fields = {"sessions": ",".join(where.sessions)} if where.sessions else {}
+    box = where.region
+    return fields if box is None else {**fields, "region": f"{box.west},{box.south},{box.east},{box.north}"}
+
+
+def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:
+    """Photos that were left out, and why."""
+    return [(one["image"], one["reason"]) for one in reply["skipped"]]
+
+
+def parse_hits(answer: dict[str, Any]) -> Hits:
+    """The hits of one answer, and its place."""
+    from tfa.maps.records import Fused, Hit, Hits, Place
+    from tfa.photos.positions import Position
+
+    keys = ("id", "image", "score", "confidence", "inliers", "sure")
+    hits = [
+        Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
+        for one in answer["hits"]
+    ]
+    place = answer.get("place")  # services of earlier versions fuse none
+    return Hits(hits, Fused(None if place is None else Place.from_dict(place), answer.get("place_missing")))
+
+
+def parse_answer(name: str, reply: dict[str, Any]) -> FrameAnswer:
+    """The answer to the photo of that name, or why there is none."""
+    from tfa.maps.records import FrameAnswer
+
+    if "error" in reply:
+        return FrameAnswer(name, [], 0.0, reply["error"])
+    hits, told = parse_hits(reply), {key: reply[key] for key in ("sure", "reranked")}
+    told |= {"place": hits.place, "place_missing": hits.place_missing}
+    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adaptation_photos"], **told)
+
+
+# --- client ----------------------------------------------------------------------------------------------------------
 
 _PAGE_IMAGES = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
@@ -231,3 +307,32 @@ class Client(ServiceConnection):
                     return dict(status["result"])
                 time.sleep(pause)
                 pause = min(1.5 * pause, POLL_SECONDS[1])
+
+
+# --- followed camera -------------------------------------------------------------------------------------------------
+
+
+class FollowedCamera:
+    """`Client.follow` makes it. Its state is the service's: another client that names the camera continues it."""
+
+    def __init__(self, client: Client, camera: str, how: dict[str, Any]) -> None:
+        self.client, self.camera, self._how = client, camera, how
+
+    def step(self, photo: Photo) -> FrameAnswer:
+        """The answer to the next photo, adapted by those before it. One that cannot be read gets one that says so."""
+        try:
+            file = read_photo_file(photo)
+        except BadImage as error:
+            return parse_answer(name_photo(photo), {"error": str(error)})
+        fields = {**self._how, "camera": self.camera}
+        (reply,) = self.client._post("/v1/query/batch", "images", [file], fields)["answers"]
+        return parse_answer(name_photo(photo), reply)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the service knows of it: photos seen and counted, what they taught."""
+        return dict(self.client._call("GET", f"/v1/cameras/{quote(self.camera, safe='')}"))
+
+    def reset(self) -> None:
+        """Forget every photo."""
+        self.client.reset_camera(self.camera)
