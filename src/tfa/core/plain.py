@@ -59,6 +59,8 @@ class Value:
 class Options(Value):
     """Base of the values that users give: every field is checked when one is made."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # read by pydantic in the service
+
     def __post_init__(self) -> None:
         for name, hint in hints(type(self)).items():
             value = getattr(self, name)
@@ -196,6 +198,8 @@ def _read_items(origin: type, arguments: tuple[Any, ...], value: Any, where: str
 def _problem(value: Any, hint: Any, metadata: typing.Mapping[str, Any]) -> str | None:
     """Say why a value does not fit a type and its bounds; None if it does."""
     if not _fits(value, hint):
+        if isinstance(value, float) and not math.isfinite(value):
+            return "is not finite"
         literals = [part for part in _parts(hint) if typing.get_origin(part) is Literal]
         choices = [choice for part in literals for choice in typing.get_args(part)]
         if choices and isinstance(value, str):

@@ -21,8 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tfa.errors import BadSpec
 from tfa.service.cameras import ANONYMOUS
-from tfa.service.models import Problem
-from tfa.service.problems import Refused
+from tfa.service.problems import Problem, Refused
 from tfa.service.settings import ServiceSettings, find_api_key
 
 # --- audit log -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Bodies with photos: a multipart form or JSON with base64, read into uploads and checked fields."""
+"""Bodies: photos and options of a request, from a multipart form or from JSON with base64, and answers in JSON."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import binascii
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args, get_origin
 
 from fastapi import Request
-from pydantic import ValidationError
+from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from tfa.core.plain import Options, hints, to_plain
+from tfa.errors import BadSpec
 from tfa.photos.images import EXTENSIONS, image_extensions
 from tfa.service.middleware import megabytes
-from tfa.service.models import RequestModel
 from tfa.service.problems import Refused, sentence_of
 from tfa.service.settings import ServiceSettings
 
@@ -77,7 +82,8 @@ def file_name(upload: Upload, kind: str) -> str:
 
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
-M = TypeVar("M", bound=RequestModel)
+OptionsT = TypeVar("OptionsT", bound=Options)
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
 MAX_FILES = 2048  # files that are parsed at all; how many photos are allowed, the settings say
 MAX_FIELDS = 16
 FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
@@ -85,9 +91,9 @@ PHOTO_KEYS = ("image", "images")
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 
-def body_schema(model: type[RequestModel], key: str) -> dict[str, Any]:
-    """How OpenAPI describes such a body; `key` is `image`, or `images` where several are taken."""
-    fields = model.model_json_schema()
+def body_schema(options: type[Options], key: str) -> dict[str, Any]:
+    """Describe a body with photos for OpenAPI; `key` is `image`, or `images` if several are allowed."""
+    fields = _describe(TypeAdapter(options).json_schema())
     properties, required = fields.get("properties", {}), fields.get("required", [])
 
     def schema(**photo: str) -> dict[str, Any]:
@@ -102,7 +108,58 @@ def body_schema(model: type[RequestModel], key: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def read_photos(request: Request, model: type[M], settings: ServiceSettings) -> tuple[list[Upload], M]:
+def _describe(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Move the bounds of a union, which pydantic leaves beside its members, to the members that are numbers."""
+    if not isinstance(schema, dict):
+        return [_describe(item) for item in schema] if isinstance(schema, list) else schema
+    bounds = {**bounds, **{key: schema[key] for key in _BOUNDS if "anyOf" in schema and key in schema}}
+    moved = {key: value for key, value in schema.items() if key not in bounds}
+    if "anyOf" in moved:
+        moved["anyOf"] = [_describe(member, bounds) for member in moved["anyOf"]]
+    elif moved.get("type") in ("integer", "number"):
+        moved |= {_BOUNDS[key]: value for key, value in bounds.items()}
+    return {key: value if key == "anyOf" else _describe(value) for key, value in moved.items()}
+
+
+@cache
+def _readers(options: type[Options]) -> dict[str, tuple[TypeAdapter[Any], bool]]:
+    """What reads each field, and whether text with commas is a list there."""
+
+    def is_list(hint: Any) -> bool:
+        return get_origin(hint) is tuple or any(map(is_list, get_args(hint)))
+
+    return {name: (TypeAdapter(hint), is_list(hint)) for name, hint in hints(options).items()}
+
+
+def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> OptionsT:
+    """Read options from a form or from JSON: text becomes numbers, and text with commas a list."""
+    read = dict(fields)
+    for name, (reader, is_list) in _readers(options).items():
+        if name not in read:
+            continue
+        value = read[name]
+        try:
+            read[name] = reader.validate_python(value.split(",") if is_list and isinstance(value, str) else value)
+        except ValidationError as error:
+            places = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
+            raise Refused(422, sentence_of(places)) from None
+    try:
+        try:
+            return options(**read)  # checks the bounds
+        except TypeError:
+            return options.from_dict(read)  # names the field that is unknown, or missing
+    except BadSpec as error:
+        raise Refused(422, f"the request cannot be understood: {error.public}. /openapi.json describes it") from None
+
+
+def reply(value: Any, status: int = 200) -> JSONResponse:
+    """Answer with a value of `tfa.types`, or several, in JSON."""
+    return JSONResponse(to_plain(value), status)
+
+
+async def read_photos(
+    request: Request, options: type[OptionsT], settings: ServiceSettings
+) -> tuple[list[Upload], OptionsT]:
     """Photos and fields of a request; refuses too many photos, other kinds of bodies and unknown fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
@@ -114,15 +171,12 @@ async def read_photos(request: Request, model: type[M], settings: ServiceSetting
         raise Refused(415, f"{given} is not understood; send multipart/form-data with the photo, or application/json")
     if not uploads:
         raise Refused(422, "no photo was sent; send it as the form field 'image' (several: 'images')")
-    try:
-        return uploads, model.model_validate(fields)
-    except ValidationError as error:
-        raise Refused(422, sentence_of(error.errors())) from None
+    return uploads, parse_options(options, fields)
 
 
-async def read_photo(request: Request, model: type[M], settings: ServiceSettings) -> tuple[Upload, M]:
+async def read_photo(request: Request, options: type[OptionsT], settings: ServiceSettings) -> tuple[Upload, OptionsT]:
     """As `read_photos`, for requests that take one."""
-    uploads, fields = await read_photos(request, model, settings)
+    uploads, fields = await read_photos(request, options, settings)
     if len(uploads) > 1:
         raise Refused(422, f"{len(uploads)} photos were sent where one is expected; use /v1/query/batch for several")
     return uploads[0], fields

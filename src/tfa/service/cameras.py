@@ -13,22 +13,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tfa.core.files import BadFile, write_tensors
+from tfa.core.plain import Value, hints, opt, req
 from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key
-from tfa.maps.records import FrameAnswer, Hit, ImageRecord
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
-from tfa.maps.verification import QueryParams
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
+from tfa.types import Answer, ImageRecord, QueryOptions
 
 # --- failures to write -----------------------------------------------------------------------------------------------
 
@@ -71,6 +71,25 @@ class CameraKey(NamedTuple):
         return f"session-{self.name}-{hashlib.sha256(known_by.encode()).hexdigest()[:8]}.safetensors"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CameraInfo(Value):
+    """What a camera has seen and learnt."""
+
+    OMITTED: ClassVar = frozenset({"notice"})
+
+    name: str = req("Name of the camera.")
+    owner: str | None = req("API key that named it; null without API keys.")
+    seen: int = req("Photos so far.")
+    counted: int = req("Photos used for adaptation; near-repeats are ignored.")
+    calibration: str | None = req("Calibration that answers; with another one the camera starts over.")
+    last_used: str = req("Time of the last photo, UTC.")
+    sequence: bool = req("Whether its photos are frames of a drive.")
+    lost: float | None = req("Probability that the last frame of the drive shows no place of the map.")
+    shift: float | None = req("Length of the vector that photos are centered by; null before the first.")
+    bias_spread: float | None = req("Spread of what is added to scores; null with few photos.")
+    notice: str | None = opt(None, "Says so if its last photos do not look like those the map was made for.")
+
+
 @dataclass
 class TrackedCamera:
     """A camera and its tracker, which belongs to one head of the map."""
@@ -93,12 +112,19 @@ class TrackedCamera:
         self.tried = self.seen
         return True
 
-    def summary(self) -> dict[str, Any]:
-        """What it has seen, in JSON."""
+    def describe(self, notice: str | None = None) -> CameraInfo:
+        """Say what it has seen and learnt."""
         calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
         used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
-        known_by = {"name": self.key.name, "owner": self.key.owner or None}
-        return {**self.tracker.state, **known_by, "calibration": calibration, "last_used": used}
+        state = self.tracker.state
+        return CameraInfo(
+            name=self.key.name,
+            owner=self.key.owner or None,
+            calibration=calibration,
+            last_used=used,
+            notice=notice,
+            **{name: state[name] for name in hints(CameraInfo) if name in state and name != "calibration"},
+        )
 
 
 class MapCameras:
@@ -134,14 +160,14 @@ class MapCameras:
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, key: CameraKey, tokens: Tokens, question: QueryParams, sequence: bool) -> tuple[FrameAnswer, str]:
-        """The answer to the next photo of a camera, and the head that gave it.
+    def answer(self, key: CameraKey, tokens: Tokens, options: QueryOptions) -> Answer:
+        """Answer the next photo of a camera.
 
         One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
         """
         with self._lock:
-            camera = self._camera(key, question)
-            camera.tracker.rebind(self._map, question, sequence=sequence)
+            camera = self._camera(key, options)
+            camera.tracker.rebind(self._map, options, sequence=options.sequence)
             answer = camera.tracker.answer("", tokens)
             camera.last_used = time.time()
             self._cameras[key] = camera
@@ -153,15 +179,15 @@ class MapCameras:
                 due = True
         if due:
             self._keeper.submit(self._keep)
-        return answer, camera.tracker.calibration
+        return replace(answer, camera=key.name)
 
-    def _camera(self, key: CameraKey, question: QueryParams) -> TrackedCamera:
+    def _camera(self, key: CameraKey, options: QueryOptions) -> TrackedCamera:
         """The one of that key; a new one if there is none, or if it was answered by another head before."""
-        head = self._map.state.chosen(question.calibration).name
+        head = self._map.state.chosen(options.calibration).name
         known = self._cameras.get(key)
         if known is not None and known.head == self._digests[head]:
             return known
-        return TrackedCamera(key, Tracker(self._map, question, sequence=False), self._digests[head])
+        return TrackedCamera(key, Tracker(self._map, options, sequence=False), self._digests[head])
 
     # --- the map changes -------------------------------------------------------------------------------------------
 
@@ -181,19 +207,18 @@ class MapCameras:
 
     # --- look and forget -------------------------------------------------------------------------------------------
 
-    def listed(self, owner: str | None = None) -> list[dict[str, Any]]:
-        """Every camera of an owner, or of all (None), the most recently used first."""
+    def list_all(self, owner: str | None = None) -> list[CameraInfo]:
+        """Describe every camera of an owner, or of all (None), the most recently used first."""
         with self._lock:
-            return [camera.summary() for camera in reversed(self._of(owner, None))]
+            return [camera.describe() for camera in reversed(self._of(owner, None))]
 
-    def get(self, name: str, owner: str | None = None) -> dict[str, Any] | None:
-        """Of several owners' the most recently used."""
+    def get(self, name: str, owner: str | None = None) -> CameraInfo | None:
+        """Describe the camera of that name; of several owners' the most recently used."""
         with self._lock:
             found = self._of(owner, name)
             if not found:
                 return None
-            camera = found[-1]
-            return {**camera.summary(), "notice": camera.tracker.shift_monitor.warning(self._folder.name)}
+            return found[-1].describe(found[-1].tracker.shift_monitor.warning(self._folder.name))
 
     def reset(self, name: str | None = None) -> list[str]:
         """Forget the cameras of that name (None: all), whoever made them, also on disk; the names of those gone."""
@@ -240,7 +265,7 @@ class MapCameras:
             if camera is None:
                 return
             tracker = camera.tracker  # a camera that is not used keeps no older map in memory
-            tracker.rebind(self._map, tracker.params, sequence=tracker.sequence and len(self._map) > 1)
+            tracker.rebind(self._map, tracker.options, sequence=tracker.sequence and len(self._map) > 1)
             seen = camera.seen
             if seen == camera.saved:
                 return
@@ -271,7 +296,7 @@ class MapCameras:
         key = CameraKey(str(about.get("owner", ANONYMOUS)), name)
         if key.owner not in self._owners:
             raise BadFile("it is of an API key that this service does not have")
-        tracker = Tracker(self._map, QueryParams(calibration=calibration), sequence=False, adaptation=adaptation)
+        tracker = Tracker(self._map, QueryOptions(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
     def close(self) -> None:
@@ -309,12 +334,12 @@ class Confirmations:
         with self._lock:
             self._keys, self._confirmed = keys, self._confirmed.watched(place_map.images, int(time.time()))
 
-    def confirm(self, hits: Sequence[Hit]) -> None:
-        """Note an answer; one that is not sure, or was not verified, says nothing."""
-        if not hits or not hits[0].sure or hits[0].inliers is None:
+    def confirm(self, answer: Answer) -> None:
+        """Note an answer; one that is not sure, or was not reranked, says nothing."""
+        if not answer or not answer[0].sure or answer[0].inliers is None:
             return
         with self._lock:
-            key = self._keys.get(hits[0].id)
+            key = self._keys.get(answer[0].id)
             if key is None:  # removed since
                 return
             self._confirmed.last[key] = int(time.time())

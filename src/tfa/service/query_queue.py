@@ -18,17 +18,15 @@ from PIL import Image
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
-from tfa.maps.base_map import build_answer
-from tfa.maps.expected_recall import estimate_answer_recall, format_expected_recall
-from tfa.maps.query import BaseMap
-from tfa.maps.records import Answer, Hit, Hits
+from tfa.maps.base_map import BaseMap
+from tfa.maps.expected_recall import estimate_answer_recall
 from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.verification import QueryParams
 from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
+from tfa.types import Answer, QueryOptions
 
 # --- the last queries ------------------------------------------------------------------------------------------------
 
@@ -49,17 +47,17 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def hits(self, current: BaseMap, tokens: Tokens, question: QueryParams) -> list[Hits]:
-        """The hits of some photos, which are looked at."""
-        head = current.state.chosen(question.calibration)
+    def answer(self, current: BaseMap, tokens: Tokens, options: QueryOptions) -> list[Answer]:
+        """Answer photos and remember their best hits."""
+        head = current.state.chosen(options.calibration)
         key = current.state.head_digest(head.name)
         with self._lock:
             recent = self._heads.pop(key, None) or _Recent(DomainShiftMonitor.for_head(head))
             self._heads[key] = recent
             while len(self._heads) > _HEADS:
                 del self._heads[next(iter(self._heads))]
-            answers = current.hits(tokens, question, recent.shift_monitor)
-            recent.answers.extend(build_answer("", Hits(hits[:1])) for hits in answers if hits)
+            answers = current.answer_tokens(tokens, options, recent.shift_monitor)
+            recent.answers.extend(replace(answer, hits=answer.hits[:1]) for answer in answers if answer)
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:
@@ -71,7 +69,7 @@ class RecentQueries:
         return {
             "photos": 0 if expected is None else expected.photos,
             "expected_recall": None if expected is None else expected.to_dict(),
-            "in_words": None if expected is None else format_expected_recall(expected),
+            "in_words": None if expected is None else str(expected),
             "notice": notice,
         }
 
@@ -82,26 +80,13 @@ FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeed
 _log = getLogger("tfa.service")
 
 
-@dataclass(frozen=True)
-class QueryResult:
-    """The hits of a photo, and the name of the head that gave them: the map may be edited before they are sent."""
-
-    hits: Hits
-    confidence: float  # of the best
-    head: str
-    seconds: float  # from the decoded photo, waiting included
-    adaptation_photos: int = 0  # photos of its camera that taught before it
-    lost: float | None = None  # of a frame of a drive
-
-
 @dataclass
 class WaitingQuery:
-    """A photo that waits: for hits, or without a question for its tokens."""
+    """A photo that waits: for its answer, or without options for its tokens."""
 
     image: Image.Image
-    question: QueryParams | None
+    options: QueryOptions | None
     camera: CameraKey | None = None  # the camera it is of, if that has a name
-    sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
 
@@ -120,12 +105,12 @@ class QueryQueue:
         settings: ServiceSettings,
         metrics: Metrics,
         cameras: MapCameras | None = None,
-        confirm: Callable[[Sequence[Hit]], None] = lambda hits: None,
+        confirm: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
         self.recent = RecentQueries(f"{name}.tfa")
         self._settings, self._metrics, self._cameras = settings, metrics, cameras
-        self._confirm = confirm  # is given the hits of every photo
+        self._confirm = confirm  # is called with the answer to every photo
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
         self._lock = threading.Lock()
@@ -147,13 +132,12 @@ class QueryQueue:
             return "stalled"
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
-    def hits(
-        self, image: Image.Image, question: QueryParams, camera: CameraKey | None = None, sequence: bool = False
-    ) -> Future[QueryResult]:
-        """The answer to a photo; those of one camera are answered in the order of these calls."""
-        return self._submit(WaitingQuery(image, question, camera, sequence))
+    def answer(self, image: Image.Image, options: QueryOptions, camera: CameraKey | None = None) -> Future[Answer]:
+        """Answer a photo, doubtful answers too; photos of one camera are answered in the order of these calls."""
+        return self._submit(WaitingQuery(image, options, camera))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
+        """Encode a photo."""
         return self._submit(WaitingQuery(image, None))
 
     def _submit(self, query: WaitingQuery) -> Future[Any]:
@@ -221,7 +205,7 @@ class QueryQueue:
             self._metrics.batches.labels(self.name).inc()
             self._metrics.batch_photos.labels(self.name).inc(len(batch))
             with self._settled(batch):
-                self._answer(batch)
+                self._answer_batch(batch)
 
     @contextmanager
     def _settled(self, batch: Sequence[WaitingQuery]) -> Iterator[None]:
@@ -238,7 +222,7 @@ class QueryQueue:
                 if not query.future.done():
                     query.future.set_exception(failure)
 
-    def _answer(self, batch: Sequence[WaitingQuery]) -> None:
+    def _answer_batch(self, batch: Sequence[WaitingQuery]) -> None:
         try:
             patches, cls = self._encoder.encode([query.image for query in batch])
             tokens = Tokens(patches, cls, grid=self._encoder.grid)
@@ -247,49 +231,53 @@ class QueryQueue:
                 raise
             for query in batch:  # one photo must not spoil the answers of others
                 with self._settled([query]):
-                    self._answer([query])
+                    self._answer_batch([query])
             return
         current = self._current()
-        groups: dict[QueryParams, list[int]] = {}
+        groups: dict[QueryOptions, list[int]] = {}
         for row, query in enumerate(batch):
-            if query.question is None:
+            if query.options is None:
                 query.future.set_result(tokens.select([row]))
             elif query.camera is not None:  # now, in the order they came: each is adapted by those before it
                 with self._settled([query]):
-                    self._answer_camera(query, query.camera, query.question, tokens.select([row]))
+                    self._answer_camera(query, query.camera, query.options, tokens.select([row]))
             else:
-                groups.setdefault(replace(query.question, k=0), []).append(row)
+                groups.setdefault(_group(query.options), []).append(row)
         for kind, rows in groups.items():
             group = [batch[row] for row in rows]
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, question: QueryParams, tokens: Tokens) -> None:
+    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, options: QueryOptions, tokens: Tokens) -> None:
         if self._cameras is None:
-            raise no_cameras()
-        answer, head = self._cameras.answer(camera, tokens, question, query.sequence)
+            raise refuse_cameras()
+        answer = self._cameras.answer(camera, tokens, options)
         self._metrics.camera_photos.labels(self.name).inc()
-        seconds = time.perf_counter() - query.since
-        told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adaptation_photos, answer.lost)
-        query.future.set_result(told)
-        self._confirm(answer.hits)
+        self._settle(query, answer)
 
-    def _answer_group(self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryParams) -> None:
-        """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
-        wanted = [query.question.k for query in group if query.question is not None]
-        head = current.state.chosen(kind.calibration).name
-        answers = self.recent.hits(current, tokens, replace(kind, k=max(wanted)))
-        for query, k, hits in zip(group, wanted, answers, strict=True):
-            best = hits[0].confidence if hits else 0.0
-            query.future.set_result(
-                QueryResult(Hits(hits[:k], hits.fused), best, head, time.perf_counter() - query.since)
-            )
-            self._confirm(hits)
+    def _answer_group(
+        self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
+    ) -> None:
+        """Answer queries that differ in k only: the best k are the first k of the best of any larger k."""
+        counts = [query.options.k for query in group if query.options is not None]
+        answers = self.recent.answer(current, tokens, replace(options, k=max(counts)))
+        for query, k, answer in zip(group, counts, answers, strict=True):
+            self._settle(query, replace(answer, hits=answer.hits[:k]))
+
+    def _settle(self, query: WaitingQuery, answer: Answer) -> None:
+        query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))
+        self._confirm(answer)
+
+
+def _group(options: QueryOptions) -> QueryOptions:
+    """Return the options that queries share if they can be answered together: k and what is withheld may differ."""
+    return replace(options, k=1, min_confidence=0.0, sure=False)
 
 
 def _failed() -> Refused:
     return refuse_busy("the service failed on this query, its log has the details; send it again")
 
 
-def no_cameras() -> Refused:
+def refuse_cameras() -> Refused:
+    """Refuse a camera if the service remembers none."""
     return Refused(409, "this service remembers no cameras; start it with --cameras N, or query without a camera")
