@@ -126,7 +126,7 @@ class Client(ServiceConnection):
         return dict(self._post("/v1/explain", "image", [read_photo_file(photo)], fields))
 
     def cameras(self) -> list[dict[str, Any]]:
-        """List the cameras that queries named, the most recently used first: name, photos seen and counted, last use."""
+        """List the cameras that queries named, the most recently used first."""
         return list(self._call("GET", "/v1/cameras")["cameras"])
 
     # --- edit ------------------------------------------------------------------------------------------------------
