@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from tests.ros import stub_rclpy
 from tests.ros.conftest import compressed
-from tests.ros.ros_types import message_class
+from tests.ros.ros_types import fields_of, message_class
 from tests.service.conftest import picture
 from tfa.core.plain import hints
 from tfa.exports.answers import recording
@@ -85,13 +85,9 @@ def test_cmake_names_every_definition_and_what_they_need():
     assert packages <= depended_on("tfa_msgs")
 
 
-def fields_of(kind: str) -> set[str]:
-    return set(message_class(kind).__dataclass_fields__) - {"__msgtype__"}
-
-
 def test_a_match_has_every_field_of_a_hit_but_these():
     ours = {*messages.MATCH_FIELDS, "has_position", *messages.POSITION_FIELDS}
-    assert fields_of("tfa_msgs/msg/Match") == ours
+    assert set(dict(fields_of("tfa_msgs/msg/Match"))) == ours
     assert set(hints(Hit)) - set(messages.MATCH_FIELDS) == {"id", "inliers", "image_url", "position"}
     assert set(messages.POSITION_FIELDS.values()) == set(hints(Position))
     assert {name: hints(Hit)[name] for name in messages.MATCH_FIELDS} == messages.MATCH_FIELDS
@@ -99,8 +95,8 @@ def test_a_match_has_every_field_of_a_hit_but_these():
 
 
 def test_messages_name_fields_of_answers_and_places():
-    assert fields_of("tfa_msgs/msg/Matches") - set(hints(Answer)) == {"header", "map_name", "matches"}
-    localized = fields_of("tfa_msgs/srv/Localize_Response") - set(messages.POSITION_FIELDS)
+    assert set(dict(fields_of("tfa_msgs/msg/Matches"))) - set(hints(Answer)) == {"header", "map_name", "matches"}
+    localized = set(dict(fields_of("tfa_msgs/srv/Localize_Response"))) - set(messages.POSITION_FIELDS)
     assert localized - {*hints(Answer), *hints(Place)} == {"success", "message", "matches", "has_place"}
     values = {**{one.name: one.default for one in PARAMETERS}, "camera": "a", "calibration": "b"}
     sent = query_fields(values, of_the_camera=True)

@@ -79,8 +79,9 @@ class AuditedRoute(APIRoute):
                 refusal = refusal_of(request, error)
                 _note(request, refusal.status, {"error": refusal.public})
                 raise
-            told = json.loads(bytes(response.body))
-            _note(request, response.status_code, {key: told[key] for key in _LOGGED_KEYS if key in told})
+            reply = json.loads(bytes(response.body))
+            result = {key: reply[key] for key in _LOGGED_KEYS if reply.get(key, []) != []}
+            _note(request, response.status_code, result)
             return response
 
         return noted
