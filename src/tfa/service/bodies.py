@@ -122,7 +122,7 @@ def _describe(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({})) -> 
 
 
 @cache
-def _readers(options: type[Options]) -> dict[str, tuple[TypeAdapter[Any], bool]]:
+def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], bool]]:
     """What reads each field, and whether text with commas is a list there."""
 
     def is_list(hint: Any) -> bool:

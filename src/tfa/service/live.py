@@ -24,7 +24,6 @@ from tfa.encoders import Encoder
 from tfa.errors import BadMap, BadTokens, TfaError
 from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
-from tfa.maps.base_map import BaseMap
 from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
 from tfa.maps.query import ReadOnlyMap
@@ -107,7 +106,7 @@ class LiveMap(ABC):
 
     @property
     @abstractmethod
-    def current_map(self) -> BaseMap:
+    def current_map(self) -> PlaceMap | StoreMap:
         """The map as it is now."""
 
     @property
@@ -359,7 +358,8 @@ class LiveFolder(LiveMap):
         self.current, self._header = place_map, None
         if self.cameras is not None:
             self.cameras.publish(place_map)
-        self.confirmations.publish(place_map)
+        if self.confirmations is not None:
+            self.confirmations.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(state, self.path, self.encoder)
