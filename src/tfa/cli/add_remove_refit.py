@@ -10,7 +10,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.cli.show_map import show_changes, show_map
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 
 @options.with_encoder
@@ -67,9 +67,9 @@ def refit(
 ) -> None:
     """Fit a map again on the images it holds now, from the token cache."""
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
-    before = place_map.info()
+    before = place_map.info().to_dict()
     place_map.refit(progress)
-    after = place_map.info()
+    after = place_map.info().to_dict()
     show_notes(place_map.notes)
     if json:
         print_json(after)

@@ -15,12 +15,12 @@ import typer
 from tfa.cli import options, recordings
 from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
 from tfa.core.text import format_command
 from tfa.errors import BadSpec, NoImages, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec, RerankSpec
 
-_HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
+_HELP = {field.name: field.metadata["description"].rstrip(".") for field in dataclasses.fields(HeadSpec)}
 
 
 _Ray = Annotated[
@@ -120,7 +120,7 @@ def build(
             help="judged: of several heads the one whose answers bear most evidence; second-order: that of --carrier "
             "(both ours); paper: the paper's own.",
         ),
-    ] = MapSpec.head,
+    ] = BuildOptions.head,
     carrier: Annotated[
         str | None,
         typer.Option(
@@ -136,7 +136,7 @@ def build(
         typer.Option(
             metavar="KIND", help="float16, float32, or int7: a quarter of float32 and the fastest to search (ours)."
         ),
-    ] = MapSpec.storage,
+    ] = BuildOptions.storage,
     rerank: Annotated[
         bool,
         typer.Option(
@@ -184,14 +184,15 @@ def build(
     # What can be refused is refused before the work, not after an hour of it.
     shards = _ShardOptions(ray, workers, shard_size, work, seal, patches_at)
     location = _check_out(out, photos, shards, force=force)
-    given = MapSpec.carrier if carrier is None else carrier
-    kept = rerank if patches == RerankSpec.patches else RerankSpec(patches=patches)
+    given = BuildOptions.carrier if carrier is None else carrier
+    kept = rerank if patches == RerankSpec.patches else RerankSpec.from_dict({"patches": patches})
     if kept and not rerank:
         raise BadSpec(f"--patches {patches} says how patches are kept, and --no-rerank keeps none; leave one out")
     if patches_at is not None and not rerank:
         raise BadSpec("--patches-at says where patches are kept, and --no-rerank keeps none; leave one out")
     own_dims = None if location.in_store else dims  # a store searches by its own vectors
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, rerank=kept, dims=own_dims)
+    texts = {"head": head, "carrier": given, "storage": storage, "ensemble": ensemble, "rerank": kept}
+    map_spec = BuildOptions.from_dict({**texts, "dims": own_dims})
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
@@ -260,7 +261,7 @@ def check_out(out: Path, *, force: bool) -> None:
 
 
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:
-    info = place_map.info()
+    info = place_map.info().to_dict()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:
         print_json({**info, "skipped": skipped})

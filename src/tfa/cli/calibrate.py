@@ -11,8 +11,8 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration
-from tfa.core.config import CalibrationSpec, EncoderOptions
 from tfa.core.text import format_command
+from tfa.types import CalibrateOptions, EncoderOptions
 
 
 @options.with_encoder
@@ -23,7 +23,7 @@ def calibrate_command(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the calibration; one of that name is replaced.")] = "target",
     budget: Annotated[int, typer.Option(min=2, help="Photos to use at most; of more, so many are drawn.")] = (
-        CalibrationSpec.budget
+        CalibrateOptions.budget
     ),
     score: Annotated[
         bool | None,
@@ -58,7 +58,7 @@ def calibrate_command(
         _change(place_map, activate, drop, json=json)
         return
     report = place_map.calibrate(photos, name, budget=budget, score=score, progress=progress)
-    [entry] = [entry for entry in place_map.info()["calibrations"] if entry["name"] == report.name]
+    [entry] = [entry for entry in place_map.info().to_dict()["calibrations"] if entry["name"] == report.name]
     skipped = show_notes(report.notes, report.skipped)
     if json:
         print_json({**entry, "skipped": skipped, "notes": list(report.notes)})

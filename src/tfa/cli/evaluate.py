@@ -10,7 +10,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import console, delivered, format_count, note, open_table, say, show_notes
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.evaluation.judgement import Judgement, Run

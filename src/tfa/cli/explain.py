@@ -9,7 +9,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import note, print_json, say
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 
 @options.with_encoder

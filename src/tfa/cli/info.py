@@ -12,7 +12,7 @@ def info(map: options.MapPath, checksum: options.Checksum = False, json: options
     """Show a map's decisions, the numbers they rest on and the reason for each; then those of its calibrations."""
     from tfa.maps import PlaceMap
 
-    facts = PlaceMap.load(map, checksum=checksum).info()
+    facts = PlaceMap.load(map, checksum=checksum).info().to_dict()
     if json:
         print_json(facts)
         return

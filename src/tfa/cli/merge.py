@@ -9,8 +9,8 @@ import typer
 from tfa.cli import options
 from tfa.cli.build import check_out
 from tfa.cli.console import format_count, print_json, say, show_notes
-from tfa.core.config import EncoderOptions
 from tfa.search.store import MapLocation
+from tfa.types import EncoderOptions
 
 
 @options.with_encoder

@@ -14,9 +14,9 @@ import typer
 
 from tfa.cli.console import wants_progress
 from tfa.cli.settings import variable
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec, TfaError
-from tfa.search.store import MapLocation, Region, Where
+from tfa.search.store import MapLocation
+from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
@@ -203,15 +203,16 @@ def read_position_sources(
     return sources
 
 
-def where_of(sessions: list[str] | None, region: str | None) -> Where | None:
-    """Which images may answer, by --session and --region."""
+def where_of(sessions: list[str] | None, region: str | None) -> dict[str, Any]:
+    """Return the query options of --session and --region."""
+    chosen: dict[str, Any] = {"sessions": tuple(sessions)} if sessions else {}
     if region is None:
-        return Where(tuple(sessions)) if sessions else None
+        return chosen
     try:
         west, south, east, north = (float(edge) for edge in region.split(","))
     except ValueError:
         raise typer.BadParameter(f"{region!r} is not a region; give W,S,E,N, such as 13.3,52.4,13.5,52.6") from None
-    return Where(tuple(sessions or ()), Region(west, south, east, north))
+    return {**chosen, "region": (west, south, east, north)}
 
 
 def share(value: float) -> float:

@@ -11,8 +11,8 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec
+from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.report.prunable import PruneCandidate

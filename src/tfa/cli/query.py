@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,12 @@ import typer
 from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
-from tfa.cli.show_answers import end_with_errors, entry, show_answers, write_montage
-from tfa.core.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, MinConfidence
+from tfa.cli.show_answers import end_with_errors, show_answers, write_montage
 from tfa.core.text import CONFIDENCE_RULE, SURE_RULE
+from tfa.types import AUTO, Candidates, EncoderOptions, QueryOptions
 
 if TYPE_CHECKING:
-    from tfa.maps.expected_recall import AnswerList
+    pass
 
 
 @options.with_encoder
@@ -133,7 +134,6 @@ def query(
     """
     wanted = parse_candidates(candidates)
     check_combination(photos, sequence, bool(session) or region is not None)
-    least: MinConfidence = ONLY_SURE if sure else min_confidence
     if sure and (rerank is False or min_confidence):
         other = (
             "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-rerank: others are not sure"
@@ -151,33 +151,31 @@ def query(
     else:
         asked = recordings.Queries(expanded(given))
     queries = asked.photos
-    common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
+    common: dict[str, Any] = {"min_confidence": min_confidence, "sure": sure, "calibration": calibration}
     common |= {"k": k, "rerank": rerank, "candidates": wanted}
-    answers: AnswerList[Any]
+    least = QueryOptions(min_confidence=min_confidence, sure=sure)
     started = time.perf_counter()
-    alone = no_online or map.in_store or where is not None or len(queries) < 2
+    alone = no_online or map.in_store or bool(where) or len(queries) < 2
     if sequence is None and alone:
-        answers = place_map.query_many(queries, **common, where=where)
+        answers = place_map.query_many(queries, progress=progress, **common, **where)
     else:
         from tfa.maps.sequence import query_sequence
 
-        answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
-    asked.name_frames(answers)
-    files.write(answers, place_map, calibration, time.perf_counter() - started)
-    if montage is not None:  # before anything is printed: whoever reads that may leave
-        write_montage(montage, answers, least)
-    if json:
-        print_json(
-            {
-                "answers": [entry(answer) for answer in answers],
-                "expected_recall": None if answers.expected_recall is None else answers.expected_recall.to_dict(),
-                "notice": answers.notice,
-            }
+        answers = query_sequence(
+            place_map, queries, progress, online=not no_online, sequence=sequence is not None, **common
         )
+    answers = asked.name_frames(answers)
+    files.write(answers.answers, place_map, calibration, time.perf_counter() - started)
+    if montage is not None:  # before anything is printed: whoever reads that may leave
+        write_montage(montage, answers.answers, least)
+    if json:
+        # A frame that is not kept is named by its recording.
+        shown = [replace(answer, query=answer.name, frame=None) for answer in answers]
+        print_json(replace(answers, answers=shown).to_dict())
     else:
         show_answers(answers, k, least)
     show_notes(asked.notes)
-    end_with_errors(answers, [reason for _, reason in asked.skipped])
+    end_with_errors(answers.answers, [reason for _, reason in asked.skipped])
 
 
 def parse_candidates(text: str | None) -> Candidates | None:

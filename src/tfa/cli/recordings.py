@@ -12,6 +12,7 @@ import typer
 
 from tfa.errors import BadSpec
 from tfa.search.store import is_url
+from tfa.types import Answers
 
 if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
@@ -106,12 +107,13 @@ class Queries:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     frames: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)  # times, and names if not kept
 
-    def name_frames(self, answers: list[Any]) -> None:
+    def name_frames(self, answers: Answers) -> Answers:
         """Say of each answer to a frame when that was taken, and where it is from."""
-        for row, answer in enumerate(answers):
-            if answer.query in self.frames:
-                time_ns, name = self.frames[answer.query]
-                answers[row] = replace(answer, time_ns=time_ns, frame=name)
+        named = []
+        for answer in answers:
+            time_ns, name = self.frames.get(answer.query, (answer.time_ns, answer.frame))
+            named.append(replace(answer, time_ns=time_ns, frame=name))
+        return replace(answers, answers=named)
 
 
 def frames_to_ask(

@@ -10,7 +10,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import format_count, note, print_json, say
 from tfa.cli.show_map import show_decisions
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 
 @options.with_encoder

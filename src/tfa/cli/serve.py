@@ -11,9 +11,9 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, note, say, wants_progress
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.store import MapLocation
+from tfa.types import EncoderOptions
 
 ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}

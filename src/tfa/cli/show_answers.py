@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tfa.cli.console import console, format_count, note, open_table, say, show_error
-from tfa.core.config import ONLY_SURE, MinConfidence
 from tfa.core.text import LATER_HITS, describe_order
+from tfa.types import QueryOptions
 
 if TYPE_CHECKING:
-    from tfa.maps.expected_recall import AnswerList
+    from tfa.types import Answers
 
 _FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
@@ -32,18 +32,18 @@ def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
         raise typer.Exit(1)
 
 
-def show_answers(answers: AnswerList[Any], k: int, least: MinConfidence) -> None:
+def show_answers(answers: Answers, k: int, least: QueryOptions) -> None:
     """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
-        show_many(answers, k, least)
+        show_many(answers.answers, k, least)
         show_together(answers)
     else:
         for answer in answers:
             show_one(answer, least)
-    show_order(answers)
-    if least == ONLY_SURE and not any(answer.reranked for answer in answers):
+    show_order(answers.answers)
+    if least.sure and not any(answer.reranked for answer in answers):
         note(NEVER_SURE)
-    most = max((getattr(answer, "adaptation_photos", 0) for answer in answers), default=0)
+    most = max((answer.adaptation_photos or 0 for answer in answers), default=0)
     if most:
         note(
             "each photo is answered in the light of those before it, the last adapted by "
@@ -55,48 +55,32 @@ def show_order(answers: Sequence[Any]) -> None:
     """The footer of the tables."""
     answered = [answer for answer in answers if answer.hits]
     if answered:
-        drive = any(getattr(answer, "lost", None) is not None for answer in answered)
+        drive = any(answer.lost is not None for answer in answered)
         rule = describe_order(verified=any(answer.reranked for answer in answered), sequence=drive)
         say(f"{rule} {LATER_HITS}", style="dim")
 
 
-def show_together(answers: AnswerList[Any]) -> None:
+def show_together(answers: Answers) -> None:
     """How many photos like these will be recognised, and whether they are unlike those the map is made for."""
-    from tfa.maps.expected_recall import format_expected_recall
 
     expected = answers.expected_recall
     if expected is not None:
-        say(format_expected_recall(expected))
+        say(str(expected))
     if answers.notice is not None:
         say(answers.notice, style="yellow")
 
 
-def entry(answer: Any) -> dict[str, Any]:
-    entry: dict[str, Any] = {"query": answer.name}
-    if answer.time_ns is not None:
-        entry["time_ns"] = answer.time_ns
-    if answer.error is not None:
-        entry["error"] = answer.error
-    if getattr(answer, "lost", None) is not None:
-        entry["lost"] = answer.lost
-    if hasattr(answer, "adaptation_photos"):
-        entry["adaptation_photos"] = answer.adaptation_photos
-    entry |= {"confidence": answer.confidence, "sure": answer.sure, "reranked": answer.reranked}
-    entry |= {"place": None if answer.place is None else answer.place.to_dict(), "place_missing": answer.place_missing}
-    return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
-
-
-def _no_place(answer: Any, least: MinConfidence) -> str:
+def _no_place(answer: Any, least: QueryOptions) -> str:
     if answer.error is not None:
         return "not readable"
-    if (getattr(answer, "lost", None) or 0.0) > answer.confidence:
+    if (answer.lost or 0.0) > answer.confidence:
         return f"lost (probability {answer.lost:.2f})"
-    if least == ONLY_SURE:
+    if least.sure:
         return f"not sure (confidence {answer.confidence:.2f})"
-    return f"no place (confidence {answer.confidence:.2f} below {least:.2f})"
+    return f"no place (confidence {answer.confidence:.2f} below {least.min_confidence:.2f})"
 
 
-def show_one(answer: Any, least: MinConfidence) -> None:
+def show_one(answer: Any, least: QueryOptions) -> None:
     say(answer.name, style="bold")
     if not answer.hits:
         say(f"  {_no_place(answer, least)}", style="yellow")
@@ -113,7 +97,7 @@ def show_one(answer: Any, least: MinConfidence) -> None:
         say(f"  no place: {answer.place_missing}", style="yellow")
 
 
-def show_many(answers: Sequence[Any], k: int, least: MinConfidence) -> None:
+def show_many(answers: Sequence[Any], k: int, least: QueryOptions) -> None:
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
     table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=_FOLDED)
     for answer in answers:
@@ -141,7 +125,7 @@ def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *inliers, position
 
 
-def write_montage(path: Path, answers: Sequence[Any], least: MinConfidence) -> None:
+def write_montage(path: Path, answers: Sequence[Any], least: QueryOptions) -> None:
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
     rows = []

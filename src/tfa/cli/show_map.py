@@ -35,7 +35,7 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
 
 def store_line(info: Mapping[str, Any]) -> str:
     """Where the images of a map in a store are, and what it can be taken back to."""
-    before = info["previous"]
+    before = info.get("previous")
     back = "no version before it"
     if before is not None:
         back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
@@ -74,10 +74,9 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
     show_decisions(entry["decided"])
     say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
     if facts.get("expected_recall"):
-        from tfa.maps.expected_recall import format_expected_recall
-        from tfa.maps.records import ExpectedRecall
+        from tfa.types import ExpectedRecall
 
-        say(f"  {format_expected_recall(ExpectedRecall(**facts['expected_recall']))}")
+        say(f"  {ExpectedRecall(**facts['expected_recall'])!s}")
 
 
 def counted_images(info: Mapping[str, Any]) -> str:

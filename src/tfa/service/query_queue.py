@@ -48,7 +48,7 @@ class RecentQueries:
         self._lock = threading.Lock()
 
     def answer(self, current: BaseMap, tokens: Tokens, options: QueryOptions) -> list[Answer]:
-        """Answer photos and remember their best hits."""
+        """Answer photos and remember how sure the answers are."""
         head = current.state.chosen(options.calibration)
         key = current.state.head_digest(head.name)
         with self._lock:
@@ -57,7 +57,7 @@ class RecentQueries:
             while len(self._heads) > _HEADS:
                 del self._heads[next(iter(self._heads))]
             answers = current.answer_tokens(tokens, options, recent.shift_monitor)
-            recent.answers.extend(replace(answer, hits=answer.hits[:1]) for answer in answers if answer)
+            recent.answers.extend(replace(answer, hits=[], place=None) for answer in answers if answer)
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:
