@@ -90,6 +90,9 @@ class Options(Value):
             }
         except BadShape as error:
             raise BadSpec(str(error)) from None
+        for name in _required(cls):
+            if name not in read:
+                raise BadSpec(f"{cls.__name__} has no {name}, which is required")
         return cls(**read)
 
 
@@ -106,6 +109,14 @@ def hints(cls: type) -> dict[str, Any]:
 
 def _metadata(cls: type) -> dict[str, typing.Mapping[str, Any]]:
     return {field.name: field.metadata for field in dataclasses.fields(cls)}
+
+
+def _required(cls: Any) -> list[str]:
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
 
 
 # --- to JSON -------------------------------------------------------------------------------------------------------
@@ -168,12 +179,7 @@ def _read_dataclass(cls: type[T], value: Any, where: str) -> T:
         problem = _bounds(read[name], metadata[name])
         if problem is not None:
             raise BadShape(f"{where}.{name} is {_shorten(item)}, {problem}")
-    needs = [
-        field.name
-        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    missing = [name for name in needs if name not in read and name not in cls.OMITTED]
+    missing = [name for name in _required(cls) if name not in read and name not in cls.OMITTED]
     if missing:
         raise BadShape(f"{where} has no {missing[0]}")
     return cls(**read)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -15,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.report.page import PLAN_VIEW
+from tfa.service.bodies import simplify_schema
 from tfa.service.context import Service
 from tfa.service.middleware import BodyLimit, MeasureRequests, OriginGuard, SecurityHeaders
 from tfa.service.problems import ANSWERED, answer_problem
@@ -36,6 +38,13 @@ _ABOUT = (
 )
 
 
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = simplify_schema(super().openapi())
+        return self.openapi_schema
+
+
 def create_app(maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings | None = None) -> FastAPI:
     """An app that serves saved maps; their encoders are loaded here. The first map is the default one."""
     service = Service(maps, settings or ServiceSettings())
@@ -50,7 +59,7 @@ def create_app(maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings | 
             await asyncio.to_thread(service.close)
 
     # The interactive documentation of FastAPI loads scripts from elsewhere; the description itself does not.
-    app = FastAPI(
+    app = _Application(
         title="TFA",
         description=_ABOUT,
         version=__version__,

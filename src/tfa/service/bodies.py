@@ -93,7 +93,7 @@ EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 def body_schema(options: type[Options], key: str) -> dict[str, Any]:
     """Describe a body with photos for OpenAPI; `key` is `image`, or `images` if several are allowed."""
-    fields = _describe(TypeAdapter(options).json_schema())
+    fields = simplify_schema(TypeAdapter(options).json_schema())
     properties, required = fields.get("properties", {}), fields.get("required", [])
 
     def schema(**photo: str) -> dict[str, Any]:
@@ -108,17 +108,23 @@ def body_schema(options: type[Options], key: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _describe(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Move the bounds of a union, which pydantic leaves beside its members, to the members that are numbers."""
+def simplify_schema(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Write a schema of pydantic as more programs read it.
+
+    Bounds of a union move to its members that are numbers; a tuple of one type becomes a list of a fixed length.
+    """
     if not isinstance(schema, dict):
-        return [_describe(item) for item in schema] if isinstance(schema, list) else schema
+        return [simplify_schema(item) for item in schema] if isinstance(schema, list) else schema
     bounds = {**bounds, **{key: schema[key] for key in _BOUNDS if "anyOf" in schema and key in schema}}
     moved = {key: value for key, value in schema.items() if key not in bounds}
     if "anyOf" in moved:
-        moved["anyOf"] = [_describe(member, bounds) for member in moved["anyOf"]]
+        moved["anyOf"] = [simplify_schema(member, bounds) for member in moved["anyOf"]]
     elif moved.get("type") in ("integer", "number"):
         moved |= {_BOUNDS[key]: value for key, value in bounds.items()}
-    return {key: value if key == "anyOf" else _describe(value) for key, value in moved.items()}
+    members = moved.get("prefixItems")
+    if isinstance(members, list) and all(member == members[0] for member in members):
+        moved["items"] = moved.pop("prefixItems")[0]
+    return {key: value if key == "anyOf" else simplify_schema(value) for key, value in moved.items()}
 
 
 @cache
@@ -144,10 +150,7 @@ def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> Options
             places = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
             raise Refused(422, sentence_of(places)) from None
     try:
-        try:
-            return options(**read)  # checks the bounds
-        except TypeError:
-            return options.from_dict(read)  # names the field that is unknown, or missing
+        return options.from_dict(read)
     except BadSpec as error:
         raise Refused(422, f"the request cannot be understood: {error.public}. /openapi.json describes it") from None
 

@@ -86,7 +86,7 @@ class PositionList(Value):
     """Where the images of a map were taken."""
 
     kind: Literal["xy", "latlon"] | None = req("xy in meters, latlon in degrees, or null without positions.")
-    points: list[tuple[int, float, float]] = req("Id, x and y of each image; for latlon x is lon and y is lat.")
+    points: list[list[float]] = req("Id, x and y of each image; for latlon x is lon and y is lat.")
 
 
 @map_router.get("/maps", response_model=list[MapEntry])
@@ -176,14 +176,14 @@ async def positions(service: Running, live: Chosen) -> Response:
 
 
 def _list_positions(live: LiveMap) -> PositionList:
-    globe, plane = list[tuple[int, float, float]](), list[tuple[int, float, float]]()
+    globe, plane = list[list[float]](), list[list[float]]()
     for record in live.records():
         if record.position is not None:
             first, second = record.position.pair
             if record.position.is_global:
-                globe.append((record.id, second, first))
+                globe.append([record.id, second, first])
             else:
-                plane.append((record.id, first, second))
+                plane.append([record.id, first, second])
     if not globe and not plane:
         return PositionList(kind=None, points=[])
     is_globe = len(globe) >= len(plane)
