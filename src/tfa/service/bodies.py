@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -139,8 +139,8 @@ def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], bool]]:
 
 def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> OptionsT:
     """Read options from a form or from JSON: text becomes numbers, and text with commas a list."""
-    read = dict(fields)
-    for name, (reader, is_list) in _readers(options).items():
+    read, kind = dict(fields), cast(Any, options)  # mypy takes a class for unhashable
+    for name, (reader, is_list) in _readers(kind).items():
         if name not in read:
             continue
         value = read[name]
