@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 
 from studies.options import at_least, make_parser, open_progress, run_script
 from tfa.cli.console import delivered, print_text
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tfa.client.client import Client as Client
+    from tfa.client import Client as Client
     from tfa.core.tokens import Tokens as Tokens
     from tfa.encoders import load_encoder as load_encoder
     from tfa.errors import TfaError as TfaError

@@ -337,15 +337,20 @@ class Answers(Value):
 class EditReport(Value):
     """What an edit did."""
 
+    OMITTED: ClassVar = frozenset({"revision"})
+
     added: list[int] = opt([], "Ids of images that were added.")
     removed: list[int] = opt([], "Ids of images that were removed.")
     skipped: list[tuple[str, str]] = opt([], "Photos that were left out, with the reason.")
     notes: list[str] = opt([], "Notes for the user.")
+    revision: int | None = opt(None, "Revision of the map after it, in a service.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport(Value):
     """What a calibration used and decided."""
+
+    OMITTED: ClassVar = frozenset({"differences", "revision"})
 
     name: str = req("Name of the calibration.")
     used: int = req("Photos it was made of.")
@@ -355,6 +360,8 @@ class CalibrationReport(Value):
     decisions: dict[str, Any] = opt({}, "What was decided.")
     reasons: dict[str, str] = opt({}, "Why.")
     expected_recall: ExpectedRecall | None = opt(None, "Expected recall on photos like these.")
+    differences: list[str] | None = opt(None, "Differences from the head without calibration, in a service.")
+    revision: int | None = opt(None, "Revision of the map after it, in a service.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,8 @@ def test_the_top_level_holds_only_the_pipeline_and_the_public_names():
     assert {file.stem for file in PACKAGE.glob("*.py")} == {
         "__init__",
         "__main__",
+        "_http",
+        "client",
         "version",
         "errors",
         "pipeline",

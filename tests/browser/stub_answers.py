@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from tfa.core.text import list_rules
+from tfa.types import Answer, Hit, ImageRecord, Position
 
 GRID = (8, 10)  # rows, columns of patches
 HOSTILE = '<img src=x onerror="document.title=1">.jpg'  # a name that must stay text
@@ -56,18 +57,28 @@ class StubMap:
         return {"lat": 52.5 + float(north) / 111_195, "lon": 13.3 + float(east) / 67_690}
 
     def record(self, key: int) -> dict[str, Any]:
-        photo, url = self.photos[key], f"/v1/images/{key}/file?map={self.name}"
-        facts = {"id": key, "image": photo["image"], "fitted": photo["fitted"], "image_url": url}
-        return {**facts, "position": self.position(key)}
+        photo = self.photos[key]
+        return ImageRecord(
+            id=key, path=photo["image"], digest=f"{key:064x}", fitted=photo["fitted"], image_url=self.address(key),
+            position=Position(**self.position(key)),
+        ).to_dict()  # fmt: skip
+
+    def address(self, key: int) -> str:
+        return f"/v1/images/{key}/file?map={self.name}"
+
+    def shown(self, key: int) -> dict[str, Any]:
+        """An image of a report."""
+        return {"id": key, "image": self.photos[key]["image"], "image_url": self.address(key)}
 
     def facts(self) -> dict[str, Any]:
         return {
             "name": self.name, "revision": self.revision, "images": len(self.photos), "encoder": {"id": "fake@28"},
-            "calibrations": self.calibrations, "active_calibration": self.active, "positions": True,
+            "positions": len(self.photos),
             "decisions": BEFORE, "reasons": REASONS, "editable": self.editable, "rules": list_rules(),
             "decided": DECIDED,
-            "calibration_details": [
-                {"name": n, "decisions": AFTER, "decided": DECIDED_AFTER} for n in self.calibrations
+            "calibrations": [
+                {"name": n, "active": n == self.active, "decisions": AFTER, "decided": DECIDED_AFTER}
+                for n in self.calibrations
             ],
         }  # fmt: skip
 
@@ -81,18 +92,23 @@ class StubMap:
         hits = []
         for rank, key in enumerate(list(self.photos)[2 : 2 + k]):
             confidence = 0.97 * 0.62**rank
-            evidence = {"score": 0.81 - 0.07 * rank, "confidence": confidence, "sure": confidence > 0.9}
-            hits.append({**self.record(key), **evidence, "inliers": max(12 - 4 * rank, 0)})
-        hits = hits if hits[0]["confidence"] >= min_confidence else []
-        told = {
-            "hits": hits,
-            "confidence": 0.97,
-            "sure": True,
-            "reranked": True,
-            "calibration": self.active,
-            "seconds": 0.012,
-        }
-        return {**told, "camera": camera, "adaptation_photos": seen, "lost": None}
+            hits.append(
+                Hit(
+                    id=key,
+                    image=self.photos[key]["image"],
+                    image_url=self.address(key),
+                    inliers=max(12 - 4 * rank, 0),
+                    score=0.81 - 0.07 * rank,
+                    confidence=confidence,
+                    sure=confidence > 0.9,
+                    position=Position(**self.position(key)),
+                )
+            )
+        answer = Answer(
+            hits=hits if hits[0].confidence >= min_confidence else [], confidence=0.97, sure=True, reranked=True,
+            calibration=self.active, seconds=0.012, camera=camera, adaptation_photos=None if camera is None else seen,
+        )  # fmt: skip
+        return answer.to_dict()
 
     def why(self, key: int) -> dict[str, Any]:
         rows, columns = GRID
@@ -109,7 +125,7 @@ class StubMap:
             "id": key, "score": 0.81, "grid": [rows, columns], "query_heat": heat.tolist(),
             "image_heat": np.roll(heat, 1, axis=1).tolist(), "words": [] if self.linearised else words,
             "linearised": self.linearised, "terms": terms, "matches": matches,
-            "image_url": self.record(key)["image_url"],
+            "image_url": self.address(key),
         }  # fmt: skip
 
     def evidence(self) -> dict[str, Any]:
@@ -139,8 +155,8 @@ class StubMap:
             "what_answers": {"calibration": self.active, "reranked": True, "in_words": "answers come from a stub"},
             "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": list_rules(),
             "evidence": self.evidence(),
-            "duplicates": [{"images": [self.record(1), self.record(2)]}],
-            "hubs": [{**self.record(3), "returned_by": 44}], "least_alike": [{**self.record(5), "cosine": 0.2}],
+            "duplicates": [{"images": [self.shown(1), self.shown(2)]}],
+            "hubs": [{**self.shown(3), "returned_by": 44}], "least_alike": [{**self.shown(5), "cosine": 0.2}],
         }  # fmt: skip
 
 

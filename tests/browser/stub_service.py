@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 import tfa
 from tests.browser.stub_answers import StubMap, street
 from tfa.report.page import PLAN_VIEW
+from tfa.service.bodies import body_schema
+from tfa.types import QueryOptions
 
 PAGE = Path(tfa.__file__).parent / "service" / "page"
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -43,6 +45,7 @@ class StubService:
         self.polls = 0
         self.most, self.cameras = 64, dict[str, int]()  # cameras by name, and the photos they saw
         self.lost: float | None = None  # of every frame
+        self.options: type[QueryOptions] = QueryOptions  # of a query
         self.calls: list[tuple[str, str, dict[str, Any]]] = []  # method, path, fields
 
     def second_map(self) -> None:
@@ -81,6 +84,7 @@ class StubService:
         if path.startswith("/v1/jobs/"):
             return self.job(place, path.rpartition("/")[2])
         plain = {
+            "/openapi.json": lambda: {"paths": {"/v1/query": {"post": body_schema(self.options, "image")}}},
             "/v1/map": place.facts,
             "/v1/positions": place.positions,
             "/v1/evidence": place.evidence,
@@ -130,10 +134,10 @@ class StubService:
             place.next_id += len(uploads)
             for key, (name, _) in zip(added, uploads, strict=True):
                 place.photos[key] = {"image": name, "seed": key, "fitted": False}
-            return {"added": added, "skipped": [], "notes": [], "revision": place.revision}
+            return {"added": added, "removed": [], "skipped": [], "notes": [], "revision": place.revision}
         if found := re.fullmatch(r"/v1/images/(\d+)", path):
             del place.photos[int(found[1])]
-            return {"removed": [int(found[1])], "revision": place.revision}
+            return {"added": [], "removed": [int(found[1])], "skipped": [], "notes": [], "revision": place.revision}
         if path == "/v1/calibrations":
             self.polls = 0
             return {"job": fields["name"]}
@@ -148,6 +152,8 @@ class StubService:
         raise Refused(404, f"{method} {path} is not here")
 
     def check(self, method: str, path: str, given: str) -> None:
+        if path == "/openapi.json":
+            return
         asks = path in ("/v1/query", "/v1/explain", "/v1/query/batch")
         edits = method != "GET" and not asks
         allowed = ({self.edit_api_key} if edits else {self.read_api_key, self.edit_api_key}) - {""}

@@ -212,7 +212,7 @@ def lined_page(folder: Path) -> Path:
 def test_matches_are_drawn_and_the_plan_is_picked_from(open_page, explorer, tmp_path):
     page = open_page(lined_page(tmp_path).as_uri(), viewport=PHONE)
     page.locator(".pair canvas").wait_for()
-    assert "confidence 0.95 · 70 m · 2 matches" in page.inner_text(".pair")
+    assert "confidence 0.95 · 70 m · 2 inliers" in page.inner_text(".pair")
     assert page.inner_text("#detail").startswith("0 · q<i>\n\n</script><b>\n")  # names are text, never HTML
     page.wait_for_function("document.querySelector('.pair canvas').width > 300")
     assert drawing(page, ".pair canvas")[0] > 50

@@ -126,7 +126,7 @@ def test_a_camera_with_a_name_adapts_its_answers_and_is_reset(open_page, town, t
         page.click(".options summary")
         page.fill("[name=camera]", "a b")
         ask(page, town[1] / "05.png")
-        wait_for_text(page, "#recognise-alert", "letters, digits, - _ and . are allowed")
+        wait_for_text(page, "#recognise-alert", "is not allowed: must match [A-Za-z0-9._-]{1,64}")
         page.fill("[name=camera]", "door")
         ask(page, town[1] / "05.png")
         wait_for_text(page, "#recognise-status", "adapted by 0 photos of door")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from tests.browser.steps import IS_LOADED, ask, drawing, dropped, wait_for_text, wait_until
 from tests.browser.stub_answers import HOSTILE
+from tfa.core.plain import hints, opt
+from tfa.types import QueryOptions
 
 
 def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
@@ -138,6 +143,29 @@ def test_options_reach_the_service(open_page, service, photo):
     page.fill("[name=min_confidence]", "0.99")
     page.click("text=Query again")
     wait_for_text(page, "#recognise-status", "No match is confident enough: the best has confidence 0.97")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoreOptions(QueryOptions):
+    """Options of a later version."""
+
+    weather: Literal["dry", "wet"] | None = opt(None, "Weather of the photo.")
+    floors: tuple[int, ...] = opt((), "Floors that may answer.")
+
+
+def test_every_option_that_the_service_describes_is_in_the_form(open_page, service, photo):
+    service.stub.options = MoreOptions
+    page = open_page(service.url)
+    page.click(".options summary")
+    shown = page.eval_on_selector_all("#recognise-fields [name]", "inputs => inputs.map(input => input.name)")
+    assert shown == list(hints(MoreOptions))
+    assert page.get_attribute("[name=weather]", "title") == "Weather of the photo."
+    page.select_option("[name=weather]", "wet")
+    page.fill("[name=floors]", "1, 2")
+    page.fill("[name=candidates]", "auto")
+    ask(page, photo)
+    sent = next(fields for _, path, fields in service.stub.calls if path == "/v1/query")
+    assert sent == {"weather": "wet", "floors": "1, 2", "candidates": "auto"}
 
 
 def test_a_file_that_is_no_photo_gets_the_services_own_sentence(open_page, service, tmp_path, photo):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,25 +11,29 @@ import pytest
 from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.maps import PlaceMap
 from tfa.service.settings import ServiceSettings
+from tfa.types import MapInfo
 
-OF_THE_SERVICE = {
-    "recent",
-    "editable",
-    "calibration_details",
-    "active_calibration",
-    "placed_images",
-    "rules",
-}  # beside those of a map
-OF_THE_DISK = {"path", "photos"}  # which a service keeps to itself
+OF_A_SERVICE = ("editable", "recent", "rules")  # null in a map on this disk
 
 
-def shown(hits):
-    """What an answer says, by file names: a service keeps its folders to itself."""
-    return [(hit.id, Path(hit.image).name, pytest.approx(hit.score, abs=1e-5), hit.confidence, hit.sure, hit.inliers,
-             hit.position) for hit in hits]  # fmt: skip
+def shorten(value):
+    """The value with names instead of paths: a service does not tell its folders."""
+    return replace(
+        value, **{name: Path(getattr(value, name)).name for name in ("path", "image") if hasattr(value, name)}
+    )
+
+
+def shown(answer):
+    """What an answer says: all of it but how long it took, and addresses of photos."""
+    hits = [replace(shorten(hit), score=pytest.approx(hit.score, abs=1e-5), image_url=None) for hit in answer.hits]
+    return replace(answer, hits=hits, seconds=None)
+
+
+def listed(records):
+    return [replace(shorten(one), image_url=None, last_confirmed=None) for one in records]
 
 
 def script(place_map, folder):
@@ -38,24 +43,36 @@ def script(place_map, folder):
     camera = [photo(folder / f"camera{place}.png", place, light=0.7) for place in range(9)]
     new = [photo(folder / "@7@8@.png", 40), photo(folder / "plain.png", 41)]
     yield "query", shown(place_map.query(dusk[0], k=4))
-    yield "verified", shown(place_map.query(dusk[1], 3, rerank=True, candidates=2))
-    fused = place_map.query(dusk[1], 3, rerank=True)
-    yield "place", (fused.place, fused.place_missing)
+    yield "reranked", shown(place_map.query(dusk[1], 3, rerank=True, candidates=2))
+    yield "place", shown(place_map.query(dusk[1], 3, rerank=True))
+    yield "sure", shown(place_map.query(photo(folder / "far.png", 99), sure=True))
     yield "unsure", shown(place_map.query(photo(folder / "far.png", 99), min_confidence=1.0))
     many = place_map.query_many([*dusk, folder / "broken.png"], k=2, rerank=False)
-    yield "many", [(answer.query, shown(answer.hits), answer.confidence, answer.error is None) for answer in many]
-    added = place_map.add(new)
-    yield "add", (added.added, added.removed, added.skipped, added.notes)
+    yield "many", [replace(shown(answer), error=answer.error is None) for answer in many]
+    yield "expected recall", many.expected_recall
+    added = place_map.add(new, session="monday")
+    yield "add", replace(added, revision=None)
+    chosen = place_map.query_many(dusk, k=2, sessions=("monday",), region=(0.0, 0.0, 10.0, 10.0))
+    yield "chosen", [shown(answer) for answer in chosen]
     yield "places", [record.position for record in images(place_map) if record.id in added.added]
-    removed = place_map.remove([3, added.added[1]])
-    yield "remove", (removed.added, removed.removed, removed.skipped, removed.notes)
-    yield "images", [(one.id, Path(one.path).name, one.digest, one.fitted) for one in images(place_map)]
+    for image_id in (3, added.added[1]):  # a client removes images one by one
+        yield "remove", replace(place_map.remove([image_id]), revision=None)
+    yield "images", listed(images(place_map))
     report = place_map.calibrate(camera, "night", score=False)
-    yield "calibrate", (report.name, report.used, report.photos, report.skipped, report.notes, report.decisions)
+    yield "calibrate", replace(report, revision=None, differences=None)
     yield "calibrated", shown(place_map.query(dusk[0], k=4))
+    yield "described", describe(place_map)
     yield "activate", (place_map.activate(None), shown(place_map.query(dusk[0], k=4)))
     yield "by name", shown(place_map.query(dusk[0], k=4, calibration="night"))
     yield "drop", (place_map.drop_calibration("night"), shown(place_map.query(new[0], k=2)))
+
+
+def describe(place_map):
+    """What `info` says, without paths, on disk too, and without what only a service knows."""
+    info = place_map.info()
+    assert isinstance(info, MapInfo)
+    encoder, only_there = replace(info.encoder, weights=None), dict.fromkeys(OF_A_SERVICE)
+    return replace(info, path=None, photo_root=None, photos=[], bytes=0, encoder=encoder, **only_there)
 
 
 def images(place_map):
@@ -69,11 +86,9 @@ def test_a_client_answers_as_the_map_does(tmp_path, monkeypatch):
     local = PlaceMap.load(shutil.copytree(path, tmp_path / "copy" / "town.tfa"), encoder=FakeEncoder())
     expected = list(script(local, tmp_path / "photos"))
     with running_service(path, ServiceSettings(port=0)) as (url, _), Client(url) as client:
-        # Edits one by one: `remove` of a client is one edit each, and says how it stands after the last.
         for (step, answer), (_, wanted) in zip(script(client, tmp_path / "photos"), expected, strict=True):
             assert answer == wanted, step
-        info, own = client.info(), local.info().to_dict()
-    assert set(info) - OF_THE_SERVICE == set(own) - OF_THE_DISK
-    same = set(own) - OF_THE_DISK - {"revision", "encoder", "bytes", "calibrations", "positions"}
-    assert {key: info[key] for key in same} == {key: own[key] for key in same}
-    assert (info["calibrations"], info["placed_images"]) == (local.calibrations, own["positions"])
+        info, alone = client.info(), local.info()
+    assert all(getattr(info, name) is not None for name in OF_A_SERVICE)
+    assert (info.name, info.path, info.photos) == ("town", "town.tfa", [])
+    assert (info.calibrations, info.positions) == (alone.calibrations, alone.positions)

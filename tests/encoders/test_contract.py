@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import FakeEncoder, random_image
 from tfa.encoders import Encoder, load_encoder
-from tfa.service.shared_encoder import SharedEncoder
+from tfa.service.decoders import SharedEncoder
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tests.client.conftest import serving
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import MEMORY, REAL, new_name, place_of
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.service.settings import ServiceSettings

@@ -17,8 +17,8 @@ from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import REAL, new_name, place_of
 from tests.servers import PostgresServer, free_port
 from tests.waiting import wait_until
-from tfa.client.client import Client
-from tfa.client.connection import ServiceError
+from tfa._http import ServiceError
+from tfa.client import Client
 from tfa.errors import BadMap, BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.building.passes import WriteEntries

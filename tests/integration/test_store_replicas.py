@@ -15,7 +15,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import new_name, place_of
 from tests.waiting import wait_until
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.service.settings import ServiceSettings

@@ -17,7 +17,7 @@ def second_order():
 def test_a_second_order_head_has_no_margin():
     assert compute_margins(second_order()) == {}
     row, carrier, *_ = list_decisions(second_order())
-    assert (row.margin, format_reason(row), format_reason(carrier)) == (None, "because", "so")
+    assert (row.margin, format_reason(row.to_dict()), format_reason(carrier.to_dict())) == (None, "because", "so")
 
 
 def test_an_older_map_shows_what_its_judge_said():

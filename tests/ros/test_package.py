@@ -17,10 +17,14 @@ from ruamel.yaml import YAML
 
 from tests.ros import stub_rclpy
 from tests.ros.conftest import compressed
-from tests.ros.ros_types import message_class
+from tests.ros.ros_types import fields_of, message_class
 from tests.service.conftest import picture
+from tfa.core.plain import hints
+from tfa.exports.answers import recording
+from tfa.types import Answer, Hit, Place, Position, QueryOptions
 from tfa.version import __version__
-from tfa_ros.parameters import PARAMETERS, checked
+from tfa_ros import messages
+from tfa_ros.parameters import PARAMETERS, checked, query_fields
 
 ROOT = Path(__file__).parents[2]
 ROS = ROOT / "ros"
@@ -79,6 +83,24 @@ def test_cmake_names_every_definition_and_what_they_need():
     packages = needed - {"tfa_msgs"}
     assert f"DEPENDENCIES {' '.join(sorted(packages))}" in told
     assert packages <= depended_on("tfa_msgs")
+
+
+def test_a_match_has_every_field_of_a_hit_but_these():
+    ours = {*messages.MATCH_FIELDS, "has_position", *messages.POSITION_FIELDS}
+    assert set(dict(fields_of("tfa_msgs/msg/Match"))) == ours
+    assert set(hints(Hit)) - set(messages.MATCH_FIELDS) == {"id", "inliers", "image_url", "position"}
+    assert set(messages.POSITION_FIELDS.values()) == set(hints(Position))
+    assert {name: hints(Hit)[name] for name in messages.MATCH_FIELDS} == messages.MATCH_FIELDS
+    assert messages.POSITION_FIELDS == recording.POSITION_FIELDS
+
+
+def test_messages_name_fields_of_answers_and_places():
+    assert set(dict(fields_of("tfa_msgs/msg/Matches"))) - set(hints(Answer)) == {"header", "map_name", "matches"}
+    localized = set(dict(fields_of("tfa_msgs/srv/Localize_Response"))) - set(messages.POSITION_FIELDS)
+    assert localized - {*hints(Answer), *hints(Place)} == {"success", "message", "matches", "has_place"}
+    values = {**{one.name: one.default for one in PARAMETERS}, "camera": "a", "calibration": "b"}
+    sent = query_fields(values, of_the_camera=True)
+    assert set(sent) <= set(hints(QueryOptions))
 
 
 def shown(value: object) -> str:

@@ -16,7 +16,7 @@ def told(answer):
 
 def of_json(answer):
     hits = [(hit["id"], hit["score"], hit["confidence"], hit["inliers"]) for hit in answer["hits"]]
-    return hits, answer["confidence"], answer["adaptation_photos"], answer["lost"]
+    return hits, answer["confidence"], answer["adaptation_photos"], answer.get("lost")
 
 
 def of_tracker(answer):

@@ -7,12 +7,12 @@ import pytest
 from tests.service.camera_steps import files
 from tests.service.conftest import picture
 from tests.waiting import wait_until
-from tfa.client import Client, connection
+from tfa import _http
+from tfa.client import Client
 from tfa.errors import BadSpec
-from tfa.service.api_keys import ApiKey, read_api_keys
+from tfa.service.auth import RateLimit
 from tfa.service.cameras import CameraKey
-from tfa.service.rates import RateLimit
-from tfa.service.settings import ServiceSettings
+from tfa.service.settings import ApiKey, ServiceSettings, read_api_keys
 
 NAMED = (ApiKey("robot1", False, "r" * 16), ApiKey("robot2", False, "s" * 16), ApiKey("boss", True, "b" * 16))
 
@@ -132,11 +132,9 @@ def test_the_client_waits_as_it_is_told(monkeypatch):
 
     def request(self, method, path, **_):
         code = replies.pop(0)
-        return connection.httpx2.Response(
-            code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"}
-        )
+        return _http.httpx2.Response(code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"})
 
-    monkeypatch.setattr(connection.httpx2.Client, "request", request)
-    monkeypatch.setattr(connection.time, "sleep", pauses.append)
+    monkeypatch.setattr(_http.httpx2.Client, "request", request)
+    monkeypatch.setattr(_http.time, "sleep", pauses.append)
     assert Client("http://localhost:1").maps() == []
     assert pauses == [3.0]

@@ -16,7 +16,7 @@ from tests.service.test_calibrations import camera, finished
 from tests.waiting import PATIENCE
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.service import edits
+from tfa.service import live
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_an_edit_that_fails_is_noted_as_it_was_answered(serve, log, monkeypatch)
         def store(*_):
             raise error
 
-        monkeypatch.setattr(edits, "store", store)
+        monkeypatch.setattr(live, "write_upload", store)
         return add(client, ("a.png", picture(40)))
 
     answers = [

@@ -8,7 +8,8 @@ import pytest
 
 from tests.service.conftest import add, ask, ids, picture
 from tfa.errors import BadSpec
-from tfa.service import api_keys, auth
+from tfa.service import auth
+from tfa.service import settings as service_settings
 from tfa.service.settings import ServiceSettings, is_loopback
 
 READ, EDIT = {"Authorization": "Bearer read-me"}, {"Authorization": "Bearer edit-me"}
@@ -80,7 +81,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
         compared.append((one, other))
         return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(api_keys, "hmac", type("H", (), {"compare_digest": staticmethod(compare)}))
+    monkeypatch.setattr(service_settings, "hmac", type("H", (), {"compare_digest": staticmethod(compare)}))
     settings = ServiceSettings(**API_KEYS)
     assert not auth.may_read(settings, "r")
     assert not auth.may_edit(settings, "e" * 1000)

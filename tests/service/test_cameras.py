@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.service import cameras as kept
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 from tfa.types import BuildOptions, QueryOptions
@@ -43,7 +43,7 @@ def test_a_photo_without_a_camera_is_answered_by_the_map_alone(client, town):
     for one in STREAM:
         ask(client, one, camera="cam0")
     plain = ask(client, DRIVE[3], k=14).json()
-    assert (plain["camera"], plain["adaptation_photos"], plain["lost"]) == (None, 0, None)
+    assert not {"camera", "adaptation_photos", "lost"} & set(plain)
     alone = opened(town).query(as_rgb(DRIVE[3]), k=14)
     assert [(hit["id"], hit["score"]) for hit in plain["hits"]] == [(hit.id, hit.score) for hit in alone]
     assert listed(client) == {"cam0": 40}
@@ -69,7 +69,7 @@ def test_two_cameras_do_not_mix_and_a_batch_is_a_stream(client, town):
 def test_a_name_that_is_none_is_refused(client, name):
     answer = ask(client, DRIVE[0], camera=name)
     assert answer.status_code == 422
-    assert "is not a camera name; letters, digits, - _ and . are allowed, at most 64" in answer.json()["error"]
+    assert "is not allowed: must match [A-Za-z0-9._-]{1,64}" in answer.json()["error"]
     assert listed(client) == {}
 
 
@@ -108,18 +108,18 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     encoder, place_map = GatedEncoder(), opened(town)
     own = kept.MapCameras(place_map, 4)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=16), Metrics(), own)
-    queries.hits(as_rgb(DRIVE[0]), QueryOptions())
+    queries.answer(as_rgb(DRIVE[0]), QueryOptions())
     assert encoder.entered.wait(PATIENCE)
     names = ["a", None, "b", "a", "a", "b", None, "a"]
     photos = [as_rgb(DRIVE[number]) for number in range(8)]
     asked = [
-        queries.hits(one, QueryOptions(k=3), name and kept.CameraKey("", name))
+        queries.answer(one, QueryOptions(k=3), name and kept.CameraKey("", name))
         for one, name in zip(photos, names, strict=True)
     ]
-    broken = queries.hits(
+    broken = queries.answer(
         photos[0].resize((1, 1)), QueryOptions(), kept.CameraKey("", "a")
     )  # then every photo is encoded alone
-    last = queries.hits(photos[1], QueryOptions(k=3), kept.CameraKey("", "a"))
+    last = queries.answer(photos[1], QueryOptions(k=3), kept.CameraKey("", "a"))
     encoder.gate.set()
     answers = [future.result(PATIENCE) for future in (*asked, last)]
     with pytest.raises(RuntimeError, match="breaks the encoder"):

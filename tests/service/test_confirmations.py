@@ -7,17 +7,17 @@ import pytest
 from tests.service.conftest import ask, opened, picture
 from tfa.maps import confirmed
 from tfa.maps.confirmed import CONFIRMED_FILE, Confirmed, format_time
-from tfa.service import confirmations
-from tfa.service.confirmations import Confirmations
-from tfa.types import Hit
+from tfa.service import cameras
+from tfa.service.cameras import Confirmations
+from tfa.types import Answer, Hit
 
 
 def hit(image: int, *, sure: bool = True, inliers: int | None = 9) -> Hit:
-    return Hit(id=image, image="", score=1.0, confidence=1.0, position=None, inliers=inliers, sure=sure)
+    return Hit(id=image, image="", score=1.0, confidence=1.0, inliers=inliers, sure=sure)
 
 
 def listed(client) -> dict[int, str | None]:
-    return {one["id"]: one["last_confirmed"] for one in client.get("/v1/images").json()["images"]}
+    return {one["id"]: one.get("last_confirmed") for one in client.get("/v1/images").json()["images"]}
 
 
 def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
@@ -37,13 +37,13 @@ def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
 @pytest.mark.parametrize("given", [[], [hit(1, sure=False)], [hit(1, inliers=None)], [hit(99)]])
 def test_other_answers_confirm_nothing(town, given):
     kept = Confirmations(opened(town))
-    kept.confirm(given)
+    kept.confirm(Answer(hits=given))
     kept.close()
     assert not (town / CONFIRMED_FILE).exists()
 
 
 def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch, caplog):
-    monkeypatch.setattr(confirmations, "WRITTEN_EVERY", 0.0)
+    monkeypatch.setattr(cameras, "WRITTEN_EVERY", 0.0)
     full, write = [True], confirmed.write_tensors
 
     def writes(*given):
@@ -55,7 +55,7 @@ def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch
     place_map = opened(town)
     kept = Confirmations(place_map)
     for image in (1, 2):
-        kept.confirm([hit(image)])
+        kept.confirm(Answer(hits=[hit(image)]))
         kept._keeper.submit(lambda: None).result()
     assert caplog.text.count("cannot be saved, tried again later") == 1
     assert kept.last_of(place_map.images[1]) is not None
@@ -69,6 +69,6 @@ def test_a_damaged_file_is_counted_anew(town, caplog):
     (town / CONFIRMED_FILE).write_bytes(b"no tensors")
     kept = Confirmations(opened(town))
     assert "is counted anew" in caplog.text
-    kept.confirm([hit(3)])
+    kept.confirm(Answer(hits=[hit(3)]))
     kept.close()
     assert len(Confirmed.read(town).last) == 1

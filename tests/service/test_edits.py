@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
-from tfa.service import live_map
+from tfa.service import live as live_maps
 from tfa.service.routes.images import parse_positions
 
 
@@ -47,8 +47,8 @@ def test_a_photo_the_map_holds_is_skipped(client):
     told = add(client, ("copy.png", picture(3)), ("a.png", picture(40)), ("b.png", picture(40))).json()
     assert told["added"] == [14]
     assert told["skipped"] == [
-        {"image": "copy.png", "reason": "the map already holds this photo as image 3"},
-        {"image": "b.png", "reason": "it is the same photo as a.png"},
+        ["copy.png", "the map already holds this photo as image 3"],
+        ["b.png", "it is the same photo as a.png"],
     ]
     assert add(client, ("a.png", picture(40))).json()["revision"] == told["revision"]
 
@@ -56,8 +56,9 @@ def test_a_photo_the_map_holds_is_skipped(client):
 def test_a_bad_photo_among_good_ones_is_skipped_and_told(client):
     told = add(client, ("a.png", picture(40)), ("bad.png", picture(41)[:200])).json()
     assert told["added"] == [14]
-    assert told["skipped"][0]["image"] == "bad.png"
-    assert "truncated" in told["skipped"][0]["reason"]
+    [(image, reason)] = told["skipped"]
+    assert image == "bad.png"
+    assert "truncated" in reason
 
 
 NAMES = {
@@ -180,7 +181,7 @@ def test_a_map_that_another_process_edits_right_now_is_told(client, town):
 
 def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
     monkeypatch.setattr(writer, "MAX_SEGMENTS", 3)
-    monkeypatch.setattr(live_map, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(live_maps, "MAX_SEGMENTS", 3)
     live = client.app.state.service.maps["town"]
     first = live.current.state.head.scorer.terms[0].gallery.chunks[0]
     for place in range(40, 47):
@@ -218,7 +219,7 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
 
 
-@pytest.mark.parametrize(("owner", "step"), [(live_map.LiveMap, "_tidy"), (PlaceMap, "prepare")])
+@pytest.mark.parametrize(("owner", "step"), [(live_maps.LiveFolder, "_tidy"), (PlaceMap, "prepare")])
 def test_what_fails_after_the_edit_is_on_disk_does_not_fail_the_edit(client, town, monkeypatch, caplog, owner, step):
     def broken(self, *_):
         raise OSError(5, "Input/output error")

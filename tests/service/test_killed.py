@@ -15,7 +15,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
 from tests.waiting import PATIENCE, wait_until
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 from tfa.types import EncoderOptions

@@ -12,10 +12,10 @@ from PIL import Image
 
 from tests.service.conftest import add, ask, picture
 from tfa.photos.images import TooManyPixels, decode_untrusted
+from tfa.service.bodies import Upload, safe_name, upload_of
 from tfa.service.middleware import BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
-from tfa.service.uploads import Upload, safe_name, upload_of
 
 pytestmark = pytest.mark.slow
 

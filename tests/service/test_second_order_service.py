@@ -44,4 +44,4 @@ def test_a_second_order_map_is_told_queried_and_calibrated(serve, town):
     done = client.get(f"/v1/jobs/{job}").json()
     assert done["state"] == "done", done
     assert done["result"]["differences"][-2:] == ["queries are centered on the photos", "scores are calibrated"]
-    assert client.get("/v1/map").json()["active_calibration"] == "night"
+    assert client.get("/v1/map").json()["answers"]["calibration"] == "night"

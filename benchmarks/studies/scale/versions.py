@@ -15,8 +15,7 @@ import numpy as np
 from studies.scale.local_servers import AnyServer, FolderEngine
 from studies.scale.rows import DIMS, IMAGES, SavedRows, SmallTown, row_for_each, until_answered
 from studies.serve import ENCODER, Child, serve_command
-from tfa.client.client import Client
-from tfa.client.connection import ServiceError
+from tfa.client import Client, ServiceError
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder

@@ -27,7 +27,7 @@ def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
         header=header,
         query=query_name(header.stamp.sec, header.stamp.nanosec),
         map_name=map_name,
-        calibration=answer["calibration"] or "",
+        calibration=answer.get("calibration") or "",
         matches=[Match(**match_fields(hit)) for hit in answer["hits"]],
     )
 

@@ -8,8 +8,10 @@ from typing import Any
 NAN = math.nan
 UNKNOWN_HEIGHT = 1e6  # m²: a standard deviation of a kilometre
 UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: of an angle of which nothing is known, uniform on a circle
-# What a message and a position of the service call the same thing.
-OF_POSITION = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
+# Fields of tfa_msgs/Match that a hit of the service has under the same name, and those of its position under another.
+# A test compares them with the message, with the types of the package tfa, and with its recordings of answers.
+MATCH_FIELDS = {"image": str, "score": float, "confidence": float, "sure": bool}
+POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
 
 
 def query_name(sec: int, nanosec: int) -> str:
@@ -21,12 +23,9 @@ def match_fields(hit: dict[str, Any]) -> dict[str, Any]:
     """Of tfa_msgs/Match."""
     position = hit["position"]
     return {
-        "image": str(hit["image"]),
-        "score": float(hit["score"]),
-        "confidence": float(hit["confidence"]),
-        "sure": bool(hit["sure"]),
+        **{name: kind(hit[name]) for name, kind in MATCH_FIELDS.items()},
         "has_position": position is not None,
-        **{name: float((position or {}).get(key, NAN)) for name, key in OF_POSITION.items()},
+        **{name: float((position or {}).get(key, NAN)) for name, key in POSITION_FIELDS.items()},
     }
 
 
@@ -44,7 +43,7 @@ def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
         "has_place": place is not None,
         "radius": NAN if place is None else float(place["radius"]),
         "message": str(answer.get("place_missing") or ""),
-        **{name: float(position.get(OF_POSITION[name], NAN)) for name in ("latitude", "longitude", "x", "y")},
+        **{name: float(position.get(POSITION_FIELDS[name], NAN)) for name in ("latitude", "longitude", "x", "y")},
     }
 
 

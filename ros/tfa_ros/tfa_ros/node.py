@@ -171,8 +171,8 @@ class TfaNode(Node):
             response.success, response.id = True, int(report["added"][0])
             response.message = " ".join([f"{name} was added as image {response.id}.", *report["notes"]])
         else:
-            skipped = report["skipped"][0]
-            response.message = f"{skipped['image']} was not added: {skipped['reason']}"
+            image_name, reason = report["skipped"][0]
+            response.message = f"{image_name} was not added: {reason}"
         return response
 
     # --- diagnostics --------------------------------------------------------------------------------------------

@@ -118,10 +118,9 @@ def serve(
     Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes what is under way and stops.
     """
     try:
-        from tfa.service.api_keys import read_api_keys
         from tfa.service.app import create_app
         from tfa.service.server import address_of, bind_socket, run_server
-        from tfa.service.settings import ServiceSettings
+        from tfa.service.settings import ServiceSettings, read_api_keys
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tfa"):
             raise

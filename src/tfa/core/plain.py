@@ -58,6 +58,8 @@ class Value:
 class Options(Value):
     """Base of the values that users give: every field is checked when one is made."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # read by pydantic in the service
+
     def __post_init__(self) -> None:
         metadata = _metadata(type(self))
         for name, hint in hints(type(self)).items():
@@ -88,6 +90,9 @@ class Options(Value):
             }
         except BadShape as error:
             raise BadSpec(str(error)) from None
+        for name in _required(cls):
+            if name not in read:
+                raise BadSpec(f"{cls.__name__} has no {name}, which is required")
         return cls(**read)
 
 
@@ -104,6 +109,14 @@ def hints(cls: type) -> dict[str, Any]:
 
 def _metadata(cls: type) -> dict[str, typing.Mapping[str, Any]]:
     return {field.name: field.metadata for field in dataclasses.fields(cls)}
+
+
+def _required(cls: Any) -> list[str]:
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
 
 
 # --- to JSON -------------------------------------------------------------------------------------------------------
@@ -166,12 +179,7 @@ def _read_dataclass(cls: type[T], value: Any, where: str) -> T:
         problem = _bounds(read[name], metadata[name])
         if problem is not None:
             raise BadShape(f"{where}.{name} is {_shorten(item)}, {problem}")
-    needs = [
-        field.name
-        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    missing = [name for name in needs if name not in read and name not in cls.OMITTED]
+    missing = [name for name in _required(cls) if name not in read and name not in cls.OMITTED]
     if missing:
         raise BadShape(f"{where} has no {missing[0]}")
     return cls(**read)
@@ -206,6 +214,8 @@ def _read_items(origin: type, arguments: tuple[Any, ...], value: Any, where: str
 def _problem(value: Any, hint: Any, metadata: typing.Mapping[str, Any]) -> str | None:
     """Say why a value does not fit a type and its bounds; None if it does."""
     if not _fits(value, hint):
+        if isinstance(value, float) and not math.isfinite(value):
+            return "is not finite"
         literals = [part for part in _parts(hint) if typing.get_origin(part) is Literal]
         choices = [choice for part in literals for choice in typing.get_args(part)]
         if choices and isinstance(value, str):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -15,16 +16,14 @@ from starlette.staticfiles import StaticFiles
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
 from tfa.report.page import PLAN_VIEW
+from tfa.service.bodies import simplify_schema
 from tfa.service.context import Service
-from tfa.service.metrics import MeasureRequests
-from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
+from tfa.service.middleware import BodyLimit, MeasureRequests, OriginGuard, SecurityHeaders
 from tfa.service.problems import ANSWERED, answer_problem
 from tfa.service.routes.calibrations import calibrations_edits, calibrations_router
-from tfa.service.routes.cameras import cameras_edits, cameras_router
 from tfa.service.routes.images import images_edits, images_router
-from tfa.service.routes.map import map_router
-from tfa.service.routes.query import query_router
-from tfa.service.routes.status import status_router
+from tfa.service.routes.map import map_router, status_router
+from tfa.service.routes.query import cameras_edits, cameras_router, query_router
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
@@ -37,6 +36,13 @@ _ABOUT = (
     "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a named camera "
     "adapt the answers to its later ones."
 )
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = simplify_schema(super().openapi())
+        return self.openapi_schema
 
 
 def create_app(maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings | None = None) -> FastAPI:
@@ -53,7 +59,7 @@ def create_app(maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings | 
             await asyncio.to_thread(service.close)
 
     # The interactive documentation of FastAPI loads scripts from elsewhere; the description itself does not.
-    app = FastAPI(
+    app = _Application(
         title="TFA",
         description=_ABOUT,
         version=__version__,

@@ -1,18 +1,140 @@
-"""Who may read and who may edit: API keys, how often they may ask; routers that let in nobody else."""
+"""Who may read and who may edit, how often, and the audit log of what was edited."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from logging import getLogger
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from tfa.service.api_keys import find_api_key
-from tfa.service.audit import AuditedRoute
+from tfa.errors import BadSpec
 from tfa.service.cameras import ANONYMOUS
-from tfa.service.models import Problem
-from tfa.service.problems import Refused
-from tfa.service.settings import ServiceSettings
+from tfa.service.problems import Problem, Refused
+from tfa.service.settings import ServiceSettings, find_api_key
+
+# --- audit log -------------------------------------------------------------------------------------------------------
+
+_log = getLogger("tfa.service")
+_CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
+_LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
+
+
+class AuditLog:
+    """A file that lines are added to, each whole and at once; None keeps no log."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        if path is not None:
+            try:
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise BadSpec(f"the audit log {path} cannot be written: {reason}; choose another file", path) from None
+
+    def write(self, **entry: Any) -> None:
+        """The time and these fields. A disk that is full costs the line, which the service's own log then has."""
+        if self._file is None:
+            return
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}, ensure_ascii=True)
+        with self._lock:
+            try:
+                os.write(self._file, f"{line}\n".encode())
+            except OSError as error:
+                _log.error("the audit log cannot be written (%s), its line is: %s", error, line)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class AuditedRoute(APIRoute):
+    """A route whose every request is noted, also one that is refused."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def noted(request: Request) -> Response:
+            from tfa.service.problems import refusal_of
+
+            try:
+                response = await handle(request)
+            except asyncio.CancelledError:
+                _note(request, 503, {"error": _CUT_OFF})
+                raise
+            except BaseException as error:
+                refusal = refusal_of(request, error)
+                _note(request, refusal.status, {"error": refusal.public})
+                raise
+            reply = json.loads(bytes(response.body))
+            result = {key: reply[key] for key in _LOGGED_KEYS if reply.get(key, []) != []}
+            _note(request, response.status_code, result)
+            return response
+
+        return noted
+
+
+def _note(request: Request, status: int, result: dict[str, Any]) -> None:
+    service = request.app.state.service
+    service.audit.write(
+        **asker_of(request),
+        action=f"{request.method} {request.url.path}",
+        map=request.query_params.get("map") or next(iter(service.maps)),
+        status=status,
+        result=result,
+    )
+
+
+def asker_of(request: Request) -> dict[str, str | None]:
+    """The name of the API key that asks, and from where."""
+    return {
+        "api_key": getattr(request.state, "api_key", None),
+        "address": None if request.client is None else request.client.host,
+    }
+
+
+# --- rate limit ------------------------------------------------------------------------------------------------------
+
+BURST_SECONDS = 5  # a full bucket holds the requests of so many seconds
+_REMEMBERED = 4096  # buckets; one that was not used for long is full again and need not be kept
+
+
+class RateLimit:
+    """One thread calls this, the one that takes requests."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is limited by a rate of 0."""
+        self.per_second, self._clock = per_second, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was
+
+    def wait(self, who: str) -> int:
+        """Take a request of somebody in: 0, or the seconds after which it may come again."""
+        if not self.per_second:
+            return 0
+        most, now = max(1.0, self.per_second * BURST_SECONDS), self._clock()
+        left, since = self._buckets.pop(who, (most, now))
+        left = min(most, left + (now - since) * self.per_second)
+        taken = left >= 1
+        self._buckets[who] = (left - taken, now)
+        while len(self._buckets) > _REMEMBERED:
+            self._buckets.popitem(last=False)
+        return 0 if taken else max(1, math.ceil((1 - left) / self.per_second))
+
+
+# --- who may do what -------------------------------------------------------------------------------------------------
 
 bearer = HTTPBearer(
     auto_error=False, description="The read API key, or the edit API key, the service was started with."

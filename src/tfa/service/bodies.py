@@ -1,21 +1,89 @@
-"""Bodies with photos: a multipart form or JSON with base64, read into uploads and checked fields."""
+"""Bodies: photos and options of a request, from a multipart form or from JSON with base64, and answers in JSON."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from typing import Any, TypeVar
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from fastapi import Request
-from pydantic import ValidationError
+from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from tfa.service.models import RequestModel
+from tfa.core.plain import Options, hints, to_plain
+from tfa.errors import BadSpec
+from tfa.photos.images import EXTENSIONS, image_extensions
+from tfa.service.middleware import megabytes
 from tfa.service.problems import Refused, sentence_of
 from tfa.service.settings import ServiceSettings
-from tfa.service.uploads import Upload, from_base64, upload_of
 
-M = TypeVar("M", bound=RequestModel)
+# --- uploads ---------------------------------------------------------------------------------------------------------
+
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A photo as it arrived; `name` is what its sender calls it, made safe to be a file's name."""
+
+    name: str
+    content: bytes
+
+
+def safe_name(text: str | None) -> str:
+    """The last part of a name without anything a path or a shell could stumble on."""
+    name = unicodedata.normalize("NFC", text or "").replace("\\", "/").rsplit("/", 1)[-1]
+    name = re.sub(r"[^\w.@+-]+", "_", name).lstrip(".-_")
+    # Cut in bytes, as file systems count, and keep the ending.
+    stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")
+    ending = ending.encode()[:10].decode("utf-8", "ignore")
+    stem = stem.encode()[: LONGEST_NAME - len(ending.encode())].decode("utf-8", "ignore")
+    return f"{stem}{dot}{ending}" if stem else "photo"
+
+
+def upload_of(name: str | None, content: bytes, settings: ServiceSettings) -> Upload:
+    """Refuse what is empty or too large."""
+    upload, most = Upload(safe_name(name), content), settings.max_upload
+    if not content:
+        raise Refused(422, f"{upload.name} is empty; send the bytes of a photo")
+    if len(content) > most:
+        allowed = f"{megabytes(most)}, the most a photo may have"
+        raise Refused(413, f"{upload.name} is larger than {allowed}; send a smaller copy")
+    return upload
+
+
+def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
+    """A photo written in base64, with or without the head of a data URL."""
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        sentence = f"image {number + 1} is not base64; encode the bytes of the photo file, in one line"
+        raise Refused(422, sentence) from None
+    return upload_of(f"image-{number + 1}", content, settings)
+
+
+def file_name(upload: Upload, kind: str) -> str:
+    """The upload's name, with an ending that says what it is; `kind` is Pillow's name of its format."""
+    known = PurePosixPath(upload.name).suffix.lower() in image_extensions()
+    return upload.name if known else f"{upload.name}{EXTENSIONS[kind]}"
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
 MAX_FILES = 2048  # files that are parsed at all; how many photos are allowed, the settings say
 MAX_FIELDS = 16
 FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
@@ -23,9 +91,9 @@ PHOTO_KEYS = ("image", "images")
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 
-def body_schema(model: type[RequestModel], key: str) -> dict[str, Any]:
-    """How OpenAPI describes such a body; `key` is `image`, or `images` where several are taken."""
-    fields = model.model_json_schema()
+def body_schema(options: type[Options], key: str) -> dict[str, Any]:
+    """Describe a body with photos for OpenAPI; `key` is `image`, or `images` if several are allowed."""
+    fields = simplify_schema(TypeAdapter(options).json_schema())
     properties, required = fields.get("properties", {}), fields.get("required", [])
 
     def schema(**photo: str) -> dict[str, Any]:
@@ -40,7 +108,61 @@ def body_schema(model: type[RequestModel], key: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def read_photos(request: Request, model: type[M], settings: ServiceSettings) -> tuple[list[Upload], M]:
+def simplify_schema(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Write a schema of pydantic as more programs read it.
+
+    Bounds of a union move to its members that are numbers; a tuple of one type becomes a list of a fixed length.
+    """
+    if not isinstance(schema, dict):
+        return [simplify_schema(item) for item in schema] if isinstance(schema, list) else schema
+    bounds = {**bounds, **{key: schema[key] for key in _BOUNDS if "anyOf" in schema and key in schema}}
+    moved = {key: value for key, value in schema.items() if key not in bounds}
+    if "anyOf" in moved:
+        moved["anyOf"] = [simplify_schema(member, bounds) for member in moved["anyOf"]]
+    elif moved.get("type") in ("integer", "number"):
+        moved |= {_BOUNDS[key]: value for key, value in bounds.items()}
+    members = moved.get("prefixItems")
+    if isinstance(members, list) and all(member == members[0] for member in members):
+        moved["items"] = moved.pop("prefixItems")[0]
+    return {key: value if key == "anyOf" else simplify_schema(value) for key, value in moved.items()}
+
+
+@cache
+def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], bool]]:
+    """What reads each field, and whether text with commas is a list there."""
+
+    def is_list(hint: Any) -> bool:
+        return get_origin(hint) is tuple or any(map(is_list, get_args(hint)))
+
+    return {name: (TypeAdapter(hint), is_list(hint)) for name, hint in hints(options).items()}
+
+
+def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> OptionsT:
+    """Read options from a form or from JSON: text becomes numbers, and text with commas a list."""
+    read, kind = dict(fields), cast(Any, options)  # mypy takes a class for unhashable
+    for name, (reader, is_list) in _readers(kind).items():
+        if name not in read:
+            continue
+        value = read[name]
+        try:
+            read[name] = reader.validate_python(value.split(",") if is_list and isinstance(value, str) else value)
+        except ValidationError as error:
+            places = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
+            raise Refused(422, sentence_of(places)) from None
+    try:
+        return options.from_dict(read)
+    except BadSpec as error:
+        raise Refused(422, f"the request cannot be understood: {error.public}. /openapi.json describes it") from None
+
+
+def reply(value: Any, status: int = 200) -> JSONResponse:
+    """Answer with a value of `tfa.types`, or several, in JSON."""
+    return JSONResponse(to_plain(value), status)
+
+
+async def read_photos(
+    request: Request, options: type[OptionsT], settings: ServiceSettings
+) -> tuple[list[Upload], OptionsT]:
     """Photos and fields of a request; refuses too many photos, other kinds of bodies and unknown fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
@@ -52,15 +174,12 @@ async def read_photos(request: Request, model: type[M], settings: ServiceSetting
         raise Refused(415, f"{given} is not understood; send multipart/form-data with the photo, or application/json")
     if not uploads:
         raise Refused(422, "no photo was sent; send it as the form field 'image' (several: 'images')")
-    try:
-        return uploads, model.model_validate(fields)
-    except ValidationError as error:
-        raise Refused(422, sentence_of(error.errors())) from None
+    return uploads, parse_options(options, fields)
 
 
-async def read_photo(request: Request, model: type[M], settings: ServiceSettings) -> tuple[Upload, M]:
+async def read_photo(request: Request, options: type[OptionsT], settings: ServiceSettings) -> tuple[Upload, OptionsT]:
     """As `read_photos`, for requests that take one."""
-    uploads, fields = await read_photos(request, model, settings)
+    uploads, fields = await read_photos(request, options, settings)
     if len(uploads) > 1:
         raise Refused(422, f"{len(uploads)} photos were sent where one is expected; use /v1/query/batch for several")
     return uploads[0], fields

@@ -1,8 +1,8 @@
-"""Cameras of a live map: earlier photos of a named camera adapt the answers to its later ones.
+"""What a live map remembers of its queries: cameras that adapt answers, and images that answers confirmed.
 
 Each camera has a tracker (`tfa.maps.tracker`) that lives from query to query; a file of the map's folder keeps what its
-photos taught. Files are read and written outside of queries: a disk that is full or read-only costs the log a line, no
-query.
+photos taught. A reranked answer that is sure confirms the image it names. Files are read and written outside of
+queries: a disk that is full or read-only costs the log a line, no query.
 """
 
 from __future__ import annotations
@@ -13,27 +13,49 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tfa.core.files import BadFile, write_tensors
+from tfa.core.plain import Value, hints, opt, req
 from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
+from tfa.maps.confirmed import Confirmed, make_image_key
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
-from tfa.service.log_once import LogOnce
-from tfa.types import Answer, QueryOptions
+from tfa.types import Answer, ImageRecord, QueryOptions
+
+# --- failures to write -----------------------------------------------------------------------------------------------
+
+_log = getLogger("tfa.service")
+
+
+class LogOnce:
+    """Logs the first failure of a repeated write, and its recovery in the words of `recovered`."""
+
+    def __init__(self, recovered: str) -> None:
+        self._recovered, self._failing = recovered, False
+
+    def note(self, problems: Sequence[str]) -> None:
+        """Take the problems of the last attempt to write; none if it succeeded."""
+        if problems and not self._failing:
+            _log.warning("%s", problems[0])
+        elif self._failing and not problems:
+            _log.warning("%s", self._recovered)
+        self._failing = bool(problems)
+
+
+# --- cameras ---------------------------------------------------------------------------------------------------------
 
 ANONYMOUS = ""  # who queries without an API key
 SAVED_EVERY = 32  # photos of a camera
 _MOST_BYTES = 2**30  # of what the cameras of a map remember: of a very large map they are fewer
 FILES = "session-*.safetensors"  # maps on disk know a camera's file by this name
-_log = getLogger("tfa.service")
 
 
 class CameraKey(NamedTuple):
@@ -47,6 +69,25 @@ class CameraKey(NamedTuple):
         """Name of the file it is saved in. Names that differ in case alone have files that do not."""
         known_by = f"{self.owner}\n{self.name}" if self.owner else self.name
         return f"session-{self.name}-{hashlib.sha256(known_by.encode()).hexdigest()[:8]}.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraInfo(Value):
+    """What a camera has seen and learnt."""
+
+    OMITTED: ClassVar = frozenset({"notice"})
+
+    name: str = req("Name of the camera.")
+    owner: str | None = req("API key that named it; null without API keys.")
+    seen: int = req("Photos so far.")
+    counted: int = req("Photos used for adaptation; near-repeats are ignored.")
+    calibration: str | None = req("Calibration that answers; with another one the camera starts over.")
+    last_used: str = req("Time of the last photo, UTC.")
+    sequence: bool = req("Whether its photos are frames of a drive.")
+    lost: float | None = req("Probability that the last frame of the drive shows no place of the map.")
+    shift: float | None = req("Length of the vector that photos are centered by; null before the first.")
+    bias_spread: float | None = req("Spread of what is added to scores; null with few photos.")
+    notice: str | None = opt(None, "Says so if its last photos do not look like those the map was made for.")
 
 
 @dataclass
@@ -71,12 +112,19 @@ class TrackedCamera:
         self.tried = self.seen
         return True
 
-    def summary(self) -> dict[str, Any]:
-        """What it has seen, in JSON."""
+    def describe(self, notice: str | None = None) -> CameraInfo:
+        """Say what it has seen and learnt."""
         calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
         used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
-        known_by = {"name": self.key.name, "owner": self.key.owner or None}
-        return {**self.tracker.state, **known_by, "calibration": calibration, "last_used": used}
+        state = self.tracker.state
+        return CameraInfo(
+            name=self.key.name,
+            owner=self.key.owner or None,
+            calibration=calibration,
+            last_used=used,
+            notice=notice,
+            **{name: state[name] for name in hints(CameraInfo) if name in state and name != "calibration"},
+        )
 
 
 class MapCameras:
@@ -112,14 +160,14 @@ class MapCameras:
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, key: CameraKey, tokens: Tokens, question: QueryOptions, sequence: bool) -> Answer:
-        """The answer to the next photo of a camera.
+    def answer(self, key: CameraKey, tokens: Tokens, options: QueryOptions) -> Answer:
+        """Answer the next photo of a camera.
 
         One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
         """
         with self._lock:
-            camera = self._camera(key, question)
-            camera.tracker.rebind(self._map, question, sequence=sequence)
+            camera = self._camera(key, options)
+            camera.tracker.rebind(self._map, options, sequence=options.sequence)
             answer = camera.tracker.answer("", tokens)
             camera.last_used = time.time()
             self._cameras[key] = camera
@@ -131,15 +179,15 @@ class MapCameras:
                 due = True
         if due:
             self._keeper.submit(self._keep)
-        return answer
+        return replace(answer, camera=key.name)
 
-    def _camera(self, key: CameraKey, question: QueryOptions) -> TrackedCamera:
+    def _camera(self, key: CameraKey, options: QueryOptions) -> TrackedCamera:
         """The one of that key; a new one if there is none, or if it was answered by another head before."""
-        head = self._map.state.chosen(question.calibration).name
+        head = self._map.state.chosen(options.calibration).name
         known = self._cameras.get(key)
         if known is not None and known.head == self._digests[head]:
             return known
-        return TrackedCamera(key, Tracker(self._map, question, sequence=False), self._digests[head])
+        return TrackedCamera(key, Tracker(self._map, options, sequence=False), self._digests[head])
 
     # --- the map changes -------------------------------------------------------------------------------------------
 
@@ -159,19 +207,18 @@ class MapCameras:
 
     # --- look and forget -------------------------------------------------------------------------------------------
 
-    def listed(self, owner: str | None = None) -> list[dict[str, Any]]:
-        """Every camera of an owner, or of all (None), the most recently used first."""
+    def list_all(self, owner: str | None = None) -> list[CameraInfo]:
+        """Describe every camera of an owner, or of all (None), the most recently used first."""
         with self._lock:
-            return [camera.summary() for camera in reversed(self._of(owner, None))]
+            return [camera.describe() for camera in reversed(self._of(owner, None))]
 
-    def get(self, name: str, owner: str | None = None) -> dict[str, Any] | None:
-        """Of several owners' the most recently used."""
+    def get(self, name: str, owner: str | None = None) -> CameraInfo | None:
+        """Describe the camera of that name; of several owners' the most recently used."""
         with self._lock:
             found = self._of(owner, name)
             if not found:
                 return None
-            camera = found[-1]
-            return {**camera.summary(), "notice": camera.tracker.shift_monitor.warning(self._folder.name)}
+            return found[-1].describe(found[-1].tracker.shift_monitor.warning(self._folder.name))
 
     def reset(self, name: str | None = None) -> list[str]:
         """Forget the cameras of that name (None: all), whoever made them, also on disk; the names of those gone."""
@@ -254,5 +301,85 @@ class MapCameras:
 
     def close(self) -> None:
         """Save what was learnt, once queries have ended."""
+        self._keeper.shutdown(wait=True)
+        self._keep()
+
+
+# --- confirmations ---------------------------------------------------------------------------------------------------
+
+WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one that writes them
+
+
+class Confirmations:
+    """Of one map in a folder: a time for each of its images, so it grows no further than the map."""
+
+    def __init__(self, place_map: PlaceMap) -> None:
+        assert place_map.path is not None
+        self._folder = place_map.path
+        self._write_log = LogOnce(f"what was confirmed of {self._folder.name} is kept again")
+        self._lock = threading.Lock()  # held within queries: no file is touched under it
+        self._files = threading.Lock()
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-confirmed")
+        self._changed, self._tried = False, time.monotonic()
+        try:
+            self._confirmed = Confirmed.read(self._folder)
+        except (TfaError, OSError) as error:
+            _log.warning("what was confirmed is not known and is counted anew: %s", error)
+            self._confirmed = Confirmed()
+        self.publish(place_map)
+
+    def publish(self, place_map: PlaceMap) -> None:
+        """From now on the images are those of this map."""
+        keys = {record.id: make_image_key(record) for record in place_map.images}
+        with self._lock:
+            self._keys, self._confirmed = keys, self._confirmed.watched(place_map.images, int(time.time()))
+
+    def confirm(self, answer: Answer) -> None:
+        """Note an answer; one that is not sure, or was not reranked, says nothing."""
+        if not answer or not answer[0].sure or answer[0].inliers is None:
+            return
+        with self._lock:
+            key = self._keys.get(answer[0].id)
+            if key is None:  # removed since
+                return
+            self._confirmed.last[key] = int(time.time())
+            self._changed = True
+            due = time.monotonic() - self._tried >= WRITTEN_EVERY
+            if due:
+                self._tried = time.monotonic()
+        if due:
+            self._keeper.submit(self._keep)
+
+    def last_of(self, image: ImageRecord) -> int | None:
+        """When it was last confirmed, in seconds since 1970."""
+        with self._lock:
+            return self._confirmed.last_of(image)
+
+    def _keep(self) -> None:
+        with self._files:
+            with self._lock:
+                if not self._changed:
+                    return
+                written = Confirmed(dict(self._confirmed.since), dict(self._confirmed.last))
+                self._changed = False
+            problems = []
+            try:
+                written.with_later(self._on_disk()).write(self._folder)  # another service may serve the map, too
+            except (TfaError, OSError) as error:  # a full disk, one that is read-only
+                problems.append(
+                    f"what was confirmed of {self._folder.name} cannot be saved, tried again later: {error}"
+                )
+                with self._lock:
+                    self._changed = True
+            self._write_log.note(problems)
+
+    def _on_disk(self) -> Confirmed:
+        try:
+            return Confirmed.read(self._folder)
+        except TfaError:  # damaged: it is replaced
+            return Confirmed()
+
+    def close(self) -> None:
+        """Write what was noted, once queries have ended."""
         self._keeper.shutdown(wait=True)
         self._keep()

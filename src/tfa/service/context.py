@@ -20,19 +20,15 @@ from pydantic import BeforeValidator
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
-from tfa.service.audit import AuditLog
-from tfa.service.decoders import DECODER_COUNT, Decoded, shared_decoders
+from tfa.service.auth import AuditLog, RateLimit
+from tfa.service.bodies import Upload
+from tfa.service.decoders import DECODER_COUNT, Decoded, SharedEncoder, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
-from tfa.service.live_map import LiveMap
-from tfa.service.live_store_map import LiveStoreMap
-from tfa.service.metrics import Metrics
+from tfa.service.live import LiveFolder, LiveMap, LiveStoreMap
+from tfa.service.middleware import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, refuse_busy
-from tfa.service.rates import RateLimit
-from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
-from tfa.service.shared_encoder import SharedEncoder
-from tfa.service.uploads import Upload
 from tfa.types import ImageRecord
 
 _T = TypeVar("_T")
@@ -52,17 +48,17 @@ class Service:
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
         self._decoding = 0  # photos that wait to be decoded, counted in the one thread that takes requests
-        self.maps: dict[str, Served] = {}
+        self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
             fingerprint = place_map.encoder.fingerprint  # which also distinguishes the arithmetic of one model
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
-            live: Served
+            live: LiveMap
             if isinstance(place_map, StoreMap):
                 live = LiveStoreMap(place_map, encoders[fingerprint], settings, self.metrics)
             else:
-                live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
+                live = LiveFolder(place_map, encoders[fingerprint], settings, self.metrics)
             if live.name in self.maps:
                 raise BadMap(f"two maps are called {live.name!r}; rename the folder of one of them")
             self.maps[live.name] = live
@@ -136,7 +132,7 @@ Running = Annotated[Service, Depends(service_of)]
 MapName = Annotated[str | None, Query(description="Which map; the first of the service if not given.")]
 
 
-def chosen_map(service: Running, map: MapName = None) -> Served:
+def chosen_map(service: Running, map: MapName = None) -> LiveMap:
     """The map of a request, as it is on disk now. Not async: reading a map again takes a moment, in a thread."""
     name = next(iter(service.maps)) if map is None else map
     if name not in service.maps:
@@ -153,7 +149,7 @@ def _digits(value: object) -> object:
 
 
 ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]
-Chosen = Annotated[Served, Depends(chosen_map)]
+Chosen = Annotated[LiveMap, Depends(chosen_map)]
 
 
 async def wait_for(future: Future[_T]) -> _T:
@@ -166,12 +162,12 @@ async def wait_for(future: Future[_T]) -> _T:
         raise RuntimeError(f"a thread of the service raised {error!r}") from error
 
 
-def image_url(live: Served, image_id: int) -> str:
+def image_url(live: LiveMap, image_id: int) -> str:
     """Relative to the service's own address, so that it holds behind a proxy with a prefix too."""
     return f"v1/images/{image_id}/file?map={quote(live.name)}"
 
 
-async def find_record(service: Service, live: Served, image_id: int) -> ImageRecord:
+async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
     """An image that answers, by its id."""
     record = await service.work(lambda: live.record(image_id))
     if record is None:

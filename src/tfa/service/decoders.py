@@ -1,4 +1,4 @@
-"""Processes that decode photos: warm, a few, killed and replaced when a photo takes too long or breaks one."""
+"""Photos to pixels to tokens: decoded in processes that may be killed, encoded by one encoder that threads share."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 import tfa
+from tfa.encoders import Encoder
+from tfa.service.bodies import Upload
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
-from tfa.service.uploads import Upload
+
+# --- decoders --------------------------------------------------------------------------------------------------------
 
 DECODER_COUNT = 2  # photos decoded at once: each may take three bytes a pixel
 _START_SECONDS = 60.0  # for a process to begin
@@ -187,3 +193,42 @@ def shared_decoders() -> DecoderPool:
     pool = DecoderPool()
     atexit.register(pool.close)
     return pool
+
+
+# --- shared encoder --------------------------------------------------------------------------------------------------
+
+
+class SharedEncoder:
+    """An `Encoder` that threads may share. A model runs one batch at a time, in a thread of its own; batches of queries
+    and the single photos of edits take turns, so a query waits for one photo of an edit at most."""
+
+    # Declared for type checkers alone: every attribute is the shared encoder's own, see `__getattr__`.
+    id: str
+    fingerprint: str
+    model: str
+    channels: int
+    global_channels: int | None
+    grid: tuple[int, int]
+    notes: tuple[str, ...]
+    device: str
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder, self._thread = encoder, ThreadPoolExecutor(1, thread_name_prefix="tfa-encode")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # ours, or Python's own: an encoder shares its public attributes
+            raise AttributeError(name)
+        return getattr(self._encoder, name)
+
+    @property
+    def reads(self) -> tuple[int, int, str] | None:
+        """Width, height and resampling of its input, where the encoder can say it."""
+        return getattr(self._encoder, "reads", None)
+
+    def prepare(self, image: Image.Image) -> Image.Image:
+        """The picture at the encoder's input size, where the encoder can say it."""
+        prepare = getattr(self._encoder, "prepare", None)
+        return image if prepare is None else prepare(image)
+
+    def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
+        return self._thread.submit(self._encoder.encode, images).result()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any, Literal
 
+from tfa.core.plain import Value, opt, req
 from tfa.core.progress import Progress, Task
 from tfa.errors import TfaError, from_os_error
 from tfa.service.problems import DEFECT, Refused, refuse_busy
@@ -24,16 +25,16 @@ _ABANDONED = "the service was ended before the job was; if the map does not have
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
-@dataclass(frozen=True)
-class Job:
+@dataclass(frozen=True, kw_only=True)
+class Job(Value):
     """How far a job has come; replaced as a whole, so that a reader never sees half of a change."""
 
-    id: str
-    state: JobState = "waiting"
-    progress: float = 0.0  # to 1
-    message: str = "waiting for its turn"
-    result: dict[str, Any] | None = None
-    error: str | None = None
+    id: str = req("Id of the job.")
+    state: JobState = opt("waiting", "State of the job.")
+    progress: float = opt(0.0, "Progress from 0 to 1.")
+    message: str = opt("waiting for its turn", "What it does now.")
+    result: dict[str, Any] | None = opt(None, "Result; null before the job is done.")
+    error: str | None = opt(None, "Why it failed.")
 
     @property
     def ended(self) -> bool:
@@ -59,7 +60,7 @@ class JobBoard:
 
         `ended` gets the job as it ended, once, however that came and before anybody sees it.
         """
-        job = Job(secrets.token_urlsafe(12))  # not to be guessed: a job's answer is for who started it
+        job = Job(id=secrets.token_urlsafe(12))  # not to be guessed: a job's answer is for who started it
         with self._lock:
             if self._closing:
                 raise refuse_busy("the service is stopping; send the request again when it is back")

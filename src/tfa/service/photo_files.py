@@ -18,15 +18,15 @@ from tfa.photos.images import as_rgb
 from tfa.service.problems import Refused
 from tfa.types import ImageRecord
 
-_FOLDER = "photos"
+UPLOADS = "photos"  # folder of uploads in a map
 SMALLEST, LARGEST = 32, 2048  # pixels of the longer side of a copy
 _COPY_BYTES = 64_000_000  # of copies in memory
 _QUALITY = 85
 
 
-def store(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
+def write_upload(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
     """Write a photo to the map's own folder, under its content and its name; it is safe on disk on return."""
-    folder = map_folder / _FOLDER / digest[:16]
+    folder = map_folder / UPLOADS / digest[:16]
     path = folder / name
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
@@ -35,20 +35,20 @@ def store(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
     return path
 
 
-def discard_photo(map_folder: Path, path: Path) -> None:
-    """Take back what `store` wrote for an edit that did not come about."""
-    if path.is_relative_to(map_folder / _FOLDER):
+def discard_upload(map_folder: Path, path: Path) -> None:
+    """Take back what `write_upload` wrote for an edit that did not come about."""
+    if path.is_relative_to(map_folder / UPLOADS):
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the same content may be there under another name
             path.parent.rmdir()
 
 
-def file_of(record: ImageRecord, map_folder: Path | None) -> bytes:
-    """The file a map's image was made of. It must be that file still: whatever else lies there is not given out."""
+def read_map_photo(record: ImageRecord, map_folder: Path | None) -> bytes:
+    """Read the file a map image was made of. It must be that file still: any other content there is not given out."""
     path = Path(record.path)
     places = [path]
-    if map_folder is not None and path.parent.parent.name == _FOLDER:  # an upload moves with its map
-        places.append(map_folder / _FOLDER / path.parent.name / path.name)
+    if map_folder is not None and path.parent.parent.name == UPLOADS:  # an upload moves with its map
+        places.append(map_folder / UPLOADS / path.parent.name / path.name)
     for place in places:
         try:
             content = place.read_bytes() if place.is_file() else b""

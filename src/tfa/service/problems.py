@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from tfa.core.plain import Value, req
 from tfa.errors import (
     BadCalibration,
     BadMap,
@@ -57,6 +59,13 @@ _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Problem(Value):
+    """Why a request is not answered."""
+
+    error: str = req("What was given, what is allowed, what to do.")
+
+
 class Refused(TfaError):
     """A request that is not answered: why, what is allowed, and what to do."""
 
@@ -70,7 +79,7 @@ def refuse_busy(sentence: str) -> Refused:
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status, headers=dict(headers or {}))
+    return JSONResponse(Problem(error=sentence).to_dict(), status, headers=dict(headers or {}))
 
 
 def status_of(error: TfaError) -> int:

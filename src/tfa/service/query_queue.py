@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,14 +18,63 @@ from PIL import Image
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
-from tfa.maps.answer import limit_hits
 from tfa.maps.base_map import BaseMap
+from tfa.maps.expected_recall import estimate_answer_recall
+from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
+from tfa.maps.state import MapState
 from tfa.service.cameras import CameraKey, MapCameras
-from tfa.service.metrics import Metrics
+from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
-from tfa.service.recent import RecentQueries
 from tfa.service.settings import ServiceSettings
-from tfa.types import Answer, Hit, QueryOptions
+from tfa.types import Answer, QueryOptions
+
+# --- the last queries ------------------------------------------------------------------------------------------------
+
+_HEADS = 8  # whose queries are kept: those that were queried last
+
+
+@dataclass
+class _Recent:
+    shift_monitor: DomainShiftMonitor
+    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=WINDOW_PHOTOS))
+
+
+class RecentQueries:
+    """Of each head of a map. Neither photos nor scores are kept, and nothing outlives the service."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name  # of the map, for advice
+        self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
+        self._lock = threading.Lock()
+
+    def answer(self, current: BaseMap, tokens: Tokens, options: QueryOptions) -> list[Answer]:
+        """Answer photos and remember how sure the answers are."""
+        head = current.state.chosen(options.calibration)
+        key = current.state.head_digest(head.name)
+        with self._lock:
+            recent = self._heads.pop(key, None) or _Recent(DomainShiftMonitor.for_head(head))
+            self._heads[key] = recent
+            while len(self._heads) > _HEADS:
+                del self._heads[next(iter(self._heads))]
+            answers = current.answer_tokens(tokens, options, recent.shift_monitor)
+            recent.answers.extend(replace(answer, hits=[], place=None) for answer in answers if answer)
+        return answers
+
+    def summary(self, state: MapState) -> dict[str, Any]:
+        """What the last queries of the active head say, in JSON."""
+        with self._lock:
+            recent = self._heads.get(state.head_digest(state.active))
+            expected = None if recent is None else estimate_answer_recall(recent.answers)
+            notice = None if recent is None else recent.shift_monitor.warning(self._name)
+        return {
+            "photos": 0 if expected is None else expected.photos,
+            "expected_recall": None if expected is None else expected.to_dict(),
+            "in_words": None if expected is None else str(expected),
+            "notice": notice,
+        }
+
+
+# --- queue -----------------------------------------------------------------------------------------------------------
 
 FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
 _log = getLogger("tfa.service")
@@ -32,12 +82,11 @@ _log = getLogger("tfa.service")
 
 @dataclass
 class WaitingQuery:
-    """A photo that waits: for hits, or without a question for its tokens."""
+    """A photo that waits: for its answer, or without options for its tokens."""
 
     image: Image.Image
-    question: QueryOptions | None
+    options: QueryOptions | None
     camera: CameraKey | None = None  # the camera it is of, if that has a name
-    sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
 
@@ -56,12 +105,12 @@ class QueryQueue:
         settings: ServiceSettings,
         metrics: Metrics,
         cameras: MapCameras | None = None,
-        confirm: Callable[[Sequence[Hit]], None] = lambda hits: None,
+        confirm: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
         self.recent = RecentQueries(f"{name}.tfa")
         self._settings, self._metrics, self._cameras = settings, metrics, cameras
-        self._confirm = confirm  # is given the hits of every photo
+        self._confirm = confirm  # is called with the answer to every photo
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
         self._lock = threading.Lock()
@@ -83,13 +132,12 @@ class QueryQueue:
             return "stalled"
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
-    def hits(
-        self, image: Image.Image, question: QueryOptions, camera: CameraKey | None = None, sequence: bool = False
-    ) -> Future[Answer]:
-        """The answer to a photo; those of one camera are answered in the order of these calls."""
-        return self._submit(WaitingQuery(image, question, camera, sequence))
+    def answer(self, image: Image.Image, options: QueryOptions, camera: CameraKey | None = None) -> Future[Answer]:
+        """Answer a photo, doubtful answers too; photos of one camera are answered in the order of these calls."""
+        return self._submit(WaitingQuery(image, options, camera))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
+        """Encode a photo."""
         return self._submit(WaitingQuery(image, None))
 
     def _submit(self, query: WaitingQuery) -> Future[Any]:
@@ -157,7 +205,7 @@ class QueryQueue:
             self._metrics.batches.labels(self.name).inc()
             self._metrics.batch_photos.labels(self.name).inc(len(batch))
             with self._settled(batch):
-                self._answer(batch)
+                self._answer_batch(batch)
 
     @contextmanager
     def _settled(self, batch: Sequence[WaitingQuery]) -> Iterator[None]:
@@ -174,7 +222,7 @@ class QueryQueue:
                 if not query.future.done():
                     query.future.set_exception(failure)
 
-    def _answer(self, batch: Sequence[WaitingQuery]) -> None:
+    def _answer_batch(self, batch: Sequence[WaitingQuery]) -> None:
         try:
             patches, cls = self._encoder.encode([query.image for query in batch])
             tokens = Tokens(patches, cls, grid=self._encoder.grid)
@@ -183,50 +231,53 @@ class QueryQueue:
                 raise
             for query in batch:  # one photo must not spoil the answers of others
                 with self._settled([query]):
-                    self._answer([query])
+                    self._answer_batch([query])
             return
         current = self._current()
         groups: dict[QueryOptions, list[int]] = {}
         for row, query in enumerate(batch):
-            if query.question is None:
+            if query.options is None:
                 query.future.set_result(tokens.select([row]))
             elif query.camera is not None:  # now, in the order they came: each is adapted by those before it
                 with self._settled([query]):
-                    self._answer_camera(query, query.camera, query.question, tokens.select([row]))
+                    self._answer_camera(query, query.camera, query.options, tokens.select([row]))
             else:
-                groups.setdefault(_general(query.question), []).append(row)
+                groups.setdefault(_group(query.options), []).append(row)
         for kind, rows in groups.items():
             group = [batch[row] for row in rows]
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, question: QueryOptions, tokens: Tokens) -> None:
+    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, options: QueryOptions, tokens: Tokens) -> None:
         if self._cameras is None:
-            raise no_cameras()
-        answer = self._cameras.answer(camera, tokens, question, query.sequence)
+            raise refuse_cameras()
+        answer = self._cameras.answer(camera, tokens, options)
         self._metrics.camera_photos.labels(self.name).inc()
-        query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))
-        self._confirm(answer.hits)
+        self._settle(query, answer)
 
     def _answer_group(
-        self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryOptions
+        self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
     ) -> None:
-        """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
-        hits = [query.question.k for query in group if query.question is not None]
-        answers = self.recent.answer(current, tokens, replace(kind, k=max(hits)))
-        for query, k, answer in zip(group, hits, answers, strict=True):
-            query.future.set_result(replace(limit_hits(answer, k), seconds=time.perf_counter() - query.since))
-            self._confirm(answer.hits)
+        """Answer queries that differ in k only: the best k are the first k of the best of any larger k."""
+        counts = [query.options.k for query in group if query.options is not None]
+        answers = self.recent.answer(current, tokens, replace(options, k=max(counts)))
+        for query, k, answer in zip(group, counts, answers, strict=True):
+            self._settle(query, replace(answer, hits=answer.hits[:k]))
+
+    def _settle(self, query: WaitingQuery, answer: Answer) -> None:
+        query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))
+        self._confirm(answer)
 
 
-def _general(question: QueryOptions) -> QueryOptions:
-    """Drop what does not matter for the ranking: photos that differ in it are answered together."""
-    return replace(question, k=1, min_confidence=0.0, sure=False)
+def _group(options: QueryOptions) -> QueryOptions:
+    """Return the options that queries share if they can be answered together: k and what is withheld may differ."""
+    return replace(options, k=1, min_confidence=0.0, sure=False)
 
 
 def _failed() -> Refused:
     return refuse_busy("the service failed on this query, its log has the details; send it again")
 
 
-def no_cameras() -> Refused:
+def refuse_cameras() -> Refused:
+    """Refuse a camera if the service remembers none."""
     return Refused(409, "this service remembers no cameras; start it with --cameras N, or query without a camera")

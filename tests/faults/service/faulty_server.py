@@ -12,7 +12,7 @@ import threading
 
 from tests.fakes import FakeEncoder
 from tfa.maps import PlaceMap
-from tfa.service import connections
+from tfa.service import server
 from tfa.service.app import create_app
 from tfa.service.server import address_of, bind_socket, run_server
 from tfa.service.settings import ServiceSettings
@@ -35,7 +35,7 @@ def main(place_map: str, options: list[str]) -> None:
     if "files" in given:
         files = given.pop("files")
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    connections.BoundedConnection.head_seconds = given.pop("head_seconds", connections.REQUEST_HEAD_SECONDS)
+    server.BoundedConnection.head_seconds = given.pop("head_seconds", server.REQUEST_HEAD_SECONDS)
     settings = ServiceSettings(port=0, **given)
     with bind_socket(settings) as listening:
         app = create_app([PlaceMap.load(place_map, encoder=encoder)], settings)

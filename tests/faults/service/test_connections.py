@@ -17,7 +17,7 @@ import pytest
 from tests.faults.service.raw import HEAD, answered, connected, serving
 from tests.service.conftest import picture
 from tests.waiting import PATIENCE, wait_until
-from tfa.client.client import Client
+from tfa.client import Client
 
 pytestmark = pytest.mark.kill
 

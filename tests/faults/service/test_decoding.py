@@ -18,9 +18,9 @@ from tests.waiting import PATIENCE, wait_until
 from tfa.errors import BadImage
 from tfa.photos.images import MOST_SCANS, as_rgb, too_many_scans
 from tfa.service import decoders
+from tfa.service.bodies import Upload
 from tfa.service.decoders import DecoderPool, shared_decoders
 from tfa.service.settings import ServiceSettings
-from tfa.service.uploads import Upload
 
 SIZE = (6000, 6000)
 EVIL = many_scans(3000, SIZE)  # 350 kB; decoded, it takes minutes

@@ -11,7 +11,7 @@ from tests.faults.service.raw import serving
 from tests.service.conftest import picture
 from tests.service.test_killed import fake_command, fake_map, wait_for_edits
 from tests.waiting import PATIENCE
-from tfa.client.client import Client
+from tfa.client import Client
 from tfa.errors import TfaError
 
 pytestmark = pytest.mark.kill

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 from tfa.core import files as base_files
 from tfa.maps.tracker import Tracker
 from tfa.service import cameras as kept
-from tfa.service import edits, live_map
+from tfa.service import live
 
 
 class FaultyEncoder(FakeEncoder):
@@ -81,7 +81,7 @@ def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, camp
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(town / "photos"))
 
-    places = ((edits, "store"), (live_map, "read_map_header"), (base_files.os, "fsync"))
+    places = ((live, "write_upload"), (live, "read_map_header"), (base_files.os, "fsync"))
     for number in range(times):
         for module, name in places:
             with monkeypatch.context() as patch:

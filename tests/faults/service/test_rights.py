@@ -20,7 +20,7 @@ from tests.faults.service.confined import USER, command, given_to_the_user, obst
 from tests.faults.service.raw import serving
 from tests.service.conftest import opened, picture
 from tests.waiting import PATIENCE
-from tfa.client.client import Client
+from tfa.client import Client
 
 pytestmark = pytest.mark.kill
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy" / "nginx.conf"

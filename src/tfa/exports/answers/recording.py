@@ -43,6 +43,9 @@ string map_name
 string calibration
 tfa_msgs/Match[] matches
 """
+# Fields of a position by their names in a message; other fields of a match are named as in a hit.
+POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
+_HIT_FIELDS = [name for _, name in map(str.split, MATCH.splitlines()) if name not in {*POSITION_FIELDS, "has_position"}]
 DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
 UNKNOWN_HEIGHT = 1e6  # m²: a kilometre either way
 UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: uniform on a circle
@@ -128,12 +131,10 @@ class Messages:
     def _match(self, hit: Hit, degrees: Mapping[Position, Position]) -> Any:
         own = hit.position
         known = {} if own is None else {**own.to_dict(), **(degrees[own].to_dict() if own in degrees else {})}
-        names = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
-        numbers = {name: _number(known.get(short)) for name, short in names.items()}
-        return self._new(
-            "tfa_msgs", "Match", image=make_printable(hit.image), score=float(hit.score),
-            confidence=float(hit.confidence), sure=hit.sure, has_position=own is not None, **numbers,
-        )  # fmt: skip
+        numbers = {name: _number(known.get(short)) for name, short in POSITION_FIELDS.items()}
+        values = {name: getattr(hit, name) for name in _HIT_FIELDS}
+        plain = {name: make_printable(value) if isinstance(value, str) else value for name, value in values.items()}
+        return self._new("tfa_msgs", "Match", has_position=own is not None, **plain, **numbers)
 
     def _header(self, time: int, frame: str) -> Any:
         seconds, nanoseconds = divmod(time, SECOND)

@@ -34,7 +34,7 @@ function address(path, query = {}) {
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
   }
-  const ofOneMap = path !== "v1/maps";
+  const ofOneMap = path !== "v1/maps" && path !== "openapi.json";
   if (ofOneMap && chosenMap() && !url.searchParams.has("map")) url.searchParams.set("map", chosenMap());
   return url;
 }

@@ -8,9 +8,6 @@ import { refuseStrayDrops } from "./files.js";
 import { startMap } from "./photos.js";
 import { startTabs } from "./tabs.js";
 
-/** Calibrations come by name, or as objects that have one. */
-const namesOf = (calibrations) => (calibrations || []).map((one) => (typeof one === "string" ? one : one.name));
-
 const views = { recognise: startRecognising(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
 const stale = new Set(Object.keys(views));
 let shown = "recognise";
@@ -25,12 +22,12 @@ function freshen() {
 
 async function loadFacts() {
   const info = await call("v1/map");
-  facts = { ...info, calibrations: namesOf(info.calibrations), active: info.active_calibration ?? null };
-  const encoder = typeof facts.encoder === "object" && facts.encoder ? facts.encoder.id : facts.encoder;
-  const active = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
+  const active = info.calibrations.find((one) => one.active);
+  facts = { ...info, calibrations: info.calibrations.map((one) => one.name), active: active ? active.name : null };
+  const answers = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
   say("map-name", facts.name || "");
   const { in_words: recognised, notice } = facts.recent || {}; // what the last queries say together
-  const parts = [count(facts.images, "photo"), encoder, active, `revision ${facts.revision}`, recognised, notice];
+  const parts = [count(facts.images, "photo"), facts.encoder.id, answers, `revision ${facts.revision}`, recognised, notice];
   say("map-facts", parts.filter(Boolean).join(" · "));
   const readOnly = facts.editable === false;
   for (const note of document.querySelectorAll(".read-only")) note.hidden = !readOnly;

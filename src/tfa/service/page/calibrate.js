@@ -31,7 +31,7 @@ async function finished(id) {
 /** What the head that answers now decided. */
 async function decided() {
   const facts = await call("v1/map");
-  return ((facts.calibration_details || []).find((one) => one.name === facts.active_calibration) || facts).decided;
+  return (facts.calibrations.find((one) => one.active) || facts).decided;
 }
 
 async function calibrate(event) {
@@ -63,6 +63,11 @@ async function calibrate(event) {
   enable();
 }
 
+const percent = (share) => `${(100 * share).toFixed(0)}\u00a0%`;
+
+const recallInWords = (recall) => `With it, of photos like these about ${percent(recall.share)} are recognized, `
+  + `${percent(recall.low)} to ${percent(recall.high)}; ${percent(recall.sure)} surely.`;
+
 /** Decisions before and after in one table; what changed stands out, and says so in words too. */
 function showChanges(name, before, after, result) {
   const old = Object.fromEntries(before.map((row) => [row.name, row.choice]));
@@ -72,12 +77,12 @@ function showChanges(name, before, after, result) {
     return { cells: [row.name, was, changed ? `${row.choice} (changed)` : row.choice], changed };
   });
   const changes = rows.filter((row) => row.changed).length;
-  const skipped = (result.skipped || []).map((one) => `Skipped ${one.image}: ${one.reason}`);
+  const skipped = (result.skipped || []).map(([image, reason]) => `Skipped ${image}: ${reason}`);
   const place = byId("changes");
   place.replaceChildren(
     make("h3", { id: "changes-title", tabindex: "-1" }, `What changed with ${name}`),
     make("p", {}, changes ? `${count(changes, "decision")} changed.` : "No decision changed."),
-    make("p", {}, result.in_words ? `With it, ${result.in_words}.` : ""),
+    make("p", {}, result.expected_recall ? recallInWords(result.expected_recall) : ""),
     table(["Decision", "Before", "After"], rows, "Decisions before and after"),
     ...[...(result.notes || []), ...skipped].map((note) => make("p", { class: "quiet" }, note)),
     make("h4", {}, "Why"), decidedList(after));

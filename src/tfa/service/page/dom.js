@@ -14,6 +14,9 @@ function fill(node, attributes, children) {
   return node;
 }
 
+/** Set attributes of an element that there is. */
+export const change = (node, attributes) => fill(node, attributes, []);
+
 /** An element: attributes by name, functions as listeners, then text or elements. */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);

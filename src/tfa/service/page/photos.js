@@ -63,17 +63,17 @@ async function showPlan() {
 }
 
 function photoCard(record) {
-  const image = make("img", { alt: `Map photo ${record.image}`, loading: "lazy" });
+  const image = make("img", { alt: `Map photo ${record.path}`, loading: "lazy" });
   showPhoto(image, record.image_url, 320);
   const facts = [`id ${record.id}`, positionInWords(record.position), record.fitted ? null : "added after fitting"];
   return make("li", { class: "card" }, image,
-    make("b", {}, record.image),
+    make("b", {}, record.path),
     make("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
     editable ? removeButton(record) : null);
 }
 
 function removeButton(record) {
-  const label = `Remove ${record.image}`;
+  const label = `Remove ${record.path}`;
   return make("button", { type: "button", class: "aside", "aria-label": label, click: () => remove(record) }, "Remove…");
 }
 
@@ -91,11 +91,11 @@ function confirmed(title, words) {
 
 async function remove(record) {
   alertIn("map-alert", null);
-  const sure = await confirmed(`Remove ${record.image}?`, "The map will no longer answer with this photo.");
+  const sure = await confirmed(`Remove ${record.path}?`, "The map will no longer answer with this photo.");
   if (!sure) return;
   try {
     await call(`v1/images/${encodeURIComponent(record.id)}`, { method: "DELETE" });
-    say("map-status", `Removed ${record.image}.`);
+    say("map-status", `Removed ${record.path}.`);
     announce("map-edited"); // the list is read again with all else
     byId("filter").focus(); // the button that had the focus goes away
   } catch (error) {
@@ -121,9 +121,9 @@ async function add() {
 }
 
 function addedInWords(report) {
-  const skipped = (report.skipped || []).map((one) => `${one.image}: ${one.reason}`);
+  const skipped = report.skipped.map(([image, reason]) => `${image}: ${reason}`);
   return [`Added ${count(report.added.length, "photo")}.`,
-    skipped.length ? `Skipped ${skipped.join("; ")}.` : null, ...(report.notes || [])].filter(Boolean).join(" ");
+    skipped.length ? `Skipped ${skipped.join("; ")}.` : null, ...report.notes].filter(Boolean).join(" ");
 }
 
 function turn(step) {

@@ -1,7 +1,8 @@
 // The view that recognises a photo: the photo, its best matches, where they are, and why.
 import { announce, call, events, formOf, showPhoto, needsApiKey } from "./api.js";
-import { alertIn, bar, byId, count, make, number, positionInWords, say } from "./dom.js";
+import { alertIn, bar, byId, change, count, make, number, positionInWords, say } from "./dom.js";
 import { fileZone, preview } from "./files.js";
+import { entered, inputsOf } from "./form.js";
 import { Plan } from "./plan.js";
 import { showStart } from "./start.js";
 import { hideWhy, showWhy } from "./why.js";
@@ -13,11 +14,21 @@ let running = null; // of the question under way, so that a newer one can stop i
 let plan = null;
 let rules = {}; // in the words of the service
 
-const options = () => {
-  const form = byId("recognise-options");
-  const names = ["k", "calibration", "min_confidence", "sure", "rerank", "camera", "sequence"];
-  return Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
-};
+const options = () => entered(byId("recognise-options"));
+const calibrations = make("select"); // filled by the map that is shown
+
+/** The service describes its options; the page knows more of two of them: which calibrations and cameras there are. */
+async function makeOptions() {
+  try {
+    byId("recognise-fields").replaceChildren(...inputsOf(await call("openapi.json"), "/v1/query", {
+      calibration: (attributes) => change(calibrations, attributes),
+      camera: (attributes) => make("input", { ...attributes, list: "camera-names", maxlength: 64, autocomplete: "off",
+        spellcheck: "false", placeholder: "none" }),
+    }));
+  } catch (error) {
+    alertIn("recognise-alert", error);
+  }
+}
 
 /** The photo and its matches are there only with an answer; the plan always. */
 function showPlaces(answered) {
@@ -65,7 +76,7 @@ function showAnswer(answer) {
     ? `Lost${adapted}: that this frame shows no place of the map has probability ${number(answer.lost, 2)}. Give it the next frame.`
     : options().sure && !answer.sure
       ? `No match is sure: the best has ${best}. Ask for all answers in the options to see it.`
-      : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`;
+      : `No match is confident enough: the best has ${best}. Lower the min confidence in the options to see it.`;
   say("recognise-status", hits.length
     ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
   byId("hits").replaceChildren(...hits.map(hitCard));
@@ -115,7 +126,7 @@ function forget() {
 /** Fill the choices that depend on the map; an answer that is shown stays. */
 async function show(facts) {
   rules = facts.rules || {};
-  const select = byId("recognise-options").elements.calibration;
+  const select = calibrations;
   const before = select.value;
   const inUse = facts.active ? `in use (${facts.active})` : "in use (none)";
   select.replaceChildren(make("option", { value: "" }, inUse),
@@ -135,6 +146,7 @@ async function show(facts) {
 
 export function startRecognising() {
   plan = new Plan(byId("plan"));
+  makeOptions();
   fileZone(byId("recognise-files"), {
     title: "Choose a photo", hint: "or drop one here: the map says where it was taken", onFiles: ([file]) => recognise(file),
   });

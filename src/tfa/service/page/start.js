@@ -35,10 +35,10 @@ function offer(record, recognise) {
   showPhoto(image, record.image_url, 240);
   const take = async () => {
     try {
-      recognise(await photoFile(record.image_url, record.image));
+      recognise(await photoFile(record.image_url, record.path));
     } catch (error) {
       alertIn("recognise-alert", error);
     }
   };
-  return make("button", { type: "button", class: "small-photo", "aria-label": `Try ${record.image}`, click: take }, image, make("span", {}, record.image));
+  return make("button", { type: "button", class: "small-photo", "aria-label": `Try ${record.path}`, click: take }, image, make("span", {}, record.path));
 }

@@ -5,71 +5,104 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fastapi import Request
+from fastapi.responses import Response
 
+from tfa.core.plain import Options, Value, req
 from tfa.core.progress import Progress
 from tfa.maps.calibrate import check_request
 from tfa.maps.summary import list_differences
-from tfa.service.audit import asker_of
-from tfa.service.auth import editing_router, reading_router
-from tfa.service.bodies import body_schema, read_photos
+from tfa.service.auth import asker_of, editing_router, reading_router
+from tfa.service.bodies import Upload, body_schema, file_name, read_photos, reply
 from tfa.service.context import Chosen, Running, Service, wait_for
 from tfa.service.jobs import Job
-from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted
+from tfa.service.live import LiveMap
 from tfa.service.problems import Refused
-from tfa.service.served import Served
-from tfa.service.uploads import Upload, file_name
-from tfa.types import CalibrateOptions, CalibrationReport
+from tfa.types import CalibrateOptions
 
 calibrations_router, calibrations_edits = reading_router("calibration"), editing_router("calibration")
-_PHOTOS = body_schema(CalibrationFields, "images")
 
 
-@calibrations_edits.post("/calibrations", status_code=202, response_model=JobStarted, openapi_extra=_PHOTOS)
-async def start_calibration(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class JobStarted(Value):
+    """A job that was started."""
+
+    job: str = req("Id of the job; /v1/jobs/{id} says how far it has come.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveCalibration(Options):
+    """The calibration that answers if a query names none."""
+
+    name: str | None = req("A calibration of the map, or null for none.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activated(Value):
+    """The calibration that answers from now on."""
+
+    active: str | None = req("Name of the calibration, or null for none.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped(Value):
+    """A calibration that was removed."""
+
+    dropped: str = req("The calibration that the map no longer has.")
+    revision: int = req("Revision of the map.")
+
+
+@calibrations_edits.post(
+    "/calibrations",
+    status_code=202,
+    response_model=JobStarted,
+    openapi_extra=body_schema(CalibrateOptions, "images"),
+)
+async def start_calibration(request: Request, service: Running, live: Chosen) -> Response:
     """Calibrate the map for a camera, from photos of it that the map does not hold.
 
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
-    uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    await service.work(lambda: check_request(live.current_map.state, fields.name, CalibrateOptions.budget))
-    uploads, names, skipped = await _whole(uploads, service, live)
+    uploads, options = await read_photos(request, CalibrateOptions, service.settings)
+    await service.work(lambda: check_request(live.current_map.state, options.name, options.budget))
+    uploads, names, skipped = await _keep_readable(uploads, service, live)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
-        files = await service.work(lambda: _written(uploads, names, folder))
-        work = _calibration(live, files, fields, skipped)
-        job = service.jobs.start(work, ended=_noted_end(request, service, live, folder, fields.name))
+        files = await service.work(lambda: _write(uploads, names, folder))
+        work = _make_job(live, files, options, skipped)
+        job = service.jobs.start(work, ended=_note_end(request, service, live, folder, options.name))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return {"job": job.id}
+    return reply(JobStarted(job=job.id), 202)
 
 
-async def _whole(
-    uploads: list[Upload], service: Service, live: Served
-) -> tuple[list[Upload], list[str], list[dict[str, str]]]:
-    """The photos that can be decoded, what their files are called, and those that are left out.
+async def _keep_readable(
+    uploads: list[Upload], service: Service, live: LiveMap
+) -> tuple[list[Upload], list[str], list[tuple[str, str]]]:
+    """Return the photos that can be decoded, the names of their files, and those that are left out.
 
     They are decoded here, where time and memory are bounded, and once more by the job.
     """
-    whole, names, skipped = list[Upload](), list[str](), list[dict[str, str]]()
+    whole, names, skipped = list[Upload](), list[str](), list[tuple[str, str]]()
     for upload in uploads:
         try:
             photo = await service.decoded(upload, live.encoder)
         except Refused as refusal:
             if refusal.status != 422 or len(uploads) == 1:
                 raise
-            skipped.append({"image": upload.name, "reason": refusal.public})
+            skipped.append((upload.name, refusal.public))
         else:
             whole.append(upload)
             names.append(file_name(upload, photo.kind))
     return whole, names, skipped
 
 
-def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
+def _write(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
     files = [folder / f"{number:03d}" / name for number, name in enumerate(names)]
     for file, upload in zip(files, uploads, strict=True):
         file.parent.mkdir()
@@ -77,7 +110,7 @@ def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path
     return files
 
 
-def _noted_end(request: Request, service: Service, live: Served, folder: Path, name: str) -> Callable[[Job], None]:
+def _note_end(request: Request, service: Service, live: LiveMap, folder: Path, name: str) -> Callable[[Job], None]:
     """Of a job that ended, in whatever way: its photos go, and the audit log says what came of it."""
     asker = asker_of(request)
 
@@ -90,53 +123,35 @@ def _noted_end(request: Request, service: Service, live: Served, folder: Path, n
     return ended
 
 
-def _calibration(
-    live: Served, files: list[Path], fields: CalibrationFields, skipped: list[dict[str, str]]
+def _make_job(
+    live: LiveMap, files: list[Path], options: CalibrateOptions, left_out: list[tuple[str, str]]
 ) -> Callable[[Progress], dict[str, Any]]:
-    """The job."""
-
     def work(progress: Progress) -> dict[str, Any]:
-        report, before, revision = live.calibrate(files, fields.name, fields.score, progress)
-        return _reported(report, before, revision, skipped)
+        report, before, revision = live.calibrate(files, options, progress)
+        # Reasons are given without the folder the upload was written to.
+        skipped = [(Path(image).name, reason.replace(f"{Path(image).parent}/", "")) for image, reason in report.skipped]
+        differences = list_differences(before, report.decisions)
+        shown = replace(report, skipped=[*left_out, *skipped], differences=differences, revision=revision)
+        return shown.to_dict()
 
     return work
 
 
-def _reported(
-    report: CalibrationReport, before: dict[str, Any], revision: int, left_out: list[dict[str, str]]
-) -> dict[str, Any]:
-    # Reasons are given without the folder the upload was written to.
-    skipped = [
-        *left_out,
-        *(
-            {"image": Path(image).name, "reason": reason.replace(f"{Path(image).parent}/", "")}
-            for image, reason in report.skipped
-        ),
-    ]
-    return {
-        **report.to_dict(),
-        "skipped": skipped,
-        "in_words": None if report.expected_recall is None else str(report.expected_recall),
-        "differences": list_differences(before, report.decisions),
-        "revision": revision,
-    }
+@calibrations_router.get("/jobs/{id}", response_model=Job)
+async def job(service: Running, id: str) -> Response:
+    """Show how far a job has come, and its result when it is done."""
+    return reply(service.jobs.get(id))
 
 
-@calibrations_router.get("/jobs/{id}")
-async def job(service: Running, id: str) -> Job:
-    """How far a job has come, and its result when it is done."""
-    return service.jobs.get(id)
-
-
-@calibrations_edits.post("/calibrations/active", response_model=Active)
-async def set_active(live: Chosen, choice: ActiveRequest) -> dict[str, Any]:
-    """Choose the calibration that answers where a query names none."""
+@calibrations_edits.post("/calibrations/active", response_model=Activated)
+async def set_active(live: Chosen, choice: ActiveCalibration) -> Response:
+    """Choose the calibration that answers if a query names none."""
     active, _ = await wait_for(live.edit("activate", lambda current: current.activate(choice.name)))
-    return {"active": active}
+    return reply(Activated(active=active))
 
 
 @calibrations_edits.delete("/calibrations/{name}", response_model=Dropped)
-async def drop(live: Chosen, name: str) -> dict[str, Any]:
-    """Take a calibration out of the map for good; if it was the active one, the map answers without."""
+async def drop(live: Chosen, name: str) -> Response:
+    """Remove a calibration from the map; if it was the active one, the map answers without."""
     _, revision = await wait_for(live.edit("drop", lambda current: current.drop_calibration(name)))
-    return {"dropped": name, "revision": revision}
+    return reply(Dropped(dropped=name, revision=revision))

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import Response
 
+from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
 from tfa.maps.confirmed import format_time
 from tfa.service.auth import editing_router, reading_router
-from tfa.service.bodies import body_schema, read_photos
+from tfa.service.bodies import body_schema, file_name, read_photos, reply
 from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for
-from tfa.service.edits import NewPhoto
-from tfa.service.models import Added, AddFields, ImageList, Removed
+from tfa.service.live import LiveMap, NewPhoto
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
-from tfa.service.uploads import file_name
-from tfa.types import Position
+from tfa.types import EditReport, ImageRecord, Position
 
 images_router, images_edits = reading_router("images"), editing_router("images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddOptions(Options):
+    """How photos are added."""
+
+    positions: Any = opt(
+        None,
+        "Where the photos were taken: a list in their order, or an object by file name, of "
+        '{"lat", "lon"}, {"x", "y"} or null. [default: from file names and EXIF]',
+    )
+    session: str | None = opt(None, "Drive that the photos belong to.", min_length=1, max_length=200)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageList(Value):
+    """Some images of a map."""
+
+    total: int = req("Images that pass the filter.")
+    images: list[ImageRecord] = req("Those that were asked for, in the order they came in.")
 
 
 @images_router.get("/images", response_model=ImageList)
@@ -32,21 +52,21 @@ async def list_images(
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
     filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
-) -> dict[str, Any]:
-    """The images that answer, in the order they came in."""
+) -> Response:
+    """List the images that answer, in the order they came in."""
     total, shown = await service.work(lambda: live.images(offset, limit, filter))
-    return {
-        "total": total,
-        "images": [
-            {
-                **record.to_dict(),
-                "image": Path(record.path).name,
-                "image_url": image_url(live, record.id),
-                "last_confirmed": format_time(live.last_confirmed(record)),
-            }
-            for record in shown
-        ],
-    }
+    return reply(ImageList(total=total, images=[_show(live, record) for record in shown]))
+
+
+def _show(live: LiveMap, record: ImageRecord) -> ImageRecord:
+    """Reduce the path to its name, and add what the service knows of the image."""
+    confirmed = live.last_confirmed(record)
+    return replace(
+        record,
+        path=Path(record.path).name,
+        image_url=image_url(live, record.id),
+        last_confirmed=None if confirmed is None else format_time(confirmed),
+    )
 
 
 @images_router.get(
@@ -67,18 +87,18 @@ async def image_file(
     known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == known["ETag"]:
         return Response(status_code=304, headers=known)
-    copy = await service.work(lambda: service.copies.of(record, live.photo, size))
+    copy = await service.work(lambda: service.copies.of(record, live.read_photo, size))
     return Response(copy, media_type="image/jpeg", headers=known)
 
 
-@images_edits.post("/images", response_model=Added, openapi_extra=body_schema(AddFields, "images"))
-async def post_images(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@images_edits.post("/images", response_model=EditReport, openapi_extra=body_schema(AddOptions, "images"))
+async def post_images(request: Request, service: Running, live: Chosen) -> Response:
     """Add photos. They are on disk and visible to the next query when the answer comes.
 
     They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
     """
-    uploads, fields = await read_photos(request, AddFields, service.settings)
-    places = parse_positions(fields.positions, [upload.name for upload in uploads])
+    uploads, options = await read_photos(request, AddOptions, service.settings)
+    places = parse_positions(options.positions, [upload.name for upload in uploads])
     photos: list[NewPhoto] = []
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
@@ -89,9 +109,8 @@ async def post_images(request: Request, service: Running, live: Chosen) -> dict[
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.public))
-    report, revision = await wait_for(live.add(photos, fields.session))
-    left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
-    return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
+    report, revision = await wait_for(live.add(photos, options.session))
+    return reply(replace(report, skipped=[*skipped, *report.skipped], revision=revision))
 
 
 def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
@@ -115,9 +134,9 @@ def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
     return [None if place is None else Position.from_dict(place) for place in value]
 
 
-@images_edits.delete("/images/{id}", response_model=Removed)
-async def remove_image(service: Running, live: Chosen, id: ImageId) -> dict[str, Any]:
+@images_edits.delete("/images/{id}", response_model=EditReport)
+async def remove_image(service: Running, live: Chosen, id: ImageId) -> Response:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
     await find_record(service, live, id)
     report, revision = await wait_for(live.edit("remove", lambda current: current.remove([id])))
-    return {"removed": report.removed, "notes": report.notes, "revision": revision}
+    return reply(replace(report, revision=revision))

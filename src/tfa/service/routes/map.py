@@ -1,61 +1,127 @@
-"""What the maps are: their names, decisions, evidence and positions."""
+"""What the maps are, and how the service is doing: names, decisions, evidence and positions; health and metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+
+from tfa.core.plain import Value, req
 from tfa.core.text import list_rules
-from tfa.maps.state import DATABASE
 from tfa.report.collect import collect_report, list_heads
 from tfa.report.evidence import collect_evidence
-from tfa.service.auth import reading_router
+from tfa.service.auth import reader, reading_router
+from tfa.service.bodies import reply
 from tfa.service.context import Chosen, Running, image_url
-from tfa.service.models import MapEntry, MapInfo, PositionList
-from tfa.service.served import Served
+from tfa.service.live import LiveMap
+from tfa.service.problems import RETRY
+from tfa.types import MapInfo
+
+# --- status ----------------------------------------------------------------------------------------------------------
+
+status_router = APIRouter(tags=["status"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health(Value):
+    """Whether the service answers."""
+
+    status: str = req("ok; of /readyz ready, loading, failed, stalled, or what is wrong with a map.")
+
+
+@status_router.get("/healthz", response_model=Health)
+async def healthz() -> Response:
+    """Alive: the process answers."""
+    return reply(Health(status="ok"))
+
+
+@status_router.get(
+    "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
+)
+async def readyz(service: Running) -> Response:
+    """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs.
+
+    A map in a folder is ready while the folder is there, one in a store if its store answers; if not, the status is
+    a sentence that names it.
+    """
+    status = service.status
+    if status == "ready":
+        remote = any(live.in_store for live in service.maps.values())  # may take a moment to answer
+        trouble = await service.work(lambda: service.trouble) if remote else service.trouble
+        status = status if trouble is None else trouble
+    answer = reply(Health(status=status), 200 if status == "ready" else 503)
+    if status == "loading":
+        answer.headers.update(RETRY)
+    return answer
+
+
+@status_router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(reader)])
+async def metrics(service: Running) -> Response:
+    """Counts, latencies, queue lengths and map sizes in Prometheus' text format."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+# --- map -------------------------------------------------------------------------------------------------------------
 
 map_router = reading_router("map")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MapEntry(Value):
+    """One of the maps of a service."""
+
+    name: str = req("Name of the map.")
+    images: int = req("Images that answer.")
+    encoder: str = req("Encoder of the map.")
+    path_name: str = req("Name of the map's folder.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionList(Value):
+    """Where the images of a map were taken."""
+
+    kind: Literal["xy", "latlon"] | None = req("xy in meters, latlon in degrees, or null without positions.")
+    points: list[list[float]] = req("Id, x and y of each image; for latlon x is lon and y is lat.")
+
+
 @map_router.get("/maps", response_model=list[MapEntry])
-async def maps(service: Running) -> list[dict[str, Any]]:
-    """The maps of this service; the first answers where none is named."""
-    return [
-        {
-            "name": name,
-            "images": live.count,
-            "encoder": live.encoder.id,
-            "path_name": live.path_name,
-        }
+async def maps(service: Running) -> Response:
+    """List the maps of this service; the first answers if a request names none."""
+    entries = [
+        MapEntry(name=name, images=live.size[0], encoder=live.encoder.id, path_name=live.path_name)
         for name, live in service.maps.items()
     ]
+    return reply(entries)
 
 
 @map_router.get("/map", response_model=MapInfo)
-async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
-    """What a map holds, what was decided and why, and its calibrations."""
-    told = await service.work(lambda: public_info(live))
-    return {**told, "name": live.name, "editable": service.settings.editable}
+async def map_info(service: Running, live: Chosen) -> Response:
+    """Describe a map: what it holds, what was decided and why, and its calibrations."""
+    return reply(await service.work(lambda: describe_map(live, service.settings.editable)))
 
 
-def public_info(live: Served) -> dict[str, Any]:
-    """`PlaceMap.info()` for the network: without paths of this machine and without the list of photos."""
-    info, place_map = live.info().to_dict(), live.current_map
-    state = place_map.state
-    weights = info["encoder"]["weights"]
-    info["encoder"] = {**info["encoder"], "weights": None if weights is None else Path(weights).name}
-    kept = {key: value for key, value in info.items() if key not in ("path", "photos")}
-    return {
-        **kept,
-        "calibrations": place_map.calibrations,
-        "calibration_details": info["calibrations"],
-        "active_calibration": None if state.active == DATABASE else state.active,
-        "positions": info["positions"] > 0,
-        "placed_images": info["positions"],
-        "recent": live.queries.recent.summary(state),
-        "rules": list_rules(),
-    }
+def describe_map(live: LiveMap, editable: bool) -> MapInfo:
+    """Describe a map to the network: paths of this machine become names, and photos are not listed."""
+    current = live.current_map
+    info = current.info()
+    return replace(
+        info,
+        name=live.name,
+        path=live.path_name,
+        photo_root=None if info.photo_root is None else Path(info.photo_root).name,
+        encoder=replace(
+            info.encoder, weights=None if info.encoder.weights is None else Path(info.encoder.weights).name
+        ),
+        photos=[],
+        editable=editable,
+        recent=live.queries.recent.summary(current.state),
+        rules=list_rules(),
+    )
 
 
 @map_router.get("/evidence")
@@ -70,7 +136,7 @@ async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
     return await service.work(lambda: _cached(live, "report", lambda place_map: _report(live, place_map)))
 
 
-def _cached(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _cached(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """What was made of the map as it is: the same until an edit."""
     key, place_map = live.evidence_map()
     if live.report_cache is None or (live.report_cache[0] is not key and live.report_cache[0] != key):
@@ -81,7 +147,7 @@ def _cached(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> d
     return cached[name]
 
 
-def _report(live: Served, place_map: Any) -> dict[str, Any]:
+def _report(live: LiveMap, place_map: Any) -> dict[str, Any]:
     """Without paths of this machine; photos have addresses instead."""
 
     def shown(image: dict[str, Any]) -> dict[str, Any]:
@@ -103,12 +169,21 @@ def _report(live: Served, place_map: Any) -> dict[str, Any]:
 
 
 @map_router.get("/positions", response_model=PositionList)
-async def positions(service: Running, live: Chosen) -> dict[str, Any]:
-    """Where the images were taken; of two kinds in one map the more frequent is given."""
-    found = await service.work(live.placed)
-    placed = [(record.id, record.position) for record in found if record.position is not None]
-    globe = [(i, place.lon, place.lat) for i, place in placed if place.is_global]
-    plane = [(i, place.x, place.y) for i, place in placed if not place.is_global]
-    if not placed:
-        return {"kind": None, "points": []}
-    return {"kind": "latlon", "points": globe} if len(globe) >= len(plane) else {"kind": "xy", "points": plane}
+async def positions(service: Running, live: Chosen) -> Response:
+    """List where the images were taken; if a map has both kinds of positions, the more frequent one is listed."""
+    return reply(await service.work(lambda: _list_positions(live)))
+
+
+def _list_positions(live: LiveMap) -> PositionList:
+    globe, plane = list[list[float]](), list[list[float]]()
+    for record in live.records():
+        if record.position is not None:
+            first, second = record.position.pair
+            if record.position.is_global:
+                globe.append([record.id, second, first])
+            else:
+                plane.append([record.id, first, second])
+    if not globe and not plane:
+        return PositionList(kind=None, points=[])
+    is_globe = len(globe) >= len(plane)
+    return PositionList(kind="latlon" if is_globe else "xy", points=globe if is_globe else plane)

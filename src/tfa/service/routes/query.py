@@ -1,118 +1,170 @@
-"""Where was this photo taken, and why there?"""
+"""Where was this photo taken, and why there? And the cameras that queries named."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import PureWindowsPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import Request
+from fastapi.responses import Response
 
+from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import TfaError
-from tfa.maps.answer import make_where
-from tfa.service.auth import reading_router, refusals, who
-from tfa.service.bodies import body_schema, read_photo, read_photos
-from tfa.service.cameras import CameraKey
+from tfa.maps.expected_recall import collect_answers
+from tfa.service.auth import editing_router, reading_router, refusals, visible_owner, who
+from tfa.service.bodies import Upload, body_schema, read_photo, read_photos, reply
+from tfa.service.cameras import CameraInfo, CameraKey
 from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
-from tfa.service.models import BatchAnswer, ExplainFields, QueryAnswer, QueryFields
+from tfa.service.live import LiveMap
 from tfa.service.problems import Refused, status_of
-from tfa.service.served import Served
-from tfa.service.uploads import Upload
-from tfa.types import Answer, QueryOptions
+from tfa.types import Answer, Answers, QueryOptions
+
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 query_router = reading_router("query")
 query_router.responses |= refusals(400, 408, 409, 413, 415)
 
 
-@query_router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
-async def query_photo(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
-    """The most likely places of one photo."""
-    upload, fields = await read_photo(request, QueryFields, service.settings)
-    queued = _parse_query(request, live, fields)
-    return await _answer(live, await _start(service, live, upload, queued), queued)
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(Options):
+    """Which match is explained."""
+
+    id: int = req("Map image to compare with.", ge=0)
+    calibration: str | None = opt(None, "Calibration to use; 'none' for none. [default: the active one]")
 
 
-@query_router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
-async def query_batch(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
-    """The places of several photos; one that cannot be read gets an error in its place."""
-    uploads, fields = await read_photos(request, QueryFields, service.settings)
-    queued, answers = _parse_query(request, live, fields), list[dict[str, Any]]()
+@query_router.post("/query", response_model=Answer, openapi_extra=body_schema(QueryOptions, "image"))
+async def query_photo(request: Request, service: Running, live: Chosen) -> Response:
+    """Recognize one photo."""
+    upload, options = await read_photo(request, QueryOptions, service.settings)
+    camera = _check_query(request, live, options)
+    query = await _start(service, live, upload, options, camera)
+    return reply(await _finish(live, upload, query, options))
+
+
+@query_router.post("/query/batch", response_model=Answers, openapi_extra=body_schema(QueryOptions, "images"))
+async def query_batch(request: Request, service: Running, live: Chosen) -> Response:
+    """Recognize several photos; one that cannot be read gets an answer with an error."""
+    uploads, options = await read_photos(request, QueryOptions, service.settings)
+    camera, answers = _check_query(request, live, options), list[Answer]()
     queries: list[Future[Answer]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
-            queries.append(await _start(service, live, upload, queued))
+            queries.append(await _start(service, live, upload, options, camera))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
             queries.append(Future())
             queries[-1].set_exception(refusal)
-    for query in queries:
+    for upload, query in zip(uploads, queries, strict=True):
         try:
-            answers.append(await _answer(live, query, queued))
+            answers.append(await _finish(live, upload, query, options))
         except TfaError as error:
             if status_of(error) == 503:
                 raise
-            answers.append({"error": error.public})
-    return {"answers": answers}
+            answers.append(Answer(query=upload.name, error=error.public))
+    return reply(collect_answers(answers))
 
 
-class QueuedQuery(NamedTuple):
-    """How the photos of a request are answered."""
-
-    question: QueryOptions
-    camera: CameraKey | None = None  # None: the map alone answers
-    sequence: bool = False  # are the photos frames of a drive?
-
-
-def _parse_query(request: Request, live: Served, fields: QueryFields) -> QueuedQuery:
-    """Read what the request asks for; the impossible is refused before a photo is decoded."""
-    region: Any = None if fields.region is None else tuple(fields.region)
-    question = QueryOptions(
-        k=fields.k,
-        min_confidence=fields.min_confidence,
-        sure=fields.sure,
-        calibration=fields.calibration,
-        rerank=fields.rerank,
-        candidates=fields.candidates,
-        sessions=tuple(fields.sessions),
-        region=region,
-    )
-    live.check(question)
-    if fields.camera is None:
-        return QueuedQuery(question)
+def _check_query(request: Request, live: LiveMap, options: QueryOptions) -> CameraKey | None:
+    """Refuse the impossible before a photo is decoded, and return the camera that is named."""
+    live.check(options)
+    if options.camera is None:
+        if options.sequence:
+            raise Refused(422, "a sequence is of one camera; name it, such as camera=cam0")
+        return None
     if live.cameras is None:
-        raise live.no_cameras()
-    if make_where(question) is not None:
+        raise live.refuse_cameras()
+    if options.sessions or options.region is not None:
         raise Refused(422, "photos of a camera are answered by the whole map; leave out sessions and region")
-    return QueuedQuery(question, CameraKey(who(request), fields.camera), fields.sequence)
+    return CameraKey(who(request), options.camera)
 
 
-async def _start(service: Service, live: Served, upload: Upload, queued: QueuedQuery) -> Future[Answer]:
+async def _start(
+    service: Service, live: LiveMap, upload: Upload, options: QueryOptions, camera: CameraKey | None
+) -> Future[Answer]:
     photo = await service.decoded(upload, live.encoder)
-    return live.queries.hits(photo.image, *queued)
+    return live.queries.answer(photo.image, options, camera)
 
 
-async def _answer(live: Served, query: Future[Answer], queued: QueuedQuery) -> dict[str, Any]:
-    answer = (await wait_for(query)).withhold(queued.question)
-    return {
-        **answer.to_dict(),
-        "hits": [  # a path may have been written on another system: this kind knows both separators
-            {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
-            for hit in answer.hits
-        ],
-        "calibration": answer.calibration,
-        "camera": None if queued.camera is None else queued.camera.name,
-        "adaptation_photos": answer.adaptation_photos or 0,
-        "lost": answer.lost,
-    }
+async def _finish(live: LiveMap, upload: Upload, query: Future[Answer], options: QueryOptions) -> Answer:
+    answer = (await wait_for(query)).withhold(options)
+    # A path may have been written on another system: this kind splits at both separators.
+    hits = [
+        replace(hit, image=PureWindowsPath(hit.image).name, image_url=image_url(live, hit.id)) for hit in answer.hits
+    ]
+    return replace(answer, query=upload.name, hits=hits)
 
 
-@query_router.post("/explain", openapi_extra=body_schema(ExplainFields, "image"))
+@query_router.post("/explain", openapi_extra=body_schema(ExplainOptions, "image"))
 async def explain_match(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
-    """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
-    upload, fields = await read_photo(request, ExplainFields, service.settings)
-    record = await find_record(service, live, fields.id)
+    """Explain the match of a photo with a map image: patches, words and terms of the score."""
+    upload, options = await read_photo(request, ExplainOptions, service.settings)
+    record = await find_record(service, live, options.id)
     photo = await service.decoded(upload, live.encoder)
     tokens = await wait_for(live.queries.tokens(photo.image))
-    explanation = await service.work(lambda: live.explain(tokens, record.id, fields.calibration))
+    explanation = await service.work(lambda: live.explain(tokens, record.id, options.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
+
+
+# --- cameras ---------------------------------------------------------------------------------------------------------
+
+cameras_router, cameras_edits = reading_router("camera"), editing_router("camera")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraList(Value):
+    """The cameras of a map."""
+
+    most: int = req("Cameras that are remembered; a new one replaces the least recently used.")
+    cameras: list[CameraInfo] = req("The most recently used first.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CamerasReset(Value):
+    """What was reset."""
+
+    reset: list[str] = req("Cameras that were reset.")
+
+
+@cameras_router.get("/cameras", response_model=CameraList)
+async def cameras(request: Request, service: Running, live: Chosen) -> Response:
+    """List the cameras that the caller's API key named, the most recently used first; an edit key sees all of them."""
+    remembered, owner = live.cameras, visible_owner(request)
+    if remembered is None:
+        return reply(CameraList(most=0, cameras=[]))
+    # A query may be under way, and a bias has to be recomputed: not in the thread that takes requests.
+    listed = await service.work(lambda: remembered.list_all(owner))
+    return reply(CameraList(most=remembered.most, cameras=listed))
+
+
+@cameras_router.get("/cameras/{name}", response_model=CameraInfo)
+async def camera(request: Request, service: Running, live: Chosen, name: str) -> Response:
+    """Show what one camera has seen and learnt."""
+    remembered, owner = live.cameras, visible_owner(request)
+    info = None if remembered is None else await service.work(lambda: remembered.get(name, owner))
+    if info is None:
+        raise _refuse_name(live, name)
+    return reply(info)
+
+
+@cameras_edits.delete("/cameras/{name}", response_model=CamerasReset)
+async def reset(service: Running, live: Chosen, name: str) -> Response:
+    """Forget what a camera has learnt; its next photo is the first."""
+    remembered = live.cameras
+    gone = [] if remembered is None else await service.work(lambda: remembered.reset(name))
+    if not gone:
+        raise _refuse_name(live, name)
+    return reply(CamerasReset(reset=gone))
+
+
+@cameras_edits.delete("/cameras", response_model=CamerasReset)
+async def reset_all(service: Running, live: Chosen) -> Response:
+    """Forget what every camera of the map has learnt."""
+    return reply(CamerasReset(reset=[] if live.cameras is None else await service.work(live.cameras.reset)))
+
+
+def _refuse_name(live: LiveMap, name: str) -> Refused:
+    return Refused(404, f"there is no camera {name[:80]!r} in {live.name}; /v1/cameras lists those there are")

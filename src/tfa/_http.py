@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from tfa.client.forms import fields_of
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import PhotoFile
 
@@ -87,7 +86,7 @@ class ServiceConnection:
         return self._send(method, path, parameters, **body).json()
 
     def _send(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> httpx2.Response:
-        parameters = {**(parameters or {}), **fields_of(map=self.map)}
+        parameters = {**(parameters or {}), **({} if self.map is None else {"map": self.map})}
         for retries_left in range(self.retries, -1, -1):
             try:
                 reply = self._http.request(method, path, params=parameters, timeout=self.timeout, **body)

@@ -1,0 +1,56 @@
+// A form made of the service's own description of a request (/openapi.json): a field that is added there is shown here.
+import { make } from "./dom.js";
+
+const BODY = "multipart/form-data";
+
+/** The fields of a request that are no photos, by name. */
+export function fieldsOf(openapi, path) {
+  const { properties } = openapi.paths[path].post.requestBody.content[BODY].schema;
+  return Object.entries(properties).filter(([name]) => name !== "image" && name !== "images");
+}
+
+/** Members of a union, without null. */
+function kindsOf(schema) {
+  const members = schema.anyOf ? schema.anyOf.flatMap(kindsOf) : [schema];
+  return members.filter((member) => member.type !== "null");
+}
+
+const words = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+
+const select = (attributes, choices) => make("select", attributes,
+  ...choices.map(([value, text]) => make("option", { value }, text)));
+
+/** What a field is entered with; empty means the default, which the service knows. */
+function widget(name, schema, attributes) {
+  const kinds = kindsOf(schema);
+  const [kind] = kinds;
+  if (kind.type === "boolean") {
+    const isOpen = schema.default === null || schema.default === undefined;
+    return select(attributes, isOpen ? [["", "default"], ["true", "yes"], ["false", "no"]]
+      : schema.default ? [["", "yes"], ["false", "no"]] : [["", "no"], ["true", "yes"]]);
+  }
+  if (kind.enum) return select(attributes, [["", "default"], ...kind.enum.map((value) => [value, String(value)])]);
+  const shown = schema.default ?? "default";
+  if (kinds.length === 1 && (kind.type === "integer" || kind.type === "number")) {
+    return make("input", { ...attributes, type: "number", min: kind.minimum, max: kind.maximum,
+      step: kind.type === "integer" ? 1 : "any", placeholder: shown });
+  }
+  const isList = kind.type === "array";
+  return make("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false",
+    placeholder: isList ? "any, separated by commas" : shown });
+}
+
+/** Labelled inputs for the fields of a request; `made` has the inputs that the page makes itself, by name. */
+export function inputsOf(openapi, path, made = {}) {
+  return fieldsOf(openapi, path).map(([name, schema]) => {
+    const attributes = { name, title: schema.description };
+    const input = made[name] ? made[name](attributes) : widget(name, schema, attributes);
+    return make("label", { class: "field" }, `${words(name)} `, input);
+  });
+}
+
+/** What was entered; empty fields are left out. */
+export function entered(form) {
+  const values = [...new FormData(form)].map(([name, value]) => [name, value.trim()]);
+  return Object.fromEntries(values.filter(([, value]) => value !== ""));
+}

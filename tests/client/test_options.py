@@ -1,0 +1,68 @@
+"""Options on their way from the client through a form to the service: every field, also one of a later version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from tfa.client import make_form
+from tfa.core.plain import hints, opt
+from tfa.service.bodies import body_schema, parse_options
+from tfa.service.problems import Refused
+from tfa.types import CalibrateOptions, QueryOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoreOptions(QueryOptions):
+    """Options of a later version."""
+
+    weather: Literal["dry", "wet"] = opt("dry", "Weather of the photo.")
+    floors: tuple[int, ...] = opt((), "Floors that may answer.")
+    height: float | None = opt(None, "Height of the camera in meters.", ge=0, le=100)
+
+
+OPTIONS = [
+    QueryOptions(),
+    QueryOptions(
+        k=7, min_confidence=0.25, sure=True, calibration="night", rerank=False, candidates="auto",
+        sessions=("a", "b"), region=(13.0, -52.5, 13.5, 52.25), camera="cam0", sequence=True,
+    ),
+    QueryOptions(candidates=20, rerank=True, sessions=("a",)),
+    CalibrateOptions(name="night", budget=9, score=False),
+    MoreOptions(weather="wet", floors=(0, -1), height=1.5, k=3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_form_keeps_every_field(options):
+    text = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in make_form(options).items()
+    }
+    assert parse_options(type(options), text) == options
+    assert parse_options(type(options), options.to_dict()) == options  # as JSON
+
+
+@pytest.mark.parametrize("kind", [QueryOptions, CalibrateOptions, MoreOptions])
+def test_openapi_describes_every_field(kind):
+    for body in body_schema(kind, "images")["requestBody"]["content"].values():
+        properties = body["schema"]["properties"]
+        assert list(properties) == ["images", *hints(kind)]
+        assert all(one["description"] for name, one in properties.items() if name != "images")
+    if kind is MoreOptions:
+        assert properties["weather"]["enum"] == ["dry", "wet"]
+        assert properties["height"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 100}
+
+
+def test_bounds_and_names_are_checked_as_in_python():
+    for fields, words in (
+        ({"height": "101"}, "height=101.0 is out of range: must be between 0 and 100"),
+        ({"wether": "wet"}, "no field 'wether'; did you mean 'weather'"),
+        ({"floors": "1,a"}, "floors.1: input should be a valid integer"),
+        ({"min_confidence": "nan"}, "min_confidence=nan is not finite"),
+    ):
+        with pytest.raises(Refused, match="cannot be understood") as refusal:
+            parse_options(MoreOptions, fields)
+        assert words in str(refusal.value)
