@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tfa.cli.show_answers import MONTAGE_ROWS, write_montage
+from tfa.cli.query import MONTAGE_ROWS, write_montage
 from tfa.core.config import EncoderOptions
 from tfa.maps import Hit, PlaceMap
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-import tfa.cli.config
+import tfa.cli.settings
 from tests.schemas import ENDING, PARTS, fault, registry, schemas, verbs_with_json
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -95,6 +95,6 @@ def test_recorded_json_is_refused_with_one_thing_wrong():
 
 @pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "from": 3, "variable": "TFA_FAST"}])
 def test_a_verb_that_prints_something_else_is_noticed(run, monkeypatch, wrong):
-    monkeypatch.setattr(tfa.cli.config, "_row", lambda *_: wrong)
+    monkeypatch.setattr(tfa.cli.settings, "_row", lambda *_: wrong)
     with pytest.raises(AssertionError, match=r"config\.schema\.json, \$\.settings"):
         run("config", "--json")

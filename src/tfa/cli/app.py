@@ -12,31 +12,19 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.cli import add_remove_refit as edit
-from tfa.cli import (
-    bench,
-    build,
-    cache,
-    calibrate,
-    config,
-    demo,
-    encoders,
-    evaluate,
-    explain,
-    export,
-    frames,
-    info,
-    merge,
-    prune,
-    query,
-    report,
-    rollback,
-    serve,
-    snapshot,
-    streams,
-    tiles,
+from tfa.cli import bench, build, calibrate, evaluate, export, info, query, serve, settings, tools
+from tfa.cli.console import (
+    NOT_PRINTED,
+    PIPE_CLOSED,
+    console,
+    discard_output,
+    end_without_memory,
+    examples,
+    failure,
+    open_missing,
+    show_error,
 )
-from tfa.cli.console import console, examples, show_error
+from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snapshot_command
 from tfa.cli.settings import Settings
 from tfa.core.text import make_lines_printable, make_printable
 from tfa.errors import TfaError, from_os_error
@@ -64,7 +52,7 @@ class Shell(TyperGroup):
         except (typer.Exit, typer.Abort):
             raise  # not errors
         except BrokenPipeError:
-            raise typer.Exit(streams.PIPE_CLOSED) from None
+            raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
             if hasattr(error, "format_message"):
                 _made_printable(error)
@@ -156,9 +144,9 @@ def tfa(
     ] = False,
 ) -> None:
     """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
-    settings = Settings.find()
-    settings.set_environment()
-    context.default_map = settings.defaults(context.command, context)
+    read = Settings.find()
+    read.set_environment()
+    context.default_map = read.defaults(context.command, context)
 
 
 # Every verb with its examples, in the order of `tfa --help`.
@@ -181,13 +169,13 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa drive.bag --every 2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
-    explain.explain_command: (
+    info.explain_command: (
         "tfa explain town.tfa photo.jpg",
         "tfa explain town.tfa photo.jpg -o why.png --rank 2",
         "tfa explain town.tfa photo.jpg --json > why.json",
     ),
     info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
-    report.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
+    info.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
     evaluate.evaluate: (
         "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
         "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
@@ -202,17 +190,17 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa calibrate town.tfa --activate none",
         "tfa calibrate town.tfa --drop night",
     ),
-    edit.add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
-    edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
-    edit.refit: ("tfa refit town.tfa",),
-    merge.merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
-    prune.prune_command: (
+    add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
+    remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
+    refit: ("tfa refit town.tfa",),
+    merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
+    prune_command: (
         "tfa prune town.tfa --dry-run",
         "tfa prune town.tfa --photos evening-walk/ --yes",
         "tfa prune town.tfa --unconfirmed 365 --json",
     ),
-    rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
-    snapshot.snapshot_command: (
+    rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
+    snapshot_command: (
         "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
         "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
     ),
@@ -238,33 +226,33 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa export town.tfa --format hloc -o map.h5",
         "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
     ),
-    tiles.tiles: (
+    build.tiles: (
         "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
         "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
     ),
-    frames.frames: (
+    build.frames: (
         "tfa frames drive.mcap --out frames/ --topic /camera/image/compressed --every 1m",
         "tfa frames ride.mp4 --out frames/ --every 1s --gpx ride.gpx",
         "tfa build frames/ --out drive.tfa --positions frames/positions.csv",
     ),
-    config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
-    encoders.encoders: ("tfa encoders", "tfa encoders --json"),
-    cache.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
-    demo.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
+    settings.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
+    tools.encoders: ("tfa encoders", "tfa encoders --json"),
+    tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
+    tools.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
 }
 for verb, shown in VERBS.items():
     app.command(verb.__name__.removesuffix("_command"), epilog=examples(*shown))(verb)
-app.add_typer(encoders.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
+app.add_typer(tools.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
 bench.register(app)
 
 
 def main() -> None:
     """The entry point of the `tfa` command."""
-    streams.open_missing()
+    open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without β or → shows ? rather than an error
-    code: Any = streams.NOT_PRINTED
+    code: Any = NOT_PRINTED
     try:
         app(prog_name="tfa")
     except SystemExit as end:
@@ -280,10 +268,10 @@ def main() -> None:
         # Before a verb runs, or while its error is shown.
         if not isinstance(error, MemoryError) and from_os_error(error) is None:
             raise
-        streams.end_without_memory()
+        end_without_memory()
     finally:
-        unwritten = streams.failure()
+        unwritten = failure()
         if unwritten is not None:
-            streams.discard_output()
-            code = streams.PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or streams.NOT_PRINTED
+            discard_output()
+            code = PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or NOT_PRINTED
     sys.exit(code)

@@ -10,7 +10,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
-from tfa.cli.show_map import show_calibration
+from tfa.cli.info import show_calibration
 from tfa.core.config import CalibrationSpec, EncoderOptions
 from tfa.core.text import format_command
 

@@ -10,7 +10,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, say, show_notes
-from tfa.cli.show_answers import end_with_errors
+from tfa.cli.query import end_with_errors
 from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfa.cli.console import wants_progress
-from tfa.cli.settings import variable
 from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation, Region, Where
@@ -23,6 +22,12 @@ if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
 
 _PICTURES = (".png", ".jpg", ".jpeg")
+SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # options of several commands
+
+
+def variable(option: str) -> str:
+    """Return the environment variable of a shared option."""
+    return f"TFA_{option.upper()}"
 
 
 MapPath = Annotated[

@@ -17,18 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfa.cli import options
+from tfa.cli.console import console, open_table, print_json, say
+from tfa.cli.options import SHARED, variable
 from tfa.errors import BadSpec
+
+# --- settings -------------------------------------------------------------------------------------
 
 FILE_NAME = "tfa.toml"
 FILE_VARIABLE = "TFA_CONFIG"  # the environment variable that names the file
-SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # options of several verbs
 OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # settings without an option
 _PLAIN = (str, int, float, bool)
-
-
-def variable(option: str) -> str:
-    """The environment variable of a shared option."""
-    return f"TFA_{option.upper()}"
 
 
 def _is_there(path: Path) -> bool:
@@ -123,3 +122,33 @@ class Settings:
             said = getattr(error, "message", str(error))
             raise BadSpec(f"{self.file}: {key} = {value!r}: {said}") from None
         return value
+
+
+# --- config ---------------------------------------------------------------------------------------
+
+
+def config(json: options.AsJson = False) -> None:
+    """Show the settings for all verbs and where each comes from: the environment, tfa.toml, or nowhere."""
+    settings = Settings.find()
+    rows = [_row(key, variable(key), settings) for key in SHARED]
+    rows += [_row(key, name, settings) for key, name in OF_THE_CACHE.items()]
+    if json:
+        file = None if settings.file is None else str(settings.file.absolute())
+        print_json({"file": file, "settings": rows, "verbs": settings.verbs})
+        return
+    say(f"file: {settings.file or f'none ({FILE_NAME} of this folder, that of the user, or {FILE_VARIABLE})'}")
+    table = open_table("setting", "value", "from", "variable", fold=("value",))
+    for row in rows:
+        value = "" if row["value"] is None else str(row["value"])
+        table.add_row(row["setting"], value, row["from"] or "default", row["variable"])
+    console().print(table)
+    for verb, own in settings.verbs.items():
+        say(f"[{verb}] " + ", ".join(f"{key} = {value!r}" for key, value in own.items()))
+
+
+def _row(key: str, name: str, settings: Settings) -> dict[str, Any]:
+    # The file's settings of the cache were put into the environment before this verb began.
+    if key in settings.shared and os.environ.get(name) in (None, str(settings.shared[key])):
+        return {"setting": key, "value": settings.shared[key], "from": str(settings.file), "variable": name}
+    value = os.environ.get(name)
+    return {"setting": key, "value": value, "from": None if value is None else "environment", "variable": name}

@@ -1,0 +1,192 @@
+"""Commands that need no map: cache, encoders, weights, demo."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import console, examples, format_count, open_table, print_json, print_text, say, wants_progress
+from tfa.cli.info import human_bytes
+
+if TYPE_CHECKING:
+    from tfa.encoders.catalogue import Card
+
+
+# --- cache ----------------------------------------------------------------------------------------
+
+
+def cache(
+    prune: Annotated[bool, typer.Option("--prune", help="Delete what is old: see the next two options.")] = False,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: what was not used for so many days.")
+    ] = None,
+    max_size: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="GB", help="With --prune: what was used longest ago, until so much is left."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it; weights stay.")] = False,
+    json: options.AsJson = False,
+) -> None:
+    """Show what the cache holds of each encoder, of the benchmark and of unfinished builds, or delete some of it.
+
+    Photos whose tokens were deleted are encoded again when they are needed. What the benchmark keeps is made again, and
+    a build whose shards were deleted begins anew.
+    """
+    if prune and clear:
+        raise typer.BadParameter("give --prune or --clear, not both")
+    if prune != (older_than is not None or max_size is not None):
+        raise typer.BadParameter("--prune goes with --older-than DAYS, --max-size GB or both")
+
+    from tfa.photos import cache_upkeep, token_cache
+    from tfa.photos.token_cache import TokenCache
+
+    deleted = None
+    if clear:
+        deleted = cache_upkeep.clear_cache()
+    elif prune:
+        deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
+    shelves, benchmark, builds = (
+        cache_upkeep.list_shelves(),
+        cache_upkeep.measure_benchmark(),
+        cache_upkeep.measure_unfinished_builds(),
+    )
+    size = sum(facts.bytes for facts in shelves)
+    if json:
+        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": token_cache.read_cache_limit()}
+        facts["encoders"] = [asdict(one) for one in shelves]
+        facts["benchmark"] = [asdict(one) for one in benchmark]
+        facts["unfinished_builds"] = asdict(builds)
+        print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
+        return
+    if deleted is not None:
+        say(f"deleted {format_count(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
+    most = token_cache.read_cache_limit()
+    bound = "no limit" if most is None else f"kept below {human_bytes(most)}, those used longest ago go first"
+    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} sets another)")
+    table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
+    for one in shelves:
+        table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))
+    if shelves:
+        console().print(table)
+    for kept in benchmark:
+        say(f"{kept.kind} of the benchmark: {format_count(kept.files, 'file')}, {human_bytes(kept.bytes)}")
+    if builds.files:
+        room = f"{format_count(builds.files, 'file')}, {human_bytes(builds.bytes)}"
+        say(f"{format_count(builds.builds, 'unfinished build')}: {room}")
+
+
+# --- encoders -------------------------------------------------------------------------------------
+
+weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get the weights of encoders.")
+
+
+def encoders(json: options.AsJson = False) -> None:
+    """List the encoders and whether their weights are on this machine."""
+    from tfa.encoders import list_plugin_encoders
+    from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
+
+    brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
+    rows = [facts(card) for card in CATALOGUE.values()]
+    if json:
+        print_json([*rows, *brought])
+        return
+    table = open_table("encoder", "parameters", "patch", "size", "licence", "weights here", fold=("licence",))
+    for row in rows:
+        here = "yes" if row["weights"] else "no"
+        style = "bold" if row["name"] == DEFAULT_ENCODER else None
+        millions = f"{row['parameters'] / 1e6:.1f} M"
+        table.add_row(row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style)
+    for row in brought:
+        table.add_row(row["name"], "", "", "", f"from {row['distribution']}", "")
+    console().print(table)
+    say()
+    say(f"default: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
+    say("weights: tfa weights get NAME, or your own with --weights FILE")
+
+
+def facts(card: Card) -> dict[str, Any]:
+    from tfa.encoders.packaged_weights import expected_shapes
+
+    return {
+        "name": card.name,
+        "about": card.about,
+        "parameters": sum(math.prod(shape) for shape in expected_shapes(card).values()),
+        "patch": card.patch,
+        "size": card.size,
+        "channels": card.width,
+        "blocks": card.depth,
+        "licence": card.licence,
+        "hub": card.hub,
+        "weights": weights_here(card),
+    }
+
+
+def weights_here(card: Card) -> str | None:
+    """The file that holds the weights of `card` on this machine; the network is not used."""
+    if card.package is not None:
+        from tfa.encoders.packaged_weights import is_whole, packaged_path
+
+        path = packaged_path(card)
+        return str(path) if is_whole(path, card.package) else None
+    if card.hub is None:
+        return None
+
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(card.hub, "model.safetensors")
+    return cached if isinstance(cached, str) else None
+
+
+@weights.callback()
+def weights_of_encoders() -> None:
+    """Get the weights of encoders."""  # a group of one verb is a group only if it has a callback
+
+
+@weights.command(
+    epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14", "tfa weights get mobilesam")
+)
+def get(
+    name: Annotated[
+        str,
+        typer.Argument(help="An encoder of [bold]tfa encoders[/bold], or mobilesam, for the head segvlad-mobilesam."),
+    ],
+    quiet: options.Quiet = False,
+) -> None:
+    """Fetch the weights of an encoder once, so that later work needs no network."""
+    from tfa.bench.heads.peers import mobile_sam
+
+    if name == mobile_sam.NAME:
+        say(f"weights of {name}: {mobile_sam.get_mobile_sam(wants_progress(quiet))}")
+        return
+
+    from tfa.encoders.catalogue import parse_encoder
+
+    card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same
+
+    from tfa.encoders.weights import resolve_weights
+
+    resolve_weights(card, progress=wants_progress(quiet))
+    say(f"weights of {card.name}: {weights_here(card)}")
+
+
+# --- demo -----------------------------------------------------------------------------------------
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures, the map and the report.")] = Path("demo-out"),
+    references: Annotated[int, typer.Option(min=2, help="Photos of the first traverse: the map.")] = 90,
+    queries: Annotated[int, typer.Option(min=1, help="Photos of the second traverse: the questions.")] = 45,
+    quiet: options.Quiet = False,
+) -> None:
+    """Render a town, build a map of it and query it: the whole path in a few minutes."""
+    options.check_writable(out)
+
+    from tfa.demo.run import run_demo
+
+    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet))
+    print_text(f"{result}\n")
