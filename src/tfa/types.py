@@ -449,3 +449,71 @@ class MapInfo(Value):
     editable: bool | None = opt(None, "Whether the service accepts edits.")
     recent: dict[str, Any] | None = opt(None, "Expected recall of the service's last queries.")
     rules: dict[str, str] | None = opt(None, "Meaning of confidence and sure.")
+
+
+# --- what commands print -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedFile(Value):
+    """A photo that was left out."""
+
+    file: str = req("The photo.")
+    reason: str = req("Why it was left out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditResult(Value):
+    """What `tfa add` and `tfa remove` did."""
+
+    added: list[int] = req("Ids of images that were added.")
+    removed: list[int] = req("Ids of images that were removed.")
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+    notes: list[str] = req("Notes for the user.")
+    images: int = req("Images of the map now.", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult(MapInfo):
+    """A map in a folder that was built."""
+
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPass(Value):
+    """One pass of a build over the photos."""
+
+    name: str = req("Name of the pass.")
+    shards: int = req("Shards it was divided into.", ge=0)
+    before: int = req("Shards that an earlier run had finished.", ge=0)
+    images: int = req("Images of all shards.", ge=0)
+    seconds: float = req("Seconds it took.", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreBuildResult(Value):
+    """A map in a store that was built."""
+
+    url: str = req("URL of the map, without a password.")
+    images: int = req("Images of the map.", ge=0)
+    revision: int = req("Number of edits so far.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+    passes: list[BuildPass] = req("Passes over the photos, in the order they ran.")
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationResult(CalibrationInfo):
+    """A calibration that was made."""
+
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+    notes: list[str] = req("Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveCalibration(Value):
+    """The calibrations of a map after `tfa calibrate --activate` or `--drop`."""
+
+    active: str = req("Calibration that answers if a query names none; none for the head without calibration.")
+    calibrations: list[str] = req("Calibrations of the map.")

@@ -1,4 +1,4 @@
-"""`tfa`: one verb a file. Nothing heavy is imported before a verb runs."""
+"""The `tfa` command: its subcommands, and how errors end it. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
 
 class Shell(TyperGroup):
-    """Turns whatever a verb raises into one readable block and an exit code."""
+    """Turn errors of commands into readable messages and exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # --debug is an option of tfa itself, but people add it at the end of the command that failed.
@@ -71,14 +71,14 @@ class Shell(TyperGroup):
 
 
 def _made_printable(error: Exception) -> None:
-    """A usage error quotes arguments, and with `tfa query town.tfa *` these are names of files."""
+    """Escape a usage error, which quotes arguments: with `tfa query town.tfa *` these are file names."""
     message = getattr(error, "message", None)
     if isinstance(message, str):
         error.message = make_printable(message)  # type: ignore[attr-defined]
 
 
 def _traced(error: Exception) -> str:
-    """The traceback, in which the messages have no more lines than they were given on purpose."""
+    """Return the traceback, with messages that have only their intended line breaks."""
     text = traceback.format_exc()
     for one in _chain(error):
         lines = one.lines if isinstance(one, TfaError) else (str(one),)
@@ -93,7 +93,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _explained(error: Exception) -> tuple[str, ...]:
-    """In lines."""
+    """Split an error message into display lines."""
     if isinstance(error, TfaError):
         return error.lines
     known = from_os_error(error)
@@ -103,7 +103,7 @@ def _explained(error: Exception) -> tuple[str, ...]:
         where = f"{error.filename}: " if error.filename else ""
         return (f"{where}{error.strerror or error}",)
     said = f"{type(error).__name__}: {error}".splitlines()
-    return *said, "This is a defect of tfa; --debug shows where it happened."
+    return *said, "This is a bug in tfa. Rerun with --debug and report the traceback."
 
 
 def _show_interruption() -> None:
@@ -111,8 +111,8 @@ def _show_interruption() -> None:
 
     console(stderr=True).print()
     console(stderr=True).print(
-        f"stopped. Saved maps are as they were; photos encoded so far are kept in {cache_folder()}, "
-        "so the same command goes on from there.",
+        f"interrupted. No saved map was changed. Encoded photos are cached in {cache_folder()}; rerun the command to "
+        "resume.",
         soft_wrap=True,
     )
 
@@ -143,7 +143,7 @@ def tfa(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
+    """Visual place recognition without training: turn photos into a map and find where others were taken."""
     read = Settings.find()
     read.set_environment()
     context.default_map = read.defaults(context.command, context)
@@ -154,7 +154,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     build.build: (
         "tfa build photos/ --out town.tfa",
         "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
-        "tfa build photos/ --out town.tfa --head second-order --carrier blend",
+        "tfa build photos/ --out town.tfa --head second-order --set map.carrier=blend",
         "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
         "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
     ),
@@ -166,7 +166,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa photo.jpg --calibration night",
         "tfa query town.tfa photo.jpg --rerank --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",
-        "tfa query town.tfa drive.bag --every 2s",
+        "tfa query town.tfa drive.bag --set frames.every=2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
     info.explain_command: (
@@ -247,7 +247,7 @@ bench.register(app)
 
 
 def main() -> None:
-    """The entry point of the `tfa` command."""
+    """Run the `tfa` command."""
     open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -19,7 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tfa.core.plain import to_plain
 from tfa.core.text import make_lines_printable, make_printable
+from tfa.types import SkippedFile
 
 # --- streams --------------------------------------------------------------------------------------
 
@@ -121,13 +123,13 @@ def show_error(*lines: str) -> None:
     _titled("error:", "bold red", lines)
 
 
-def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
-    """Notes and skipped files in words; returns the files as JSON has them."""
+def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[SkippedFile]:
+    """Print notes and skipped files; return the files as JSON has them."""
     for text in notes:
         note(text)
     if skipped:
         note(f"{format_count(len(skipped), 'file')} skipped:", *(f"  {file}: {reason}" for file, reason in skipped))
-    return [{"file": file, "reason": reason} for file, reason in skipped]
+    return [SkippedFile(file=file, reason=reason) for file, reason in skipped]
 
 
 def _titled(title: str, style: str, lines: Iterable[str]) -> None:
@@ -136,8 +138,9 @@ def _titled(title: str, style: str, lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
+    """Print a value as JSON."""
     with name_stream():
-        typer.echo(json.dumps(value, indent=1, allow_nan=False))  # in ASCII: control characters are escaped
+        typer.echo(json.dumps(to_plain(value), indent=1, allow_nan=False))  # in ASCII: control characters are escaped
 
 
 def print_text(text: str) -> None:

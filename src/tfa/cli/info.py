@@ -11,92 +11,90 @@ from rich.table import Table
 
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
-from tfa.core.config import EncoderOptions
 from tfa.core.text import WITHIN_NOISE
+from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, MapInfo
 
 # --- show map -------------------------------------------------------------------------------------
 
 
-def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
-    """The lines that `tfa build`, `tfa info` and `tfa refit` share; `scales` adds the scores' spreads."""
-    say(f"  {counted_images(info)}")
-    size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
-    say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
-    if info.get("version"):
-        say(f"  {store_line(info)}")
-    if info.get("reduction"):
-        small = info["reduction"]
+def show_map(info: MapInfo, *, scales: bool = False) -> None:
+    """Print the lines that build, info and refit share; `scales` adds the spreads of scores."""
+    say(f"  {count_images(info)}")
+    size = f", {format_size(info.bytes)}" if info.bytes else ""
+    say(f"  encoder {info.encoder.id}; stored as {info.storage}{size}")
+    if info.version:
+        say(f"  {describe_store(info)}")
+    if info.reduction:
+        small = info.reduction
         say(
             f"  searched by {small['dims']:,} numbers per image, {small['bytes_per_image']:,} bytes; the best "
             f"{small['scored_again']} are scored again with all {small['full_dims']:,}"
         )
-    if info.get("verification"):
-        say(f"  patches to verify answers with: {_patches(info['verification'])}")
-    say(f"  {info['answers']['in_words']}")
-    for calibration in info["calibrations"]:
-        if calibration["active"]:  # what answers stands first
+    if info.verification:
+        say(f"  patches to verify answers with: {_patches(info.verification)}")
+    say(f"  {info.answers.in_words}")
+    for calibration in info.calibrations:
+        if calibration.active:  # what answers stands first
             show_calibration(calibration)
             say("without a calibration", style="bold")
-    show_decisions(info["decided"], *(spreads(info["decisions"]) if scales else []))
+    show_decisions(info.decided, *(list_spreads(info.decisions) if scales else []))
 
 
-def store_line(info: Mapping[str, Any]) -> str:
-    """Where the images of a map in a store are, and what it can be taken back to."""
-    before = info["previous"]
+def describe_store(info: MapInfo) -> str:
+    """Say where the images of a map in a store are, and which version a rollback restores."""
+    before = info.previous
     back = "no version before it"
     if before is not None:
         back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
-    return f"version {info['version']} in {info['store']['store']}, {info['dims']:,} numbers per image; {back}"
+    return f"version {info.version} in {info.store['store']}, {info.dims:,} numbers per image; {back}"
 
 
 def _patches(facts: Mapping[str, Any]) -> str:
-    """What patches take, and where those of a map in a store are."""
+    """Say how large patches are, and where those of a map in a store are."""
     size, cache = f"{facts['bytes_per_image']:,} bytes per image", facts.get("cache")
     if cache is None:
         return size
     where = f" in {facts['at']}" if facts["at"] else ""
-    return f"{size}{where}; up to {human_bytes(cache['most_bytes'])} of them are kept in memory"
+    return f"{size}{where}; up to {format_size(cache['most_bytes'])} of them are kept in memory"
 
 
-def show_decisions(rows: Sequence[Mapping[str, Any]], *more: tuple[str, str, str]) -> None:
-    """Every decision with its reason and how far it was from flipping; then rows of another kind."""
+def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> None:
+    """Print every decision with its reason and its margin; then other rows."""
     from tfa.maps.decided import format_reason
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for name, value, reason in [*((row["name"], row["choice"], format_reason(row)) for row in rows), *more]:
+    for name, value, reason in [*((row.name, row.choice, format_reason(row.to_dict())) for row in rows), *more]:
         table.add_row(f"  {name}", value, reason)
     console().print(table)
 
 
-def show_calibration(entry: Mapping[str, Any]) -> None:
-    """An entry of `calibrations` under its name: the data it used, what it decided, and what that changes."""
-    active = ", answers unless another is named" if entry["active"] else ""
-    say(f"calibration {entry['name']}{active}", style="bold")
-    facts = entry["calibration"]
-    data_used = "the map's photos and the calibration's" if entry["data_used"] == "target" else entry["data_used"]
+def show_calibration(made: CalibrationInfo) -> None:
+    """Print a calibration: the data it used, what it decided, and what that changes."""
+    active = ", answers unless another is named" if made.active else ""
+    say(f"calibration {made.name}{active}", style="bold")
+    facts = made.calibration or {}
+    data_used = "the map's photos and the calibration's" if made.data_used == "target" else made.data_used
     say(f"  made of {facts['used']:,} of {format_count(facts['given'], 'photo')}; data used: {data_used}")
-    show_decisions(entry["decided"])
-    say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
+    show_decisions(made.decided)
+    say("  changes: " + ("; ".join(made.differences) or "nothing, the decisions are the same"))
     if facts.get("expected_recall"):
-        from tfa.maps.expected_recall import format_expected_recall
-        from tfa.maps.records import ExpectedRecall
-
-        say(f"  {format_expected_recall(ExpectedRecall(**facts['expected_recall']))}")
+        say(f"  {ExpectedRecall.from_dict(facts['expected_recall'])}")
 
 
-def counted_images(info: Mapping[str, Any]) -> str:
-    text = format_count(info["images"], "image")
-    text += f", {info['positions']:,} with a position" if info["positions"] else ", positions unknown"
-    if info["unseen_share"] > 0:
-        text += f"; {info['unseen_share']:.0%} of them not seen when the map was fitted"
+def count_images(info: MapInfo) -> str:
+    """Say how many images a map has, with a position and unseen by the head."""
+    text = format_count(info.images, "image")
+    text += f", {info.positions:,} with a position" if info.positions else ", positions unknown"
+    if info.unseen_share > 0:
+        text += f"; {info.unseen_share:.0%} of them not seen when the map was fitted"
     return text
 
 
-def spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The scores' spreads, which bring the terms of a head to one scale."""
+def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """List the spreads of scores, which bring the terms of a head to one scale."""
     if "representation" in made:
         return [
             ("σ of S_0", _shown(made["sigma_original"]), "spread of the plain scores, one for each construction"),
@@ -109,12 +107,12 @@ def spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def show_evidence(info: Mapping[str, Any]) -> None:
-    """Every number that was measured: a table for each group of things compared, a line for a lone number."""
-    judged = info.get("verification")
+def show_evidence(info: MapInfo) -> None:
+    """Print every measured number: a table for each group, a line for a single number."""
+    judged = info.verification
     measured = ("photos", "favours_candidates", "needed")
     shown = {"verification": {"sign test": {name: judged[name] for name in measured}}} if judged else {}
-    for name, group in {**info["evidence"], **shown}.items():
+    for name, group in {**info.evidence, **shown}.items():
         if name == "reasons":
             continue  # printed beside the decisions
         title = name.replace("_", " ")
@@ -133,12 +131,12 @@ def show_evidence(info: Mapping[str, Any]) -> None:
         console().print(table)
 
 
-def show_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Which decisions came out differently after a second fit."""
+def show_changes(before: MapInfo, after: MapInfo) -> None:
+    """Print which decisions a refit changed."""
     changed = [
-        f"{new['name']}: {old['choice']} → {new['choice']}"
-        for old, new in zip(before["decided"], after["decided"], strict=False)
-        if old["choice"] != new["choice"]
+        f"{new.name}: {old.choice} → {new.choice}"
+        for old, new in zip(before.decided, after.decided, strict=False)
+        if old.choice != new.choice
     ]
     say("changed: " + "; ".join(changed) if changed else "no decision changed")
 
@@ -153,7 +151,8 @@ def _shown(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def human_bytes(number: int) -> str:
+def format_size(number: int) -> str:
+    """Write a number of bytes with a unit."""
     size = float(number)
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
@@ -166,7 +165,7 @@ def human_bytes(number: int) -> str:
 
 
 def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:
-    """Show a map's decisions, the numbers they rest on and the reason for each; then those of its calibrations."""
+    """Show what a map holds, what was decided and why."""
     from tfa.maps import PlaceMap
 
     facts = PlaceMap.load(map, checksum=checksum).info()
@@ -175,16 +174,16 @@ def info(map: options.MapPath, checksum: options.Checksum = False, json: options
         return
     say(f"{map}", style="bold")
     show_map(facts, scales=True)
-    data_used = "its own photos only" if facts["data_used"] == "database" else facts["data_used"]
-    say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; data used: {data_used}")
-    if facts["evidence"]:
+    data_used = "its own photos only" if facts.data_used == "database" else facts.data_used
+    say(f"  format {facts.format_version}; fitted on {facts.fitted_images:,} images; data used: {data_used}")
+    if facts.evidence:
         say("evidence", style="bold")
         show_evidence(facts)
-    for calibration in facts["calibrations"]:
-        if not calibration["active"]:
+    for calibration in facts.calibrations:
+        if not calibration.active:
             show_calibration(calibration)
     say(WITHIN_NOISE, style="dim")
-    show_notes(facts["notes"])
+    show_notes(facts.notes)
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -198,38 +197,37 @@ def report(
         typer.Option(
             metavar="PHOTO|FOLDER",
             exists=True,
-            help="Photos like those the map will be asked about, without labels: says how many will be recognised, and "
-            "whether they are unlike those the map is made for. May be given several times.",
+            help="Unlabeled photos to estimate recall with; repeat for more.",
         ),
     ] = None,
     aged: Annotated[
         float,
-        typer.Option(metavar="DAYS", min=0, help="Photos that no sure answer of the service named in so many days."),
+        typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long."),
     ] = 90,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Where to write the page."),
+        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Write the report as one HTML page."),
     ] = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Report on a map: decisions and their evidence, near duplicates, hubs, images that nothing resembles, what
-    aged, advice.
+    """Report on the quality of a map, with advice.
 
-    The page is one file that needs no other. Without [bold]--out[/bold] a summary is printed.
+    Covers decisions and their evidence, near duplicates, hubs, isolated and aged images. Without [bold]--out[/bold] a
+    summary is printed.
     """
     if out is not None:
         options.check_writable(out)
 
-    from tfa.cli.query import expanded
+    from tfa.cli.query import expand_folders
     from tfa.maps.store import StoreMap
     from tfa.report.collect import collect_report
     from tfa.report.page import write_report
 
-    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
-    answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    answers = place_map.query_many(expand_folders(photos), k=1, progress=progress) if photos else None
     sample = place_map.sample() if isinstance(place_map, StoreMap) else place_map
     facts = collect_report(sample, answers, aged_days=aged)
     if out is not None:  # before anything is printed: whoever reads that may leave
@@ -241,7 +239,7 @@ def report(
         say(f"{map}", style="bold")
         say(f"  {facts['headline']}")
         say(f"  {facts['map']['answers']['in_words']}")
-        show_decisions(facts["evidence"]["decided"])
+        show_decisions([Decision.from_dict(one) for one in facts["evidence"]["decided"]])
         repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
         images = format_count(facts["map"]["images"], "image")
         say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
@@ -260,7 +258,7 @@ def report(
 @options.with_encoder
 def explain_command(
     map: options.MapPath,
-    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The query.")],
+    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="Query photo.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -268,25 +266,25 @@ def explain_command(
             "-o",
             metavar="FILE.png",
             dir_okay=False,
-            callback=options.picture,
-            help="Draw the patches found in both photos, joined by lines, and what each patch adds to the score.",
+            callback=options.check_picture,
+            help="Draw matching patches and what each patch adds to the score.",
         ),
     ] = None,
-    rank: Annotated[int, typer.Option(min=1, help="Which hit to explain; 1 is the best.")] = 1,
-    calibration: options.Calibration = None,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the hit to explain; 1 is the best.")] = 1,
+    calibration: options.CalibrationOption = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Show which patches of a photo match those of the map's answer, and whether they are arranged alike.
+    """Show which patches of a photo match the answer.
 
-    The map must hold compact tokens: [bold]tfa build --rerank[/bold].
+    The map must store patches: [bold]tfa build --rerank[/bold].
     """
     from tfa.explain.why import explain_match as explained
 
     options.check_folder(map, "explain")
-    place_map, _ = options.open_map(map, encoding, quiet=quiet, json=json)
+    place_map, _ = options.open_map(map, encoding, quiet=quiet)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
         print_json(explanation.to_dict())

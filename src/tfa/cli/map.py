@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,10 @@ from tfa.cli import options
 from tfa.cli.build import check_out
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes, wants_progress
 from tfa.cli.info import show_changes, show_map
-from tfa.core.config import EncoderOptions
+from tfa.cli.options import Part, PositionOptions, takes
 from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
+from tfa.types import EditResult, EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.report.prunable import PruneCandidate
@@ -25,27 +25,25 @@ if TYPE_CHECKING:
 # --- add remove refit -----------------------------------------------------------------------------
 
 
-@options.with_encoder
+@takes(
+    positions=PositionOptions,
+    encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")),
+)
 def add(
     map: options.MapPath,
     photos: options.PhotosArgument,
-    positions: options.PositionsOption = None,
-    gpx: options.Gpx = None,
-    gpx_offset: options.GpxOffset = None,
-    gpx_gap: options.GpxGap = None,
-    utm: options.Utm = None,
+    *,
+    positions: PositionOptions,
     session: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the photos belong to: a day, a drive; to choose by.")
+        str | None, typer.Option(metavar="NAME", help="Session of the photos, such as a day or a drive.")
     ] = None,
-    skip_bad: options.SkipBad = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
-    *,
     encoding: EncoderOptions,
 ) -> None:
-    """Add photos to a map without fitting it again."""
-    sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
-    place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
+    """Add photos to a map without refitting it."""
+    sources = positions.read()
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
     named: dict[str, Any] = {} if session is None else {"session": session}
     report = place_map.add(photos, positions=sources, progress=progress, **named)
     _show_edit(report, place_map, json=json)
@@ -53,14 +51,12 @@ def add(
 
 def remove(
     map: options.MapPath,
-    images: Annotated[
-        list[str], typer.Argument(metavar="FILE|ID", help="Images as tfa names them in its answers, or ids.")
-    ],
+    images: Annotated[list[str], typer.Argument(metavar="FILE|ID", help="Images as answers name them, or their ids.")],
     json: options.AsJson = False,
 ) -> None:
-    """Remove images from a map without fitting it again.
+    """Remove images from a map without refitting it.
 
-    They are no longer returned, but what was learnt from them stays until [bold]tfa refit[/bold].
+    They no longer answer; the head stays fitted on them until [bold]tfa refit[/bold].
     """
     from tfa.maps import PlaceMap
 
@@ -77,8 +73,8 @@ def refit(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Fit a map again on the images it holds now, from the token cache."""
-    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
+    """Refit a map on the images it holds now, from the token cache."""
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
     before = place_map.info()
     place_map.refit(progress)
     after = place_map.info()
@@ -86,7 +82,7 @@ def refit(
     if json:
         print_json(after)
         return
-    say(f"fitted {map} again", style="bold green")
+    say(f"refitted {map}", style="bold green")
     show_map(after)
     show_changes(before, after)
 
@@ -94,8 +90,8 @@ def refit(
 def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
     skipped = show_notes(report.notes, report.skipped)
     if json:
-        edits = {"added": list(report.added), "removed": list(report.removed)}
-        print_json({**edits, "skipped": skipped, "notes": list(report.notes), "images": len(place_map)})
+        edits = {"added": list(report.added), "removed": list(report.removed), "notes": list(report.notes)}
+        print_json(EditResult(**edits, skipped=skipped, images=len(place_map)))
         return
     for verb, ids in (("added", report.added), ("removed", report.removed)):
         if ids:
@@ -116,21 +112,21 @@ def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
 def merge(
     maps: Annotated[
         list[MapLocation],
-        typer.Argument(metavar="MAP MAP…", parser=MapLocation, help="Two or more maps of one encoder."),
+        typer.Argument(metavar="MAP MAP…", parser=MapLocation, help="Two or more maps with the same encoder."),
     ],
     out: Annotated[
         MapLocation, typer.Option("--out", "-o", metavar="MAP.tfa", parser=MapLocation, help="Map folder to write.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a map that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Merge maps: their photos in one map, with one head fitted over all of them; the maps stay as they are.
+    """Merge maps into a new one, with one head fitted on all images.
 
-    Says how many photos of each map show places of the maps before it. Every photo keeps its position and has a
-    session to choose by: the name of its map, unless it has one. Needs the photos, or their cached tokens.
+    Reports how many photos of each map show places of the maps before it. A photo without a session gets the name of
+    its map. Needs the photos, or their cached tokens.
     """
     for one in maps:
         options.check_folder(one, "merge")
@@ -139,7 +135,7 @@ def merge(
 
     from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
 
-    opened = [options.open_map(one, encoding, quiet=quiet, json=json)[0] for one in maps]
+    opened = [options.open_map(one, encoding, quiet=quiet)[0] for one in maps]
     merged, report = merge_maps(opened, progress=not quiet)
     notes = [*report.notes, *note_dropped_calibrations(opened, folder)]
     merged.save(folder, overwrite=force)
@@ -167,47 +163,44 @@ def prune_command(
         typer.Option(
             metavar="DAYS",
             min=0,
-            help="Images count as never confirmed if no sure answer of the service named them in so many days.",
+            help="Remove images that no sure answer named for this long.",
         ),
     ] = 90,
-    duplicates_only: Annotated[
-        bool, typer.Option("--duplicates-only", help="Keep images that were never confirmed.")
-    ] = False,
+    duplicates_only: Annotated[bool, typer.Option("--duplicates-only", help="Remove only near duplicates.")] = False,
     photos: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="PHOTO|FOLDER",
             exists=True,
-            help="Photos like those the map will be asked about, without labels: says what expected recall of them "
-            "loses. May be given several times.",
+            help="Unlabeled photos to estimate the loss of recall with; repeat for more.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without confirmation.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Remove near duplicates, and images that no sure answer of the service ever confirmed.
+    """Remove near duplicates and images that were never confirmed.
 
-    Of each group of near duplicates one stays. First shows what would go and what expected recall loses; then asks.
-    Images that nobody visited are not worth less: look before you prune. What goes is as after [bold]tfa remove[/bold].
+    One image of each group of near duplicates stays. Shows what would be removed and what expected recall loses, then
+    asks for confirmation. Images of rarely visited places are not worth less: look before you prune.
     """
     options.check_folder(map, "prune")
     if dry_run and yes:
         raise BadSpec("--dry-run changes nothing and --yes does not ask; give one of them")
 
-    from tfa.cli.query import expanded
+    from tfa.cli.query import expand_folders
     from tfa.report.prunable import estimate_losses, find_prunable
 
-    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
     going = find_prunable(place_map, None if duplicates_only else unconfirmed)
-    losses, notes = estimate_losses(place_map, going, expanded(photos) if photos else None, progress)
+    losses, notes = estimate_losses(place_map, going, expand_folders(photos) if photos else None, progress)
     reasons = Counter(one.why for one in going)
     if not json:
         _show(going, reasons, [one.in_words for one in losses], len(place_map))
-    removed = bool(going) and not dry_run and (yes or _agreed(len(going), json=json))
+    removed = bool(going) and not dry_run and (yes or _confirm(len(going), json=json))
     if removed:
         notes += place_map.remove([one.image.id for one in going]).notes
     elif going and not dry_run:
@@ -231,8 +224,8 @@ def prune_command(
         )
 
 
-def _agreed(count: int, *, json: bool) -> bool:
-    """Asks, where somebody can answer."""
+def _confirm(count: int, *, json: bool) -> bool:
+    """Ask for confirmation if somebody can answer."""
     return not json and sys.stdin.isatty() and typer.confirm(f"Remove {format_count(count, 'image')}?")
 
 
@@ -256,9 +249,9 @@ def _show(candidates: list[PruneCandidate], reasons: Counter[str], losses: list[
 
 
 def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
-    """Let the version before the last build or calibration answer again. Doing it twice brings the last one back.
+    """Restore the version before the last build or calibration.
 
-    For a map in a store, which keeps one version beside the one that answers.
+    For a map in a store, which stores one earlier version. A second rollback undoes the first.
     """
     if not map.in_store:
         raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
@@ -287,9 +280,9 @@ def snapshot_command(
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Copy a map in a store, as it answers now, to another name or another store; copying back restores it.
+    """Copy a map in a store to another name or another store.
 
-    The map is asked as always meanwhile, and edited when the copy is done.
+    The map answers as usual meanwhile; edits wait until the copy is done. Copying back restores it.
     """
     if not map.in_store:
         raise BadSpec(f"{map} is a folder: copy it with cp -r")

@@ -11,9 +11,9 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, note, say, wants_progress
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.store import MapLocation
+from tfa.types import EncoderOptions
 
 ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -34,13 +34,11 @@ def serve(
         typer.Argument(
             metavar="MAP|URL…",
             parser=MapLocation,
-            help="Maps, in folders or in stores; the first answers where none is named.",
+            help="Map folders or URLs; the first answers if a query names none.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; other machines cannot reach the default.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     read_api_key: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +47,7 @@ def serve(
             envvar="TFA_READ_API_KEY",
             show_envvar=True,
             metavar="KEY",
-            help="Needed to query and to look. Safer in the environment, where no list of processes shows it.",
+            help="API key for reading. Prefer the environment: process lists show arguments.",
         ),
     ] = None,
     edit_api_key: Annotated[
@@ -58,7 +56,7 @@ def serve(
             envvar="TFA_EDIT_API_KEY",
             show_envvar=True,
             metavar="KEY",
-            help="Needed to add, remove and calibrate; it allows reading too.",
+            help="API key for edits, such as add and calibrate; also allows reading.",
         ),
     ] = None,
     api_keys: Annotated[
@@ -67,37 +65,36 @@ def serve(
             envvar="TFA_API_KEYS",
             show_envvar=True,
             metavar="FILE",
-            help="API keys with names, a line each: NAME read|edit KEY. Needed to query and to look, or to edit.",
+            help="File of named API keys, one line each: NAME read|edit KEY.",
         ),
     ] = None,
     rate_limit: Annotated[
         float,
-        typer.Option(min=0, metavar="N", help="Most requests a second of one API key; 0: any number. More get 429."),
+        typer.Option(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited)."),
     ] = 100.0,
     audit_log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Add a line of JSON for every edit asked for: when, which API key, what."),
+        typer.Option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="No API keys, although other machines reach the address.")
+        bool, typer.Option("--no-auth", help="Allow unauthenticated access from other machines.")
     ] = False,
     cors: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="A web origin whose pages may call; again for more. None if not given."),
+        typer.Option(metavar="ORIGIN", help="Web origin that may call the service; repeat for more."),
     ] = None,
     max_upload: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="Largest photo file that is taken.")
+        int, typer.Option(parser=size, metavar="SIZE", help="Largest photo file that is accepted.")
     ] = "20MB",  # type: ignore[assignment]
-    max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Most pixels of a photo.")] = 50_000_000,
-    max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most photos of one request.")] = 64,
+    max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum pixels of a photo.")] = 50_000_000,
+    max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum photos per request.")] = 64,
     cameras: Annotated[
         int,
         typer.Option(
             min=0,
             max=4096,
             metavar="N",
-            help="Most cameras of a map that queries name (camera=cam0). The photos of each adapt the answers to its "
-            "later ones; the least recently used is forgotten. 0: none.",
+            help="Maximum cameras per map; the least recently used is forgotten (0: none).",
         ),
     ] = 64,
     patch_cache: Annotated[
@@ -105,7 +102,7 @@ def serve(
         typer.Option(
             parser=size,
             metavar="SIZE",
-            help="Most memory for the patches of each map in a store, those used last; 256MB if not given.",
+            help="Memory for patches of each store map. \\[default: 256MB]",
         ),
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
@@ -113,9 +110,9 @@ def serve(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Serve maps over HTTP, with a page to look at.
+    """Serve maps over HTTP, with a web page.
 
-    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes what is under way and stops.
+    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes running requests, then stops.
     """
     try:
         from tfa.service.api_keys import read_api_keys

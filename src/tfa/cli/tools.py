@@ -11,7 +11,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import console, examples, format_count, open_table, print_json, print_text, say, wants_progress
-from tfa.cli.info import human_bytes
+from tfa.cli.info import format_size
 
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 
 def cache(
-    prune: Annotated[bool, typer.Option("--prune", help="Delete what is old: see the next two options.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete old entries: --older-than, --max-size or both.")
+    ] = False,
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: what was not used for so many days.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: delete entries unused for this long.")
     ] = None,
     max_size: Annotated[
         float | None,
-        typer.Option(min=0, metavar="GB", help="With --prune: what was used longest ago, until so much is left."),
+        typer.Option(min=0, metavar="GB", help="With --prune: delete least recently used entries above this size."),
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it; weights stay.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete everything except weights.")] = False,
     json: options.AsJson = False,
 ) -> None:
-    """Show what the cache holds of each encoder, of the benchmark and of unfinished builds, or delete some of it.
+    """Show what the cache holds, or delete some of it.
 
-    Photos whose tokens were deleted are encoded again when they are needed. What the benchmark keeps is made again, and
-    a build whose shards were deleted begins anew.
+    Photos whose tokens were deleted are encoded again when needed; a build whose shards were deleted starts over.
     """
     if prune and clear:
         raise typer.BadParameter("give --prune or --clear, not both")
@@ -64,25 +65,25 @@ def cache(
         print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
         return
     if deleted is not None:
-        say(f"deleted {format_count(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
+        say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")
     most = token_cache.read_cache_limit()
-    bound = "no limit" if most is None else f"kept below {human_bytes(most)}, those used longest ago go first"
-    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} sets another)")
+    bound = "no limit" if most is None else f"kept below {format_size(most)}, those used longest ago go first"
+    say(f"{TokenCache().folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} sets another)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
-        table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))
+        table.add_row(one.encoder, f"{one.images:,}", format_size(one.bytes))
     if shelves:
         console().print(table)
     for kept in benchmark:
-        say(f"{kept.kind} of the benchmark: {format_count(kept.files, 'file')}, {human_bytes(kept.bytes)}")
+        say(f"{kept.kind} of the benchmark: {format_count(kept.files, 'file')}, {format_size(kept.bytes)}")
     if builds.files:
-        room = f"{format_count(builds.files, 'file')}, {human_bytes(builds.bytes)}"
+        room = f"{format_count(builds.files, 'file')}, {format_size(builds.bytes)}"
         say(f"{format_count(builds.builds, 'unfinished build')}: {room}")
 
 
 # --- encoders -------------------------------------------------------------------------------------
 
-weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get the weights of encoders.")
+weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
 
 
 def encoders(json: options.AsJson = False) -> None:
@@ -127,7 +128,7 @@ def facts(card: Card) -> dict[str, Any]:
 
 
 def weights_here(card: Card) -> str | None:
-    """The file that holds the weights of `card` on this machine; the network is not used."""
+    """Return the file that holds the weights of `card` on this machine; does not use the network."""
     if card.package is not None:
         from tfa.encoders.packaged_weights import is_whole, packaged_path
 
@@ -144,7 +145,7 @@ def weights_here(card: Card) -> str | None:
 
 @weights.callback()
 def weights_of_encoders() -> None:
-    """Get the weights of encoders."""  # a group of one verb is a group only if it has a callback
+    """Download encoder weights."""  # a group of one verb is a group only if it has a callback
 
 
 @weights.command(
@@ -153,11 +154,11 @@ def weights_of_encoders() -> None:
 def get(
     name: Annotated[
         str,
-        typer.Argument(help="An encoder of [bold]tfa encoders[/bold], or mobilesam, for the head segvlad-mobilesam."),
+        typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam for benchmarks."),
     ],
     quiet: options.Quiet = False,
 ) -> None:
-    """Fetch the weights of an encoder once, so that later work needs no network."""
+    """Download the weights of an encoder, for work without a network."""
     from tfa.bench.heads.peers import mobile_sam
 
     if name == mobile_sam.NAME:
@@ -178,12 +179,12 @@ def get(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures, the map and the report.")] = Path("demo-out"),
-    references: Annotated[int, typer.Option(min=2, help="Photos of the first traverse: the map.")] = 90,
-    queries: Annotated[int, typer.Option(min=1, help="Photos of the second traverse: the questions.")] = 45,
+    out: Annotated[Path, typer.Option(help="Folder for the photos, the map and the report.")] = Path("demo-out"),
+    references: Annotated[int, typer.Option(min=2, help="Photos of the first drive: the map.")] = 90,
+    queries: Annotated[int, typer.Option(min=1, help="Photos of the second drive: the queries.")] = 45,
     quiet: options.Quiet = False,
 ) -> None:
-    """Render a town, build a map of it and query it: the whole path in a few minutes."""
+    """Build a map of a small town and query it, in a few minutes."""
     options.check_writable(out)
 
     from tfa.demo.run import run_demo
