@@ -24,10 +24,14 @@ PRINTED: dict[str, Any] = {
     "add": values.EditResult,
     "build": values.BuildResult | values.StoreBuildResult,
     "calibrate": values.CalibrationResult | values.ActiveCalibration,
+    "frames": values.FramesResult,
     "info": values.MapInfo,
     "query": values.Answers,
     "refit": values.MapInfo,
     "remove": values.EditResult,
+    "rollback": values.RollbackResult,
+    "snapshot": values.SnapshotResult,
+    "tiles": values.TilesResult,
 }
 
 
@@ -61,7 +65,7 @@ def restrict(schema: dict[str, Any], cls: type[Value]) -> None:
             kinds = [one for one in field.pop("anyOf") if one != {"type": "null"}]
             field |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
     if cls is values.Position:
-        schema["anyOf"] = [{"required": list(pair)} for pair in values.POSITION_KINDS]
+        schema["oneOf"] = [{"required": list(pair)} for pair in values.POSITION_KINDS]
 
 
 def write_schemas() -> dict[str, str]:

@@ -517,3 +517,52 @@ class ActiveCalibration(Value):
 
     active: str = req("Calibration that answers if a query names none; none for the head without calibration.")
     calibrations: list[str] = req("Calibrations of the map.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramesResult(Value):
+    """Frames of recordings that became photos."""
+
+    out: str = req("Folder of the photos.")
+    frames: int = req("Frames that were written.", ge=0)
+    seen: int = req("Frames of the recordings.", ge=0)
+    positions: str | None = req("Positions of the frames as CSV; null if none has a position.")
+    skipped: list[SkippedFile] = req("Frames that cannot be read, as RECORDING@SECONDS.")
+    notes: list[str] = req("Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSize(Value):
+    """Size of a tile in pixels of the orthophoto."""
+
+    across: int = req("Pixels from west to east.", ge=1)
+    down: int = req("Pixels from north to south.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TilesResult(Value):
+    """Tiles of an orthophoto."""
+
+    out: str = req("Folder of the tiles and of positions.csv.")
+    tiles: int = req("Tiles that were written.", ge=0)
+    left_out: int = req("Tiles that show too little.", ge=0)
+    pixels: TileSize = req("Size of a tile.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackResult(Value):
+    """The version of a map in a store that answers again."""
+
+    version: int = req("Version that answers now.", ge=0)
+    active: str = req("Calibration that answers if a query names none.")
+    images: int = req("Images of the map.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotResult(Value):
+    """The copy of a map in a store."""
+
+    url: str = req("URL of the copy, without a password.")
+    version: int = req("Version of the copy.", ge=1)
+    images: int = req("Images of the copy.", ge=0)

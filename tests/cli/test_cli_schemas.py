@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import tfa.cli.settings
-from tests.schemas import ENDING, PARTS, fault, registry, schemas, verbs_with_json
+from tests.schemas import ENDING, FOLDER, PARTS, derived, fault, registry, schemas, verbs_with_json
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDED = {
@@ -30,6 +30,12 @@ def test_every_verb_with_json_has_a_schema_and_every_schema_a_verb():
     named = {"-".join(words): f"tfa {' '.join(words)} --json" for words in verbs_with_json()}
     assert named.keys() | PARTS == schemas().keys()
     assert {name: schemas()[name]["title"] for name in named} == named
+
+
+@pytest.mark.parametrize("name", sorted(derived()))
+def test_a_derived_schema_is_in_the_docs_as_it_was_made(name):
+    text = (FOLDER / f"{name}{ENDING}").read_text("utf-8")
+    assert text == derived()[name], "run python docs/site/make_schemas.py"
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))

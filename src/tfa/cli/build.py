@@ -21,7 +21,17 @@ from tfa.core.plain import Options, opt, to_plain
 from tfa.core.text import format_command
 from tfa.errors import BadSpec, NoImages, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
-from tfa.types import BuildOptions, BuildResult, EncoderOptions, HeadSpec, RerankSpec, StoreBuildResult
+from tfa.types import (
+    BuildOptions,
+    BuildResult,
+    EncoderOptions,
+    FramesResult,
+    HeadSpec,
+    RerankSpec,
+    StoreBuildResult,
+    TileSize,
+    TilesResult,
+)
 
 if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
@@ -180,7 +190,7 @@ def frames(
     if json:
         where = None if extracted.positions is None else str(extracted.positions)
         facts = {"out": str(out), "frames": len(extracted.photos), "seen": extracted.seen, "positions": where}
-        print_json({**facts, "skipped": skipped, "notes": extracted.notes})
+        print_json(FramesResult(**facts, skipped=skipped, notes=extracted.notes))
         return
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
@@ -208,8 +218,8 @@ def tiles(
 
     cut = cut_tiles(orthophoto, out, size, step, wants_progress(quiet))
     if json:
-        pixels = {"across": cut.size[0], "down": cut.size[1]}
-        print_json({"out": str(out), "tiles": cut.written, "left_out": cut.left_out, "pixels": pixels})
+        pixels = TileSize(across=cut.size[0], down=cut.size[1])
+        print_json(TilesResult(out=str(out), tiles=cut.written, left_out=cut.left_out, pixels=pixels))
         return
     say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:

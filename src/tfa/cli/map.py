@@ -16,7 +16,7 @@ from tfa.cli.info import show_changes, show_map
 from tfa.cli.options import Part, PositionOptions, takes
 from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
-from tfa.types import EditResult, EncoderOptions
+from tfa.types import EditResult, EncoderOptions, RollbackResult, SnapshotResult
 
 if TYPE_CHECKING:
     from tfa.report.prunable import PruneCandidate
@@ -262,7 +262,7 @@ def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     notes = opened.rollback()
     header = opened.view.header
     if json:
-        print_json({"version": header.version, "active": header.active, "images": header.count, "notes": notes})
+        print_json(RollbackResult(version=header.version, active=header.active, images=header.count, notes=notes))
         return
     say(f"took back the last change of {map}: {format_count(header.count, 'image')}", style="bold green")
     for sentence in notes:
@@ -298,6 +298,6 @@ def snapshot_command(
     finally:
         opened.close()
     if json:
-        print_json({"url": str(to), "version": header.version, "images": header.count})
+        print_json(SnapshotResult(url=str(to), version=header.version, images=header.count))
         return
     say(f"copied {opened.called} to {to}: {format_count(header.count, 'image')}", style="bold green")
