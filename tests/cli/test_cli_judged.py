@@ -17,7 +17,7 @@ def told(result) -> str:
 
 @pytest.fixture
 def judged(run, folder):
-    return told(run("build", "photos", "--out", "judged.tfa", "--words", 6))
+    return told(run("build", "photos", "--out", "judged.tfa", "--set", "head.words=6"))
 
 
 def test_build_and_info_say_what_the_judge_saw(run, judged):
@@ -35,19 +35,20 @@ def test_build_and_info_say_what_the_judge_saw(run, judged):
 
 @pytest.mark.parametrize("head", ["judged", "paper"])
 def test_a_carrier_is_refused_where_the_head_decides_about_it(run, folder, head):
-    refused = run("build", "photos", "--out", "other.tfa", "--head", head, "--carrier", "partial")
+    refused = run("build", "photos", "--out", "other.tfa", "--head", head, "--set", "map.carrier=partial")
     assert refused.exit_code == 1
     assert f"the {head} head decides about its carrier itself" in " ".join(refused.output.split())
     assert not (folder / "other.tfa").exists()
 
 
 def test_a_head_and_its_carrier_are_chosen(run, folder):
-    text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--carrier", "blend"))
+    words = ("--head", "second-order", "--set", "map.carrier=blend")
+    text = told(run("build", "photos", "--out", "blended.tfa", *words))
     assert "carrier blend plain and partly whitened scores blended" in text
     assert "not judged, the carrier was given" in text
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
-    assert refused.exit_code == 1
-    assert "head='best' is unknown; use judged, second-order or paper" in refused.stderr
+    assert refused.exit_code == 2
+    assert all(kind in refused.stderr for kind in ("--head", "'judged'", "'second-order'", "'paper'"))
 
 
 def test_calibrate_needs_the_map_alone(run, judged, folder):
