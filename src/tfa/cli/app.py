@@ -20,7 +20,7 @@ from tfa.cli.console import (
     discard_output,
     end_without_memory,
     examples,
-    failure,
+    flush_output,
     open_missing,
     show_error,
 )
@@ -30,7 +30,7 @@ from tfa.core.text import make_lines_printable, make_printable
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
 
-INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
+INTERRUPTED = 130  # exit code that shells report for Ctrl-C
 
 
 class Shell(TyperGroup):
@@ -55,29 +55,29 @@ class Shell(TyperGroup):
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
             if hasattr(error, "format_message"):
-                _made_printable(error)
+                _escape_message(error)
                 raise  # a usage error: typer prints it and exits with 2
             if ctx.params.get("debug"):
-                console(stderr=True).print(Text(_traced(error)), soft_wrap=True, end="")
-            show_error(*_explained(error))
+                console(stderr=True).print(Text(_format_traceback(error)), soft_wrap=True, end="")
+            show_error(*_split_message(error))
             raise typer.Exit(1) from None
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         try:
             return super().make_context(*args, **extra)
         except Exception as error:
-            _made_printable(error)
+            _escape_message(error)
             raise
 
 
-def _made_printable(error: Exception) -> None:
+def _escape_message(error: Exception) -> None:
     """Escape a usage error, which quotes arguments: with `tfa query town.tfa *` these are file names."""
     message = getattr(error, "message", None)
     if isinstance(message, str):
         error.message = make_printable(message)  # type: ignore[attr-defined]
 
 
-def _traced(error: Exception) -> str:
+def _format_traceback(error: Exception) -> str:
     """Return the traceback, with messages that have only their intended line breaks."""
     text = traceback.format_exc()
     for one in _chain(error):
@@ -92,13 +92,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _explained(error: Exception) -> tuple[str, ...]:
+def _split_message(error: Exception) -> tuple[str, ...]:
     """Split an error message into display lines."""
     if isinstance(error, TfaError):
         return error.lines
-    known = from_os_error(error)
-    if known is not None:
-        return known.lines
+    cause = from_os_error(error)
+    if cause is not None:
+        return cause.lines
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return (f"{where}{error.strerror or error}",)
@@ -270,7 +270,7 @@ def main() -> None:
             raise
         end_without_memory()
     finally:
-        unwritten = failure()
+        unwritten = flush_output()
         if unwritten is not None:
             discard_output()
             code = PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or NOT_PRINTED

@@ -47,7 +47,7 @@ def open_missing() -> None:
 
 @contextlib.contextmanager
 def name_stream(*, stderr: bool = False) -> Iterator[None]:
-    """An error says which stream it is of: one of a full disk would else look like that of a file."""
+    """Name the stream in an error; that of a full disk would otherwise look like a file's."""
     try:
         yield
     except BrokenPipeError:
@@ -56,8 +56,8 @@ def name_stream(*, stderr: bool = False) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, "standard error" if stderr else "standard output") from error
 
 
-def failure() -> OSError | None:
-    """Why what was printed so far cannot be delivered; None if it was."""
+def flush_output() -> OSError | None:
+    """Write what was printed so far; return the error if that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -66,14 +66,14 @@ def failure() -> OSError | None:
 
 
 def end_without_memory() -> NoReturn:
-    """Say so and end, by what takes no memory; the interpreter itself needs some to end."""
+    """Print an error and exit without allocating memory."""
     with contextlib.suppress(OSError):
         os.write(2, NO_MEMORY)
     os._exit(NOT_PRINTED)
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Send what a stream still holds nowhere, so that the end of the interpreter does not try it again."""
+    """Discard what a stream still holds, so that the interpreter does not try to write it again."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, (stream or sys.stdout).fileno())
@@ -90,7 +90,7 @@ PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a t
 
 
 class PlainConsole(Console):
-    """Prints text as it is, file names too: neither markup nor the terminal's own codes are obeyed."""
+    """Print text as it is, including file names: without markup or terminal codes."""
 
     def render_str(self, text: str, **options: Any) -> Text:  # every text passes here, in a table too
         return super().render_str(make_printable(text), **options)
@@ -104,22 +104,24 @@ class PlainConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
+    """Return a console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
     return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 def say(text: str = "", style: str | None = None) -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     console().print(text, style=style, soft_wrap=True)
 
 
 def note(*lines: str) -> None:
+    """Print a note on standard error."""
     _titled("note:", "yellow", lines)
 
 
 def show_error(*lines: str) -> None:
+    """Print an error on standard error."""
     _titled("error:", "bold red", lines)
 
 
@@ -144,13 +146,13 @@ def print_json(value: Any) -> None:
 
 
 def print_text(text: str) -> None:
-    """A page or table that ends its own lines."""
+    """Print a page or table that has its line breaks."""
     with name_stream():
         typer.echo(make_lines_printable(text), nl=False)
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
-    """Write a result to `out` if given, print it as JSON if wanted; false if it is still to be shown."""
+    """Write a result to `out`, or print it as JSON; return false if it is still to be shown."""
     from tfa.core.files import write_json
 
     if out is not None:
@@ -162,7 +164,7 @@ def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
 
 
 def open_table(*headings: str, fold: Container[str] = ()) -> Table:
-    """A table without lines. Columns of numbers stand at the right; those in `fold` break where they are too long."""
+    """Make a table without lines. Numbers are aligned right; columns in `fold` break if they are too long."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         justify: Any = "right" if heading in _NUMBERS else "left"
@@ -171,15 +173,16 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
 
 
 def format_count(number: int, noun: str) -> str:
+    """Write a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def examples(*lines: str) -> str:
-    """The epilog of a command; blank lines between its lines are how typer keeps them apart."""
+    """Return the epilog of a command; typer needs blank lines between its lines."""
     shown = [f"[cyan]$ {escape(line)}[/cyan]" for line in lines]
     return "\n\n".join(["[bold]Examples[/bold]", *shown])
 
 
 def wants_progress(quiet: bool) -> bool:
-    """Bars and lines go to standard error, so they do no harm to JSON."""
+    """Say whether progress is shown; it goes to standard error, so JSON stays intact."""
     return not quiet

@@ -120,7 +120,7 @@ MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
 
 def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
-    """The exit code is 1 if a photo could not be read; `unread` says why frames of a recording could not."""
+    """Exit with 1 if a photo could not be read; `unread` says why frames of a recording could not."""
     failed = [*unread, *(answer.error for answer in answers if answer.error is not None)]
     for error in failed:
         show_error(error)
@@ -129,7 +129,7 @@ def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
 
 
 def show_answers(answers: Answers, chosen: QueryOptions) -> None:
-    """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
+    """Print a table for each photo, or one for all with the expected recall; then notes."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, chosen)
         show_together(answers)
@@ -148,7 +148,7 @@ def show_answers(answers: Answers, chosen: QueryOptions) -> None:
 
 
 def show_order(answers: Answers) -> None:
-    """The footer of the tables."""
+    """Print how rows are ordered."""
     answered = [answer for answer in answers if answer.hits]
     if answered:
         drive = any(answer.lost is not None for answer in answered)
@@ -157,7 +157,7 @@ def show_order(answers: Answers) -> None:
 
 
 def show_together(answers: Answers) -> None:
-    """How many photos like these will be recognised, and whether they are unlike those the map is made for."""
+    """Print the expected recall, and whether the photos look unlike those the map was made for."""
     if answers.expected_recall is not None:
         say(str(answers.expected_recall))
     if answers.notice is not None:
@@ -175,6 +175,7 @@ def _no_place(answer: Any, chosen: QueryOptions) -> str:
 
 
 def show_one(answer: Any, chosen: QueryOptions) -> None:
+    """Print the hits of one photo."""
     say(answer.name, style="bold")
     if not answer.hits:
         say(f"  {_no_place(answer, chosen)}", style="yellow")
@@ -192,6 +193,7 @@ def show_one(answer: Any, chosen: QueryOptions) -> None:
 
 
 def show_many(answers: Answers, chosen: QueryOptions) -> None:
+    """Print the best hit of each photo."""
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
     table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=_FOLDED)
     for answer in answers:
@@ -220,6 +222,7 @@ def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def write_montage(path: Path, answers: Answers, chosen: QueryOptions) -> None:
+    """Draw queries and their hits."""
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
     rows = []

@@ -19,12 +19,12 @@ ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
-def size(text: str) -> int:
-    """A number of bytes, such as 20MB or 500000."""
-    given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
-    if given is None:
+def parse_size(text: str) -> int:
+    """Read a number of bytes, such as 20MB or 500000."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
-    return int(float(given[1]) * _UNITS[given[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 @options.with_encoder
@@ -84,7 +84,7 @@ def serve(
         typer.Option(metavar="ORIGIN", help="Web origin that may call the service; repeat for more."),
     ] = None,
     max_upload: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="Largest photo file that is accepted.")
+        int, typer.Option(parser=parse_size, metavar="SIZE", help="Largest photo file that is accepted.")
     ] = "20MB",  # type: ignore[assignment]
     max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum pixels of a photo.")] = 50_000_000,
     max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum photos per request.")] = 64,
@@ -100,7 +100,7 @@ def serve(
     patch_cache: Annotated[
         int | None,
         typer.Option(
-            parser=size,
+            parser=parse_size,
             metavar="SIZE",
             help="Memory for patches of each store map. \\[default: 256MB]",
         ),
@@ -146,7 +146,7 @@ def serve(
         cameras=cameras,
     )
     with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        opened = opened_maps(maps, encoding, wants_progress(quiet), patch_cache)
+        opened = open_maps(maps, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.path.stem} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
@@ -160,17 +160,17 @@ def serve(
             say("stopped; accepted edits are on disk")
 
 
-def opened_maps(
+def open_maps(
     locations: list[MapLocation], encoder: EncoderOptions, progress: bool | None = None, patch_cache: int | None = None
 ) -> list[Any]:
-    """The maps, those of one encoder sharing it."""
+    """Open maps; those of one encoder share it."""
     from tfa.maps import PlaceMap
 
     opened: list[Any] = []
     for location in locations:
         place_map = PlaceMap.load(location, patch_cache=patch_cache)
-        wanted = place_map.state.encoder["fingerprint"]
-        alike = [other for other in opened if other.encoder.model == wanted]
+        fingerprint = place_map.state.encoder["fingerprint"]
+        alike = [other for other in opened if other.encoder.model == fingerprint]
         if alike and location.in_store:
             place_map = PlaceMap.load(location, encoder=alike[0].encoder, patch_cache=patch_cache)
         elif alike:

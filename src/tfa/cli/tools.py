@@ -92,7 +92,7 @@ def encoders(json: options.AsJson = False) -> None:
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
 
     brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
-    rows = [facts(card) for card in CATALOGUE.values()]
+    rows = [describe_encoder(card) for card in CATALOGUE.values()]
     if json:
         print_json([*rows, *brought])
         return
@@ -110,7 +110,7 @@ def encoders(json: options.AsJson = False) -> None:
     say("weights: tfa weights get NAME, or your own with --weights FILE")
 
 
-def facts(card: Card) -> dict[str, Any]:
+def describe_encoder(card: Card) -> dict[str, Any]:
     from tfa.encoders.packaged_weights import expected_shapes
 
     return {
@@ -123,11 +123,11 @@ def facts(card: Card) -> dict[str, Any]:
         "blocks": card.depth,
         "licence": card.licence,
         "hub": card.hub,
-        "weights": weights_here(card),
+        "weights": find_weights(card),
     }
 
 
-def weights_here(card: Card) -> str | None:
+def find_weights(card: Card) -> str | None:
     """Return the file that holds the weights of `card` on this machine; does not use the network."""
     if card.package is not None:
         from tfa.encoders.packaged_weights import is_whole, packaged_path
@@ -172,7 +172,7 @@ def get(
     from tfa.encoders.weights import resolve_weights
 
     resolve_weights(card, progress=wants_progress(quiet))
-    say(f"weights of {card.name}: {weights_here(card)}")
+    say(f"weights of {card.name}: {find_weights(card)}")
 
 
 # --- demo -----------------------------------------------------------------------------------------
