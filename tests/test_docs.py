@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import tfa
 from tests.fakes import FakeEncoder, random_image
-from tfa.core.config import HeadSpec, MapSpec
 from tfa.core.files import read_tensor_header
 from tfa.encoders import CATALOGUE
 from tfa.maps import PlaceMap
+from tfa.types import BuildOptions, HeadSpec
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,7 +48,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     for number in range(8):
         random_image(number).save(tmp_path / "photos" / f"{number}.png")
-    kept = MapSpec(head="paper", storage="float16")
+    kept = BuildOptions(head="paper", storage="float16")
     built = PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept)
     built.save(tmp_path / "town.tfa")
     for number, name in enumerate(("photo.jpg", "new.jpg"), start=50):
@@ -100,7 +100,7 @@ def page(name: str) -> str:
 
 def judged_names(folder) -> set[str]:
     """Fields and tensors that only a judged map has."""
-    photos, kept = folder / "photos", MapSpec(head="second-order", carrier="tempered", dims=8)
+    photos, kept = folder / "photos", BuildOptions(head="second-order", carrier="tempered", dims=8)
     built = PlaceMap.build(photos, encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept)
     built.save(folder / "judged.tfa")
     built.calibrate(sorted(folder.glob("camera*.png")))

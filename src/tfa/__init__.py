@@ -15,18 +15,9 @@ from tfa.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tfa.client.client import Client as Client
-    from tfa.core.config import CalibrationSpec as CalibrationSpec
-    from tfa.core.config import EncoderOptions as EncoderOptions
-    from tfa.core.config import HeadSpec as HeadSpec
-    from tfa.core.config import MapSpec as MapSpec
-    from tfa.core.config import RerankSpec as RerankSpec
     from tfa.core.tokens import Tokens as Tokens
     from tfa.encoders import load_encoder as load_encoder
     from tfa.errors import TfaError as TfaError
-    from tfa.maps import Answer as Answer
-    from tfa.maps import CalibrationReport as CalibrationReport
-    from tfa.maps import EditReport as EditReport
-    from tfa.maps import Hit as Hit
     from tfa.maps import PlaceMap as PlaceMap
     from tfa.maps import Reranked as Reranked
     from tfa.maps import rerank_candidates as rerank_candidates
@@ -35,7 +26,6 @@ if TYPE_CHECKING:
     from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
     from tfa.photos.find_positions import PositionSources as PositionSources
     from tfa.photos.images import Photo as Photo
-    from tfa.photos.positions import Position as Position
     from tfa.photos.recordings.frames import FrameSpec as FrameSpec
     from tfa.photos.recordings.frames import extract_frames as extract_frames
     from tfa.pipeline import calibrate as calibrate
@@ -44,26 +34,55 @@ if TYPE_CHECKING:
     from tfa.pipeline import fit_dual as fit_dual
     from tfa.pipeline import fit_judged as fit_judged
     from tfa.pipeline import fit_second_order as fit_second_order
-    from tfa.search.store import Region as Region
-    from tfa.search.store import Where as Where
+    from tfa.types import Answer as Answer
+    from tfa.types import Answers as Answers
+    from tfa.types import BuildOptions as BuildOptions
+    from tfa.types import CalibrateOptions as CalibrateOptions
+    from tfa.types import CalibrationReport as CalibrationReport
+    from tfa.types import EditReport as EditReport
+    from tfa.types import EncoderOptions as EncoderOptions
+    from tfa.types import ExpectedRecall as ExpectedRecall
+    from tfa.types import HeadSpec as HeadSpec
+    from tfa.types import Hit as Hit
+    from tfa.types import ImageRecord as ImageRecord
+    from tfa.types import MapInfo as MapInfo
+    from tfa.types import Place as Place
+    from tfa.types import Position as Position
+    from tfa.types import QueryOptions as QueryOptions
+    from tfa.types import RerankSpec as RerankSpec
 
 # Where each public name lives; the imports above are for type checkers alone.
 _HOMES = {
-    "tfa.core.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "RerankSpec"),
     "tfa.core.tokens": ("Tokens",),
     "tfa.client": ("Client",),
     "tfa.encoders": ("load_encoder",),
     "tfa.errors": ("TfaError",),
-    "tfa.maps": ("Answer", "CalibrationReport", "EditReport", "Hit", "PlaceMap", "Reranked", "rerank_candidates"),
+    "tfa.maps": ("PlaceMap", "Reranked", "rerank_candidates"),
     "tfa.method.dual_vocabulary": ("DualHead",),
     "tfa.method.head": ("Head",),
     "tfa.method.second_order_head": ("SecondOrderHead",),
     "tfa.photos.find_positions": ("PositionSources",),
     "tfa.photos.images": ("Photo",),
-    "tfa.photos.positions": ("Position",),
     "tfa.photos.recordings.frames": ("FrameSpec", "extract_frames"),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),
-    "tfa.search.store": ("Region", "Where"),
+    "tfa.types": (
+        "Answer",
+        "Answers",
+        "BuildOptions",
+        "CalibrateOptions",
+        "CalibrationReport",
+        "EditReport",
+        "EncoderOptions",
+        "ExpectedRecall",
+        "HeadSpec",
+        "Hit",
+        "ImageRecord",
+        "MapInfo",
+        "Place",
+        "Position",
+        "QueryOptions",
+        "RerankSpec",
+    ),
 }
 
 __all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])

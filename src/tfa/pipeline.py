@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, to_numpy
-from tfa.core.config import CalibrationSpec, HeadSpec, RerankSpec
 from tfa.core.progress import Progress, SilentProgress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
@@ -36,6 +35,7 @@ from tfa.method.target import decide_from_target
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.types import CalibrateOptions, HeadSpec, RerankSpec
 from tfa.verification.admission import PairEvidence
 from tfa.verification.judge import (
     ResidualChallengers,
@@ -266,14 +266,14 @@ def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list
 
 def check_target_count(count: int) -> None:
     """Refuse so few target photos that nothing can be learnt, warn of few."""
-    if count < CalibrationSpec.fewest:
+    if count < CalibrateOptions.FEWEST:
         raise BadTokens(
-            f"{count} target photos are too few to calibrate on; give at least {CalibrationSpec.fewest}, "
-            f"better {CalibrationSpec.budget}"
+            f"{count} target photos are too few to calibrate on; give at least {CalibrateOptions.FEWEST}, "
+            f"better {CalibrateOptions.budget}"
         )
-    if count < CalibrationSpec.few:
+    if count < CalibrateOptions.FEW:
         warnings.warn(
-            f"{count} target photos are very few; give {CalibrationSpec.budget} if you can",
+            f"{count} target photos are very few; give {CalibrateOptions.budget} if you can",
             FewPhotos,
             stacklevel=3,
         )

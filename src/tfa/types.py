@@ -10,12 +10,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import Any, ClassVar, Literal, Self, get_args, overload
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
 
 AUTO: Literal["auto"] = "auto"
+HeadKind = Literal["judged", "second-order", "paper"]
+HEAD_KINDS: tuple[str, ...] = get_args(HeadKind)
+StorageType = Literal["float16", "float32", "int7"]
+STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
 CAMERA_PATTERN = "[A-Za-z0-9._-]{1,64}"
 NO_HITS = "nothing was found"
@@ -24,7 +28,7 @@ WITHHELD = "the answer is below the requested confidence"
 # --- positions -----------------------------------------------------------------------------------------------------
 
 # Squares of distances in a plane of this size are still finite.
-_LIMITS = {
+POSITION_LIMITS = {
     "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres"),
     "alt": (1e6, "metres"), "heading": (360.0, "degrees"),
 }  # fmt: skip
@@ -53,7 +57,7 @@ class Position(Value):
         for name, value in values.items():
             if not math.isfinite(value):
                 raise BadPositions(f"{name} is {value}, must be a finite number")
-            limit, unit = _LIMITS[name]
+            limit, unit = POSITION_LIMITS[name]
             if abs(value) > limit:
                 raise BadPositions(f"{name} is {value:g}, must be between -{limit:g} and {limit:g} {unit}")
 
@@ -65,14 +69,16 @@ class Position(Value):
     @property
     def pair(self) -> tuple[float, float]:
         """Latitude and longitude, or x and y."""
-        first, second, *_ = self.to_dict().values()
+        first, second = (self.lat, self.lon) if self.lat is not None else (self.x, self.y)
+        assert first is not None
+        assert second is not None
         return first, second
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read a position from JSON; raises BadPositions."""
         for name, value in values.items():
-            if name not in _LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
+            if name not in POSITION_LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
                 text = repr(dict(values))
                 shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
                 raise BadPositions(
@@ -159,9 +165,11 @@ class RerankSpec(Options):
 class BuildOptions(Options):
     """Which head a map has, and what it stores."""
 
-    head: Literal["judged", "second-order", "paper"] = opt("judged", "Kind of head: second-order, or paper.")
-    carrier: str = opt("partial", "Carrier of a second-order head.")
-    storage: Literal["float16", "float32", "int7"] = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
+    head: HeadKind = opt("judged", "Kind of head: second-order, or paper.")
+    carrier: Literal["original", "partial", "adaptive", "blend", "tempered", "full"] = opt(
+        "partial", "Carrier of a second-order head."
+    )
+    storage: StorageType = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three vocabularies of the paper's head: three times the size.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
     dims: int | None = opt(None, "Search dimensions; the best 100 are rescored with all. [default: all]", ge=2)
@@ -367,7 +375,7 @@ class Margin(Value):
 
     standard_errors: float | None = req("Distance in standard errors; null if nothing measured says otherwise.")
     within_noise: bool = req("Whether the distance is within one standard error.")
-    summary: str = req("The same in a sentence.")
+    in_words: str = req("The same in a sentence.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,7 +394,7 @@ class AnswerSource(Value):
 
     calibration: str | None = req("Active calibration.")
     reranked: bool = req("Whether answers are reranked.")
-    summary: str = req("The same in a sentence.")
+    in_words: str = req("The same in a sentence.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from tfa.core import files as storage
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec, DiskFull, OutOfResources
+from tfa.types import HeadSpec
 
 
 def test_spec_checks_and_round_trips():

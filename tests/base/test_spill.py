@@ -10,8 +10,8 @@ import pytest
 
 from tfa import pipeline
 from tfa.core.arrays import Spill, release
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
+from tfa.types import HeadSpec
 
 DESCRIPTORS = Path("/proc/self/fd")
 counted = pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="only Linux lists the open files of a process")

@@ -25,11 +25,11 @@ from tfa.bench.studies.confidence import (
 )
 from tfa.bench.studies.confidence_fit import fit_constants
 from tfa.bench.studies.confidence_samples import Looks, Sample, Samples
-from tfa.core.config import HeadSpec
 from tfa.core.progress import SilentProgress
 from tfa.errors import BadSpec
 from tfa.maps.confidence import Constants, Features
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 
 pytestmark = pytest.mark.slow
 

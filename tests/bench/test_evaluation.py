@@ -23,11 +23,13 @@ from tfa.bench.evaluation.truth import QueryTruth, nearest_true, read_truth
 from tfa.bench.metrics.scored import score
 from tfa.bench.record_files import BadRecord
 from tfa.errors import BadPositions, BadSpec
-from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position
+from tfa.types import ImageRecord, Position
 
 QUERIES = [Path("/walk/a.jpg"), Path("/walk/b.jpg"), Path("/walk/sub/c.jpg")]
-IMAGES = [ImageRecord(7, f"/map/{at}.jpg", "", True, Position(x=10.0 * at, y=0.0)) for at in range(4)]
+IMAGES = [
+    ImageRecord(id=7, path=f"/map/{at}.jpg", digest="", fitted=True, position=Position(x=10.0 * at, y=0.0))
+    for at in range(4)
+]
 BARE = [replace(image, position=None) for image in IMAGES]
 
 

@@ -17,10 +17,10 @@ from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, page, study_judge
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,7 @@ from tfa.bench.evaluation.metres import metres_of
 from tfa.bench.evaluation.summary import metres_row
 from tfa.bench.evaluation.truth import read_truth
 from tfa.bench.records import PROBABILITY
-from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position
+from tfa.types import ImageRecord, Position
 
 HERE = Position(x=0, y=0)
 
@@ -51,10 +50,10 @@ def test_places_stand_beside_the_best_answers_of_the_same_queries():
 def test_a_truth_in_utm_is_turned_into_the_kind_of_the_map(tmp_path):
     pytest.importorskip("pyproj")
     (tmp_path / "t.csv").write_text("file,x,y\nq.jpg,448251.8,5411932.7\n")
-    image = ImageRecord(0, "a.jpg", "", True, Position(lat=48.8582, lon=2.2945))
+    image = ImageRecord(id=0, path="a.jpg", digest="", fitted=True, position=Position(lat=48.8582, lon=2.2945))
     found = read_truth(tmp_path / "t.csv", [Path("q.jpg")], None, [image], 25, "31N")
     assert found.right[0].tolist() == [0]
     (tmp_path / "t.csv").write_text("file,lat,lon\nq.jpg,48.8582,2.2945\n")
-    image = ImageRecord(0, "a.jpg", "", True, Position(x=448251.8, y=5411932.7))
+    image = ImageRecord(id=0, path="a.jpg", digest="", fitted=True, position=Position(x=448251.8, y=5411932.7))
     found = read_truth(tmp_path / "t.csv", [Path("q.jpg")], None, [image], 25, "31N")
     assert (found.right[0].tolist(), found.positions[0].is_global) == ([0], False)

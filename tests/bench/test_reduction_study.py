@@ -19,8 +19,8 @@ from tfa.bench.scale.page import all_tables
 from tfa.bench.scale.reduction import run_reduction
 from tfa.bench.studies.joined_tokens import joined_tokens
 from tfa.bench.studies.reduction import KINDS, four_bits, one_bit, study_gallery
-from tfa.core.config import HeadSpec
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 
 PLACES = {"village": 9, "hamlet": 7}
 DIMS = (3, 12)

@@ -18,12 +18,12 @@ from tfa.bench.studies.sequences import (
     table_rows,
 )
 from tfa.bench.studies.streams import AWAY, Stream, events, measured
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import Belief, OrderMotion
 from tfa.pipeline import fit_second_order
+from tfa.types import HeadSpec
 from tfa.verification.patches import CompactTokens, PhotoPairs
 
 pytestmark = pytest.mark.slow

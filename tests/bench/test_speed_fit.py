@@ -11,9 +11,9 @@ from tfa.bench.speed.fit import run_fit_benchmark
 from tfa.bench.speed.fit_growth import exponent, run_fit_growth_benchmark
 from tfa.bench.speed.fit_sampled import run_sampled_fit_benchmark
 from tfa.bench.speed.synthetic_tokens import LazyTokens, lazy_tokens
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
+from tfa.types import HeadSpec
 
 SMALL = {"patches": 30, "channels": 6, "spec": HeadSpec(words=8)}
 

@@ -21,9 +21,9 @@ from tfa.bench.studies.match_geometries import Pair
 from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
 from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Kept, Variant, of_factors
 from tfa.core.arrays import l2_normalize
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import HeadSpec
 from tfa.verification import matching
 from tfa.verification.reranking import UNVERIFIED, rerank
 

@@ -21,8 +21,8 @@ from tests.browser.steps import drawing
 from tests.browser.test_access import CONTRASTS, UNNAMED
 from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.bench.explorer.page import UPLOT, write_explorer
-from tfa.photos.positions import Position
 from tfa.report.html import ReportTable, TableRow
+from tfa.types import Position
 
 QUERIES, IMAGES = 25, 30
 LEVELS = "rows => rows.map(row => JSON.parse(document.getElementById('content').textContent).runs[0].answers[row][0])"

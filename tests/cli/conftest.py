@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from tests.fakes import FakeEncoder, random_image
 from tests.maps.conftest import SPEC, photo
-from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
+from tfa.types import BuildOptions
 
 Run = Callable[..., Result]
 PLACES = 14
@@ -92,7 +92,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, rerank in (("town.tfa", True), ("plain.tfa", False)):
             where, kept = (
                 root / "where.csv" if rerank else None,
-                MapSpec(head="paper", storage="float16", rerank=rerank),
+                BuildOptions(head="paper", storage="float16", rerank=rerank),
             )
             built = PlaceMap.build(root / "photos", encoder=FakeEncoder(), spec=SPEC, positions=where, map_spec=kept)
             built.save(root / name)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadWeights
+from tfa.types import EncoderOptions
 from tfa.version import __version__
 
 VERBS = [

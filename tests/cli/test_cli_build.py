@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
 from tfa.maps import PlaceMap
 from tfa.photos.find_positions import PositionSources
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec, RerankSpec
 
 
 def test_defaults_are_passed_on(run, spy, folder):
     assert run("build", "photos", "--out", "new.tfa").exit_code == 0
     assert spy.given("build") == {
         "photos": Path("photos"), "encoder": "dinov2-s14-focus", "positions": PositionSources(), "spec": HeadSpec(),
-        "map_spec": MapSpec(), "options": EncoderOptions(), "progress": True,
+        "map_spec": BuildOptions(), "options": EncoderOptions(), "progress": True,
     }  # fmt: skip
     assert spy.given("save") == {"path": Path("new.tfa"), "overwrite": False}
 
@@ -31,7 +31,7 @@ def test_every_option_is_passed_on(run, spy, folder):
     assert spy.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224",
         "positions": PositionSources(csv=Path("where.csv")), "spec": HeadSpec(words=8), "progress": False,
-        "map_spec": MapSpec(storage="float32", ensemble=True, rerank=False, dims=64),
+        "map_spec": BuildOptions(storage="float32", ensemble=True, rerank=False, dims=64),
         "options": EncoderOptions(
             weights=Path("w.pth"), device="cuda", threads=2, fast=True, batch_size=4, skip_bad=True
         ),
@@ -41,7 +41,7 @@ def test_every_option_is_passed_on(run, spy, folder):
 
 def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
     result = run("build", "photos", "--out", "new.tfa", "--dims", "8")
-    full = PlaceMap.load("new.tfa").info()["reduction"]["full_dims"]
+    full = PlaceMap.load("new.tfa").info().to_dict()["reduction"]["full_dims"]
     told = f"searched by 8 numbers per image, 12 bytes; the best 100 are scored again with all {full}"
     assert told in " ".join(result.stdout.split())
     assert told in " ".join(run("info", "new.tfa").stdout.split())
@@ -53,13 +53,13 @@ def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
 
 def test_small_patches_are_passed_on(run, spy, folder):
     assert run("build", "photos", "--out", "new.tfa", "--set", "rerank.patches=small").exit_code == 0
-    assert spy.given("build")["map_spec"] == MapSpec(rerank=RerankSpec(patches="small"))
+    assert spy.given("build")["map_spec"] == BuildOptions(rerank=RerankSpec(patches="small"))
     assert "48 bytes per image" in run("info", "new.tfa").stdout  # two bits of 12 numbers of 16 patches
 
 
 def test_the_report_gives_decisions_reasons_notes_and_skipped_files(run, folder):
     result = run("build", "photos", "bad.jpg", "--out", "new.tfa", "--positions", "where.csv", "--skip-bad")
-    facts, told = PlaceMap.load("new.tfa").info(), " ".join(result.stdout.split())
+    facts, told = PlaceMap.load("new.tfa").info().to_dict(), " ".join(result.stdout.split())
     for text in (
         "built new.tfa", "14 images, 3 with a position", "encoder fake@28; stored as int7, ", " kB ",
         "representation second-order ", f"carrier {facts['decisions']['carrier']} ", "centring on the map",
@@ -74,7 +74,7 @@ def test_the_report_gives_decisions_reasons_notes_and_skipped_files(run, folder)
 def test_json_is_alone_on_standard_output(run, spy, folder):
     Path("bad.jpg").rename("[b]ad.jpg")
     result = run("build", "photos", "[b]ad.jpg", "--out", "new.tfa", "--positions", "where.csv", "--skip-bad", "--json")
-    facts, kept = json.loads(result.stdout), PlaceMap.load("new.tfa").info()
+    facts, kept = json.loads(result.stdout), PlaceMap.load("new.tfa").info().to_dict()
     [skipped] = facts.pop("skipped")
     assert skipped["file"] == "[b]ad.jpg"
     assert "cannot be opened" in skipped["reason"]

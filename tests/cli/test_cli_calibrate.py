@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
+from tfa.types import EncoderOptions
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_calibrate_reports_what_it_decided_and_how_to_go_back(run, folder):
 
 def calibration(path: str, name: str) -> dict[str, Any]:
     """What the map on disk says of its calibration."""
-    [entry] = [entry for entry in PlaceMap.load(path).info()["calibrations"] if entry["name"] == name]
+    [entry] = [entry for entry in PlaceMap.load(path).info().to_dict()["calibrations"] if entry["name"] == name]
     return entry
 
 

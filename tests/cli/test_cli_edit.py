@@ -14,7 +14,7 @@ from tfa.photos.find_positions import PositionSources
 def test_info_gives_decisions_with_numbers_and_reasons(run, folder):
     result = run("info", "town.tfa")
     assert result.exit_code == 0
-    facts, told = PlaceMap.load("town.tfa").info(), " ".join(result.stdout.split())
+    facts, told = PlaceMap.load("town.tfa").info().to_dict(), " ".join(result.stdout.split())
     for text in (
         "14 images, 3 with a position", *facts["reasons"].values(), f"format {facts['format_version']}; ",
         "fitted on 14 images", "its own photos only", "pseudo queries 14", "rho", "192 bytes per image",
@@ -31,7 +31,9 @@ def row(measured: dict) -> str:
 
 
 def test_info_as_json_is_what_the_map_says(run, folder):
-    assert json.loads(run("info", "calibrated.tfa", "--json").stdout) == PlaceMap.load("calibrated.tfa").info()
+    assert (
+        json.loads(run("info", "calibrated.tfa", "--json").stdout) == PlaceMap.load("calibrated.tfa").info().to_dict()
+    )
 
 
 def test_add(run, spy, folder):
@@ -71,11 +73,11 @@ def test_remove_takes_files_and_ids(run, spy, folder):
 
 def test_refit_says_what_changed(run, folder):
     assert "no decision changed" in run("refit", "town.tfa").stdout
-    before = PlaceMap.load("town.tfa").info()["decisions"]
+    before = PlaceMap.load("town.tfa").info().to_dict()["decisions"]
     run("add", "town.tfa", "near.jpg", "walk")
     result = run("refit", "town.tfa")
     assert result.exit_code == 0
-    after = PlaceMap.load("town.tfa").info()["decisions"]
+    after = PlaceMap.load("town.tfa").info().to_dict()["decisions"]
     assert "fitted town.tfa again" in result.stdout
     assert before["assignment"] != after["assignment"]
     assert f"changed: assignment: {before['assignment']} → {after['assignment']}" in result.stdout

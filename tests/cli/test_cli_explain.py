@@ -12,10 +12,10 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder, random_image
 from tfa.cli.query import write_montage
-from tfa.core.config import HeadSpec, MapSpec
 from tfa.errors import BadCalibration, BadSpec
 from tfa.explain.why import Explanation, describe_view, explain_match
-from tfa.maps import Hit, PlaceMap
+from tfa.maps import PlaceMap
+from tfa.types import BuildOptions, HeadSpec, Hit
 from tfa.verification.matching import Matches, find_matches
 
 
@@ -122,7 +122,7 @@ def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
 
 
 def test_a_map_without_compact_tokens_says_what_to_do(run, town):
-    kept = MapSpec(rerank=False)
+    kept = BuildOptions(rerank=False)
     PlaceMap.build("photos", head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept).save(
         "plain.tfa"
     )
@@ -180,7 +180,9 @@ def test_the_displacement_is_that_of_most_matches_that_move_alike():
 
 
 def explanation(matches: Matches, grid: tuple[int, int]) -> Explanation:
-    return Explanation("q.png", 1, Hit(0, "a.png", 1.0, 0.5), matches, grid, True, "used: it helps")
+    return Explanation(
+        "q.png", 1, Hit(id=0, image="a.png", score=1.0, confidence=0.5), matches, grid, True, "used: it helps"
+    )
 
 
 def test_a_verified_hit_counts_the_matches_that_are_explained(town):

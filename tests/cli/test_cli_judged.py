@@ -21,7 +21,7 @@ def judged(run, folder):
 
 
 def test_build_and_info_say_what_the_judge_saw(run, judged):
-    reason = PlaceMap.load("judged.tfa").info()["reasons"]["judge"]
+    reason = PlaceMap.load("judged.tfa").info().to_dict()["reasons"]["judge"]
     for text in (judged, told(run("info", "judged.tfa"))):
         for part in ("representation", "carrier", "centring on the map", "scores as they are", reason):
             assert part in text

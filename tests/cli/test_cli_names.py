@@ -12,10 +12,10 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
-from tfa.core.config import EncoderOptions, MapSpec
 from tfa.core.text import make_lines_printable, make_printable
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions
 
 NAME = "\x1b[31mred\x1b]0;title\x07\u202egnp\x9b2J\nerror: line\r\ttab<img src=x onerror=alert(1)>&[bold].png"
 BYTES = os.fsdecode(b"\xff\xfe \x1b[2J.png")
@@ -33,7 +33,7 @@ def odd(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(made / "walk/a.jpg", root / "asked" / name)
     shutil.copy(made / "bad.jpg", root / "asked" / f"broken {NAME}")
     options = EncoderOptions(cache=TokenCache(root / "cache"), skip_bad=True)
-    kept = MapSpec(head="paper", storage="float16")
+    kept = BuildOptions(head="paper", storage="float16")
     made_of = {"encoder": FakeEncoder(), "spec": SPEC, "map_spec": kept, "options": options}
     PlaceMap.build(root / "odd", **made_of).save(root / "odd.tfa")  # a name that is not UTF-8 is left out
     return root

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from tfa.cli.query import MONTAGE_ROWS, write_montage
-from tfa.core.config import EncoderOptions
-from tfa.maps import Hit, PlaceMap
+from tfa.maps import PlaceMap
+from tfa.types import EncoderOptions, Hit
 
 
 def hits(photo: str, k: int, **question: Any) -> list[Hit]:
@@ -184,7 +184,9 @@ def test_the_montage_shows_queries_and_hits(run, folder):
 def test_a_montage_of_very_many_photos_is_cut(folder, monkeypatch, capsys):
     drawn = []
     monkeypatch.setattr("tfa.explain.draw_montage.draw_montage", lambda rows, path: drawn.extend(rows))
-    answers = PlaceMap.load("town.tfa").query_many([Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, 0.9)
+    answers = PlaceMap.load("town.tfa").query_many(
+        [Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, min_confidence=0.9
+    )
     write_montage(Path("answer.png"), answers, 0.9)
     assert len(drawn) == MONTAGE_ROWS
     assert drawn[-1].title == "far.jpg: no place (confidence 0.84 below 0.90)"
@@ -282,12 +284,10 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder):
 
 @pytest.mark.parametrize(("words", "online"), [((), True), (("--no-online",), False)])
 def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, words, online):
-    from tfa.maps.expected_recall import AnswerList
+    from tfa.types import Answers
 
     asked = []
-    monkeypatch.setattr(
-        "tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or AnswerList()
-    )
+    monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or Answers())
     assert run("query", "town.tfa", "--sequence", "walk", *words).exit_code == 0
     assert [(given["online"], given["sequence"]) for given in asked] == [(online, True)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.core.config import HeadSpec
 from tfa.maps import PlaceMap
+from tfa.types import HeadSpec
 
 
 @pytest.fixture

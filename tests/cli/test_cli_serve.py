@@ -11,9 +11,9 @@ import pytest
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.run import Latency, ServingBenchmark
 from tfa.cli import serve as verb
-from tfa.core.config import EncoderOptions
 from tfa.service import app
 from tfa.service import server as running
+from tfa.types import EncoderOptions
 
 
 @pytest.fixture

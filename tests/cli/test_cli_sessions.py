@@ -12,15 +12,15 @@ import pytest
 from tests.cli.conftest import PLACES
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
-from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key
+from tfa.types import BuildOptions
 
 DAY = 86_400
 
 
 def test_merge(run, folder):
-    kept = MapSpec(head="paper", storage="float16", rerank=True)
+    kept = BuildOptions(head="paper", storage="float16", rerank=True)
     PlaceMap.build(folder / "camera", encoder=FakeEncoder(), spec=SPEC, map_spec=kept).save(folder / "dusk.tfa")
     refused = run("merge", "town.tfa", "dusk.tfa", "--out", "plain.tfa")
     assert refused.exit_code == 1

@@ -32,9 +32,9 @@ def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder):
         assert result.exit_code == 2
         assert said in " ".join(result.stderr.split())
     town = PlaceMap.load("town.tfa")
-    assert town.query("near.jpg", min_confidence="sure", rerank=True) == hits("near.jpg", 5, rerank=True)
-    assert town.query("far.jpg", min_confidence="sure", rerank=True) == []
-    with pytest.raises(BadSpec, match="between 0 and 1, or 'sure'"):
+    assert town.query("near.jpg", sure=True, rerank=True).hits == hits("near.jpg", 5, rerank=True)
+    assert town.query("far.jpg", sure=True, rerank=True).hits == []
+    with pytest.raises(BadSpec, match="min_confidence='certain' is str, must be float"):
         town.query("far.jpg", min_confidence="certain")
 
 
@@ -61,8 +61,8 @@ def test_a_sequence_is_what_a_tracker_answers_frame_by_frame(run, folder):
 
 
 def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
-    from tfa.maps.expected_recall import AnswerList
-    from tfa.maps.records import FrameAnswer
+    from tfa.maps.expected_recall import collect_answers
+    from tfa.types import Answer
 
     asked = []
 
@@ -70,9 +70,18 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
         asked.append(([frame.name for frame in frames], given))
         [hit] = hits("near.jpg", 1)
         away = [frame.name == "b.jpg" for frame in frames]
-        return AnswerList(
-            FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0, number)
-            for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
+        return collect_answers(
+            [
+                Answer(
+                    query=str(frame),
+                    hits=[] if lost else [hit],
+                    confidence=0.1,
+                    error=None,
+                    lost=0.9 if lost else 0.0,
+                    adaptation_photos=number,
+                )
+                for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
+            ]
         )
 
     monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)

@@ -33,7 +33,7 @@ def test_a_map_without_compact_tokens_cannot_verify(run, folder):
 
 
 def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, folder):
-    facts = PlaceMap.load("town.tfa").info()["verification"]
+    facts = PlaceMap.load("town.tfa").info().to_dict()["verification"]
     told = " ".join(run("info", "town.tfa").stdout.split())
     assert "192 bytes per image" in told
     assert facts["reason"] in told

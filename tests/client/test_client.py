@@ -62,7 +62,7 @@ def test_hits_are_those_of_the_map(served):
     few = client.query(dusk, k=4, rerank=True, candidates=2)
     same(few, local(path).query(dusk, k=4, rerank=True, candidates=2))
     assert sum(hit.inliers is not None for hit in few) == 2
-    assert client.query(photo(folder / "far.png", 99), min_confidence=1.0) == []
+    assert client.query(photo(folder / "far.png", 99), min_confidence=1.0).hits == []
 
 
 def test_many_photos_are_answered_in_order_and_bad_ones_reported(served):
@@ -124,7 +124,7 @@ def test_a_calibration_is_waited_for(served):
     photos[3], photos[5] = photos[3].read_bytes(), np.asarray(as_rgb(photos[5]))
     report = client.calibrate(photos, "night", score=False, progress=Shown())
     assert isinstance(report, tfa.CalibrationReport)
-    assert (report.name, report.used, report.offered) == ("night", 9, 9)
+    assert (report.name, report.used, report.photos) == ("night", 9, 9)
     assert shown[0] == "calibrating"
     assert sum(shown[1:]) == 100
     assert local(path).calibrations == ["night"]

@@ -51,7 +51,7 @@ def script(place_map, folder):
     yield "remove", (removed.added, removed.removed, removed.skipped, removed.notes)
     yield "images", [(one.id, Path(one.path).name, one.digest, one.fitted) for one in images(place_map)]
     report = place_map.calibrate(camera, "night", score=False)
-    yield "calibrate", (report.name, report.used, report.offered, report.skipped, report.notes, report.decisions)
+    yield "calibrate", (report.name, report.used, report.photos, report.skipped, report.notes, report.decisions)
     yield "calibrated", shown(place_map.query(dusk[0], k=4))
     yield "activate", (place_map.activate(None), shown(place_map.query(dusk[0], k=4)))
     yield "by name", shown(place_map.query(dusk[0], k=4, calibration="night"))
@@ -72,7 +72,7 @@ def test_a_client_answers_as_the_map_does(tmp_path, monkeypatch):
         # Edits one by one: `remove` of a client is one edit each, and says how it stands after the last.
         for (step, answer), (_, wanted) in zip(script(client, tmp_path / "photos"), expected, strict=True):
             assert answer == wanted, step
-        info, own = client.info(), local.info()
+        info, own = client.info(), local.info().to_dict()
     assert set(info) - OF_THE_SERVICE == set(own) - OF_THE_DISK
     same = set(own) - OF_THE_DISK - {"revision", "encoder", "bytes", "calibrations", "positions"}
     assert {key: info[key] for key in same} == {key: own[key] for key in same}

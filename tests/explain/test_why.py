@@ -9,7 +9,6 @@ import pytest
 from tests.fakes import FakeEncoder, random_image
 from tests.worlds import seen_again, world
 from tfa.core.arrays import backend_for
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadTokens, UnknownImage
 from tfa.explain.shares import ResidualPieces, attribute
@@ -21,6 +20,7 @@ from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.pipeline import fit
 from tfa.reference import database as reference
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 SPEC = HeadSpec(words=8)
 
@@ -135,7 +135,7 @@ def town(tmp_path, monkeypatch):
         tmp_path / "photos",
         encoder=FakeEncoder(),
         spec=HeadSpec(words=4),
-        map_spec=MapSpec(head="paper", storage="float16"),
+        map_spec=BuildOptions(head="paper", storage="float16"),
         options=EncoderOptions(cache=TokenCache()),
     )
 

@@ -7,12 +7,12 @@ import pytest
 
 from tests.fakes import FakeEncoder, random_image
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec, MapSpec
 from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble
 from tfa.photos.token_cache import TokenCache
 from tfa.pipeline import encode, fit
+from tfa.types import BuildOptions, HeadSpec
 
 SPEC = HeadSpec(words=5)
 
@@ -39,7 +39,7 @@ def map_of(world):
             fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
         )
         head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
-        map_spec = MapSpec(storage=storage, ensemble=ensemble, rerank=False)
+        map_spec = BuildOptions(storage=storage, ensemble=ensemble, rerank=False)
         built = PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=map_spec)
         built.cache = TokenCache(folder / "tokens")
         return built

@@ -15,10 +15,10 @@ from tfa.errors import MissingExtra, NoImages, TfaError
 from tfa.explain.why import explain_score
 from tfa.exports import compile_map, rank_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
 from tfa.exports.hloc import find_common_folder, relative_name
-from tfa.maps import Answer, Hit
 from tfa.method.scorer import Compiled
 from tfa.report.collect import collect_report
 from tfa.report.evidence import collect_evidence
+from tfa.types import Answer, Hit
 
 KINDS = [(c, a) for c in ("original", "partial", "adaptive") for a in ("hard", "soft")]
 
@@ -147,8 +147,14 @@ def test_an_empty_map_is_not_exported(map_of):
 
 
 def test_pairs_name_photos_below_their_folders(tmp_path):
-    hits = [Hit(0, str(tmp_path / "map" / "a" / "1.jpg"), 0.9, 0.5), Hit(1, str(tmp_path / "q" / "x.jpg"), 0.8, 0.5)]
-    answers = [Answer(str(tmp_path / "q" / "x.jpg"), hits, 0.5), Answer(str(tmp_path / "q" / "bad.jpg"), [], 0.0, "no")]
+    hits = [
+        Hit(id=0, image=str(tmp_path / "map" / "a" / "1.jpg"), score=0.9, confidence=0.5),
+        Hit(id=1, image=str(tmp_path / "q" / "x.jpg"), score=0.8, confidence=0.5),
+    ]
+    answers = [
+        Answer(query=str(tmp_path / "q" / "x.jpg"), hits=hits, confidence=0.5),
+        Answer(query=str(tmp_path / "q" / "bad.jpg"), hits=[], confidence=0.0, error="no"),
+    ]
     pairs = rank_pairs(answers, tmp_path / "q", tmp_path)
     assert pairs == [("x.jpg", "map/a/1.jpg")]  # not with itself
     write_pairs(tmp_path / "new" / "pairs.txt", [*pairs, ("x.jpg", "b.jpg")])

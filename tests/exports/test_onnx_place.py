@@ -17,7 +17,6 @@ from tests.encoders.tiny import TINY, random_weights
 from tests.exports.conftest import scores_of
 from tests.exports.test_exports import session
 from tests.fakes import random_image
-from tfa.core.config import EncoderOptions, MapSpec
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
@@ -25,6 +24,7 @@ from tfa.errors import BadSpec, TfaError
 from tfa.exports import compile_map, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions
 
 ROOT = Path(__file__).parents[2]
 QUERIES = [random_image(100 + number, (70, 60)) for number in range(4)]
@@ -51,7 +51,7 @@ def town_of(tmp_path_factory):
             sorted(folder.glob("*.png")),
             head="second-order",
             encoder=load_encoder(name, weights=weights),
-            map_spec=MapSpec(carrier=carrier, storage="float32", rerank=False),
+            map_spec=BuildOptions(carrier=carrier, storage="float32", rerank=False),
             options=EncoderOptions(weights=weights, cache=TokenCache(folder / "tokens")),
         )
         town.calibrate(sorted((folder / "night").glob("*.png")), name="night")

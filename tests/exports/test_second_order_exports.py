@@ -8,7 +8,6 @@ import pytest
 from tests.exports.test_exports import asked, session
 from tests.worlds import seen_again, world
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.encoders.onnx_graph import Graph
 from tfa.exports import write_faiss, write_npz, write_onnx_head
@@ -20,6 +19,7 @@ from tfa.method.head import assemble
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import COVARIANCE_RIDGE
 from tfa.pipeline import fit, fit_second_order
+from tfa.types import HeadSpec
 
 
 def compiled_of(head, replica=0, shifted=False) -> CompiledMap:

@@ -6,7 +6,6 @@ import pytest
 from tests.exports.conftest import scores_of
 from tests.exports.test_exports import asked, session
 from tests.fakes import FakeEncoder, random_image
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.tokens import Tokens
 from tfa.explain.why import explain_score
 from tfa.exports import compile_map, write_onnx_head
@@ -14,6 +13,7 @@ from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 from tfa.report.collect import collect_report
 from tfa.report.page import write_report
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 # What rounding costs a score at most, as a share of the largest.
 CLOSE = {"float32": 1e-5, "float16": 1e-5, "int7": 1e-2}  # a map of integers rounds its queries, exports do not
@@ -32,7 +32,7 @@ def town(world, carrier, request):
         head="second-order",
         encoder=FakeEncoder(),
         spec=HeadSpec(words=5),
-        map_spec=MapSpec(carrier=carrier, storage=request.param),
+        map_spec=BuildOptions(carrier=carrier, storage=request.param),
         options=EncoderOptions(cache=TokenCache(folder / "tokens")),
     )
 
@@ -49,7 +49,7 @@ def test_vectors_and_the_graph_give_the_scores_of_the_map(town, queries, tmp_pat
     if calibration:
         calibrated(town, tmp_path)
     compiled, expected = compile_map(town, calibration), scores_of(town, queries, calibration)
-    close = CLOSE[town.info()["storage"]] * float(np.abs(expected).max())
+    close = CLOSE[town.info().to_dict()["storage"]] * float(np.abs(expected).max())
     ours = np.asarray(compiled.scorer.query_vectors(queries)) @ compiled.vectors.T + compiled.bias
     np.testing.assert_allclose(ours, expected, atol=close)
     write_onnx_head(tmp_path / "head.onnx", compiled)
@@ -63,7 +63,7 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
         calibrated(town, tmp_path)
     one = Tokens(queries.patches[:1], queries.cls[:1], grid=(4, 4))
     expected = scores_of(town, one, calibration)[0]
-    close = CLOSE[town.info()["storage"]] * float(np.abs(expected).max())
+    close = CLOSE[town.info().to_dict()["storage"]] * float(np.abs(expected).max())
     for column, record in enumerate(town.images):
         told = explain_score(town, one, record.id, calibration)
         assert told["score"] == pytest.approx(float(expected[column]), abs=max(close, 1e-4))
@@ -80,7 +80,9 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
 def test_a_report_is_written(town, tmp_path):
     report = collect_report(town)
     evidence = report["evidence"]
-    assert evidence["spectrum"]["gamma"] == (0.5 if town.info()["decisions"]["carrier"] == "partial" else 0.625)
+    assert evidence["spectrum"]["gamma"] == (
+        0.5 if town.info().to_dict()["decisions"]["carrier"] == "partial" else 0.625
+    )
     assert len(evidence["similarity"]["original"]) == len(evidence["similarity"]["final"])
     # Two copies of a photo are alike, also where their rows are integers.
     assert [[image["image"] for image in group["images"]] for group in report["duplicates"]] == [["copy.png", "4.png"]]

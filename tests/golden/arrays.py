@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tests.worlds import seen_again, world
-from tfa.core.config import HeadSpec
 from tfa.method.head import ENSEMBLE
 from tfa.pipeline import calibrate, fit
+from tfa.types import HeadSpec
 
 
 def computed() -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -15,14 +15,14 @@ from pathlib import Path
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
 from tests.maps.conftest import photo
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.files import write_json, write_tensors
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 HERE = Path(__file__).parent
-MAPS = {"paper": MapSpec(head="paper", storage="float16"), "judged": MapSpec()}
+MAPS = {"paper": BuildOptions(head="paper", storage="float16"), "judged": BuildOptions()}
 
 
 def answers(place_map: PlaceMap, tokens: object) -> dict[str, list]:

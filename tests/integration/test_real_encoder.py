@@ -14,13 +14,13 @@ from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import mean_recall
-from tfa.core.config import MapSpec
 from tfa.demo.run import SHOWN_QUERIES, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
 from tfa.exports import compile_map, query_vectors, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
+from tfa.types import BuildOptions
 
 pytestmark = pytest.mark.encoder
 
@@ -64,14 +64,14 @@ def test_float16_storage_keeps_every_top_answer(demo, encoder, tmp_path):
     everyone = [*database.paths, *queries.paths]
     tops = {}
     for storage in ("float16", "float32"):
-        made = PlaceMap.from_head(head, database, encoder, map_spec=MapSpec(storage=storage, rerank=False))
+        made = PlaceMap.from_head(head, database, encoder, map_spec=BuildOptions(storage=storage, rerank=False))
         made.save(tmp_path / f"{storage}.tfa")
         opened = PlaceMap.load(tmp_path / f"{storage}.tfa", encoder=encoder)
         tokens = [opened.query_tokens(encoded.tokens, k=1) for encoded in (database, queries)]
         tops[storage] = [hits[0].id for part in tokens for hits in part]
     assert tops["float16"] == tops["float32"]
     assert len(tops["float16"]) == len(everyone)
-    sizes = {s: PlaceMap.load(tmp_path / f"{s}.tfa").info()["bytes"] for s in tops}
+    sizes = {s: PlaceMap.load(tmp_path / f"{s}.tfa").info().to_dict()["bytes"] for s in tops}
     assert sizes["float16"] < 0.6 * sizes["float32"]
 
 

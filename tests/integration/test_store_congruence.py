@@ -17,11 +17,10 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import MEMORY, REAL, new_name, place_of
 from tfa.client.client import Client
-from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap
-from tfa.search.store import Region, Where
 from tfa.service.settings import ServiceSettings
+from tfa.types import BuildOptions
 
 PLACES, EXACT_DIMS = 24, 128  # more numbers than the compiled vectors of 24 images have: nothing is reduced away
 FEW_DIMS, ROUNDED = 8, 0.005
@@ -79,14 +78,14 @@ def script(place_map, folder):
     yield "plain", shown(place_map.query(dusk[0], k=4, rerank=False))
     yield "verified", shown(place_map.query(dusk[1], 3, rerank=True, candidates=5))
     yield "as many as pay", shown(place_map.query(dusk[2], 3, rerank=True, candidates="auto"))
-    yield "region", shown(place_map.query(dusk[2], k=4, where=Where(region=Region(4, 0, 12, 20))))
-    yield "nowhere", shown(place_map.query(dusk[2], k=4, where=Where(region=Region(900, 900, 901, 901))))
+    yield "region", shown(place_map.query(dusk[2], k=4, region=(4, 0, 12, 20)))
+    yield "nowhere", shown(place_map.query(dusk[2], k=4, region=(900, 900, 901, 901)))
     many = place_map.query_many(dusk, k=2)
     yield "many", [(answer.query, shown(answer.hits), pytest.approx(answer.confidence, abs=1e-5)) for answer in many]
     yield "add", place_map.add(new).added
     yield "with them", shown(place_map.query(photo(folder / "n.png", 40, light=0.9), k=3))
     yield "one at night", place_map.add([photo(folder / "night.png", 43)], session="night").added
-    yield "of the night", shown(place_map.query(dusk[0], k=4, where=Where(("night",))))
+    yield "of the night", shown(place_map.query(dusk[0], k=4, sessions=("night",)))
     yield "day again", place_map.remove([28]).removed
     yield "remove", place_map.remove([2, 26]).removed
     yield "without", shown(place_map.query(dusk[2], k=5))
@@ -140,7 +139,7 @@ def test_a_map_in_a_folder_of_as_few_numbers_answers_the_same(tmp_path, monkeypa
     for place in range(PLACES):
         photo(tmp_path / "town" / f"@{place}@{2 * place}@.png", place)
     town = PlaceMap.build(
-        tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(head="second-order", dims=FEW_DIMS)
+        tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(head="second-order", dims=FEW_DIMS)
     )
     inside = StoreMap.build_from(town, f"{place_of(MEMORY, request)}/town", dims=FEW_DIMS)
     asked = [photo(tmp_path / "photos" / f"dusk{place}.png", place, light=0.8) for place in range(PLACES)]

@@ -50,7 +50,7 @@ def test_an_edit_through_one_replica_is_seen_in_the_other_within_a_second(reques
         assert other.remove([PLACES]).removed == [PLACES]
         time.sleep(SECOND)
         assert one.query(asked, k=1)[0].id == before
-        assert (len(one.images()), one.info()["images"]) == (PLACES, PLACES)
+        assert (len(one.images()), one.info().to_dict()["images"]) == (PLACES, PLACES)
     for opened in maps:
         opened.close()
 

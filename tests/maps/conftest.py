@@ -11,11 +11,11 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tfa import pipeline
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 SPEC = HeadSpec(words=6)
 
@@ -47,7 +47,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def place_map(town, cache):
     """Of the paper's head, its rows in floats."""
-    kept, options = MapSpec(head="paper", storage="float16"), EncoderOptions(cache=cache)
+    kept, options = BuildOptions(head="paper", storage="float16"), EncoderOptions(cache=cache)
     return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept, options=options)
 
 

@@ -10,12 +10,12 @@ import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, killed_before_the_header, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
-from tfa.core.config import MapSpec
 from tfa.core.files import hash_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.maps.summary import list_differences
+from tfa.types import BuildOptions
 
 pytestmark = pytest.mark.slow
 
@@ -142,8 +142,8 @@ def test_words_given_from_outside_are_kept_for_calibrations(town, camera, cache,
 
 def test_the_global_token_is_stored_once_in_an_ensemble(town, camera, dusk, cache, tmp_path, monkeypatch):
     mixture_with_cls(monkeypatch)
-    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
-    assert built.info()["decisions"]["admit_cls"]
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(ensemble=True))
+    assert built.info().to_dict()["decisions"]["admit_cls"]
     built.calibrate(camera)
     built.save(tmp_path / "m.tfa")
     built.add([photo(tmp_path / "new.png", 40)])
@@ -213,7 +213,7 @@ def test_a_header_whose_heads_do_not_fit_is_refused(saved):
 def test_info_tells_each_calibration(saved, camera, cache):
     editor = reopened(saved)
     editor.calibrate(camera, name="night")
-    info = json.loads(json.dumps(reopened(saved).info()))
+    info = json.loads(json.dumps(reopened(saved).info().to_dict()))
     assert info["data_used"] == "database"
     [entry] = info["calibrations"]
     assert set(entry) == {

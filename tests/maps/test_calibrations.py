@@ -9,11 +9,11 @@ import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
-from tfa.core.config import MapSpec
 from tfa.core.files import hash_file
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
+from tfa.types import BuildOptions
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, c
     editor = reopened(saved)
     before = hits(editor, dusk)
     report = editor.calibrate(camera, name="night")
-    assert (report.name, report.used, report.offered, report.skipped) == ("night", 20, 20, [])
+    assert (report.name, report.used, report.photos, report.skipped) == ("night", 20, 20, [])
     assert report.decisions["route"] in ("hard", "soft", "mixture")
     assert set(report.reasons) >= {"route", "strengths", "carrier", "admit_cls"}
     for opened in (editor, reopened(saved)):
@@ -33,7 +33,10 @@ def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, c
         assert hits(opened, dusk) == hits(opened, dusk, "night") == hits(editor, dusk)
         assert hits(opened, dusk) != before
         assert opened.query(dusk, k=1)[0].id == 5
-        assert opened.query_many([dusk], k=99, calibration="none")[0].hits == opened.query(dusk, 99, 0.0, "none")
+        assert (
+            opened.query_many([dusk], k=99, calibration="none")[0].hits
+            == opened.query(dusk, 99, min_confidence=0.0, calibration="none").hits
+        )
 
 
 @pytest.mark.parametrize("ensemble", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -42,7 +45,7 @@ def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, c
 def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, monkeypatch, ensemble, score, mixture):
     if mixture:
         mixture_with_cls(monkeypatch)
-    made = {"encoder": FakeEncoder(), "spec": SPEC, "map_spec": MapSpec(storage="float32", ensemble=ensemble)}
+    made = {"encoder": FakeEncoder(), "spec": SPEC, "map_spec": BuildOptions(storage="float32", ensemble=ensemble)}
     built = PlaceMap.build(town, head="paper", **made)
     built.save(tmp_path / "m.tfa")
     built.calibrate(camera, score=score)
@@ -52,7 +55,7 @@ def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, 
     found = scores(reopened(tmp_path / "m.tfa"), sorted(camera.iterdir()), "target")
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
     np.testing.assert_array_equal(scores(built, sorted(camera.iterdir())), found)
-    info = built.info()["calibrations"][0]
+    info = built.info().to_dict()["calibrations"][0]
     assert info["decisions"]["score_calibrated"] == info["calibration"]["score"] == score
     assert info["data_used"] == "target"
 
@@ -65,7 +68,7 @@ def test_several_calibrations_the_newest_is_the_default(saved, camera, dusk, cac
     assert any("'day' is replaced" in note for note in report.notes)
     opened = reopened(saved)
     assert opened.calibrations == ["night", "day"]
-    assert [entry["active"] for entry in opened.info()["calibrations"]] == [False, True]
+    assert [entry["active"] for entry in opened.info().to_dict()["calibrations"]] == [False, True]
     assert hits(opened, dusk) == hits(opened, dusk, "day") != hits(opened, dusk, "night")
     opened.activate("night")  # the replaced files stay for one more edit
     assert len(list(saved.glob("head-*"))) == len(list(saved.glob("gallery-*"))) == 3
@@ -136,10 +139,10 @@ def test_too_few_photos_and_few(place_map, camera):
 
 def test_of_more_than_the_budget_a_fixed_sample_is_taken(place_map, camera):
     report = place_map.calibrate(camera, budget=9)
-    assert (report.used, report.offered) == (9, 20)
+    assert (report.used, report.photos) == (9, 20)
     assert any("20 photos are more than the budget: 9 were drawn" in note for note in report.notes)
     drawn = sorted(np.random.default_rng(0).permutation(20)[:9])
-    facts = place_map.info()["calibrations"][0]["calibration"]
+    facts = place_map.info().to_dict()["calibrations"][0]["calibration"]
     assert facts["digests"] == [hash_file(sorted(camera.iterdir())[i]) for i in drawn]
     assert {key: facts[key] for key in ("given", "used", "budget", "score", "revision")} == {
         "given": 20, "used": 9, "budget": 9, "score": False, "revision": 2,
@@ -170,7 +173,7 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
         (tmp_path / "many" / "000.png").write_bytes(b"broken")
     hashed, opened = watched(monkeypatch, "hash_file"), watched(monkeypatch, "as_rgb")
     report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
-    assert (report.used, report.offered) == (8, 200)
+    assert (report.used, report.photos) == (8, 200)
     assert len(hashed) <= 10
     assert len(opened) <= (10 if skip_bad else 0)
 
@@ -178,7 +181,7 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
 def test_a_photo_given_twice_counts_once(place_map, camera):
     (camera / "again.png").write_bytes((camera / "00.png").read_bytes())
     report = place_map.calibrate([camera, camera / "01.png"])
-    assert (report.used, report.offered) == (20, 21)
+    assert (report.used, report.photos) == (20, 21)
     assert any("repeat another one and do not count: 1" in note for note in report.notes)
 
 

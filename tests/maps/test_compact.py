@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.core.config import RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
+from tfa.types import RerankSpec
 from tfa.verification.patches import CompactTokens, quantize_rows, restore_rows
 
 

@@ -8,7 +8,6 @@ import pytest
 from tests.verification.test_reranking import ByHand
 from tests.worlds import seen_again, world
 from tfa import pipeline
-from tfa.core.config import HeadSpec
 from tfa.maps.confidence import (
     ALTERNATIVES,
     SURE_CONFIDENCE,
@@ -20,6 +19,7 @@ from tfa.maps.confidence import (
     compute_features,
 )
 from tfa.maps.database_scores import DatabaseScores
+from tfa.types import HeadSpec
 from tfa.verification.reranking import rerank
 
 DATABASE = world(images=40, patches=20)

@@ -1,6 +1,7 @@
 """Expected recall by hand, over answers, and with a calibration; photos that are unlike those a map is made for."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES
-from tfa.maps.expected_recall import AnswerList, estimate_recall, format_expected_recall
-from tfa.maps.records import Answer, ExpectedRecall, FrameAnswer
+from tfa.maps.expected_recall import collect_answers, estimate_recall
 from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
 from tfa.method.scorer import shape_coordinates
+from tfa.types import Answer, ExpectedRecall
 from tfa.verification.reranking import UNVERIFIED, rerank
 
 # --- expected recall -----------------------------------------------------------------------------------------------
@@ -37,22 +38,23 @@ def test_an_interval_stays_within_0_and_1_and_never_vanishes():
 
 
 def test_a_sentence():
-    expected = ExpectedRecall(0.72, 0.66, 0.78, 0.58, 64)
-    assert format_expected_recall(expected) == "of photos like these about 72 % are recognised, 66–78; 58 % surely"
+    expected = ExpectedRecall(share=0.72, low=0.66, high=0.78, sure=0.58, photos=64)
+    assert str(expected) == "of photos like these about 72 % are recognized, 66–78; 58 % surely"
 
 
 def test_answers_together_leave_out_what_was_not_answered():
-    answers = AnswerList(
+    answers = collect_answers(
         [
-            Answer("a", [], 0.9, sure=True, reranked=True),
-            Answer("b", [], 0.5, reranked=True),
-            Answer("c", [], 0.0, "it is broken"),
+            Answer(query="a", confidence=0.9, sure=True, reranked=True),
+            Answer(query="b", confidence=0.5, reranked=True),
+            Answer(query="c", error="it is broken"),
         ]
     )
     assert answers.expected_recall == estimate_recall([0.9, 0.5], [True, False], verified=True)
     assert answers.notice is None
-    assert AnswerList([FrameAnswer("a", [], 0.9, None, 0.1, 3)]).expected_recall is None
-    assert AnswerList([FrameAnswer("a", [], 0.9, None, None, 3)]).expected_recall.photos == 1
+    frame = Answer(query="a", confidence=0.9, lost=0.1, adaptation_photos=3)
+    assert collect_answers([frame]).expected_recall is None
+    assert collect_answers([replace(frame, lost=None)]).expected_recall.photos == 1
 
 
 def test_a_map_says_how_well_it_will_do(place_map, tmp_path):
@@ -66,10 +68,10 @@ def test_a_map_says_how_well_it_will_do(place_map, tmp_path):
     again = place_map.query_many(camera, k=1, calibration="night").expected_recall
     assert report.expected_recall.photos == 14
     assert report.expected_recall.share == pytest.approx(again.share, abs=1e-6)
-    [kept] = place_map.info()["calibrations"]
+    [kept] = place_map.info().to_dict()["calibrations"]
     assert kept["calibration"]["expected_recall"] == report.expected_recall.to_dict()
     frames = place_map.follow(sequence=False, k=1)
-    told = AnswerList(frames.step(one) for one in camera)
+    told = collect_answers([frames.step(one) for one in camera])
     assert told.expected_recall.photos == 14
 
 

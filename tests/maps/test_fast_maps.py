@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.core.files import hash_json
 from tfa.errors import BadWeights
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions, HeadSpec
 
 
 class OtherArithmetic(FakeEncoder):

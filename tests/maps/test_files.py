@@ -13,14 +13,14 @@ from tfa.core import files as storage
 from tfa.errors import BadMap, UnknownImage
 from tfa.maps import PlaceMap, lookup
 from tfa.maps.folder import header, writer
-from tfa.maps.records import ImageRecord
+from tfa.types import ImageRecord
 
 
 def test_a_map_survives_the_disk_bit_for_bit(place_map, saved, town):
     again = reopened(saved)
     np.testing.assert_array_equal(scores(again, sorted(town.iterdir())), scores(place_map, sorted(town.iterdir())))
     assert again.images == place_map.images
-    assert again.info()["evidence"] == place_map.info()["evidence"]
+    assert again.info().to_dict()["evidence"] == place_map.info().to_dict()["evidence"]
     arrays = [part.gallery.chunks[0] for part in again.state.head.scorer.terms]
     assert all(isinstance(a, np.memmap) and a.dtype == np.float16 for a in arrays)
 
@@ -128,11 +128,11 @@ def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
     built.save(tmp_path / "m.tfa")
     report = built.remove([0, 1])
     assert any("stay in the map until tfa refit" in note for note in report.notes)
-    assert built.info()["removed_images"] == 2
+    assert built.info().to_dict()["removed_images"] == 2
     built.refit()
     opened = reopened(tmp_path / "m.tfa")
-    assert opened.info()["removed_images"] == 0
-    assert opened.info()["fitted_images"] == 12
+    assert opened.info().to_dict()["removed_images"] == 0
+    assert opened.info().to_dict()["fitted_images"] == 12
     assert sorted(record.id for record in opened.images) == list(range(2, 14))
     assert opened.add([photo(tmp_path / "later.png", 50)]).added == [14]  # ids are never given twice
     # Header, head, vocabularies, compaction, and for each of two segments gallery, images and compact tokens.
@@ -200,7 +200,7 @@ def test_unknown_and_ambiguous_names(saved, town, tmp_path, cache):
 
 
 def test_many_names_are_looked_up_by_an_index(monkeypatch):
-    records = [ImageRecord(i, f"/photos/{i % 50}/{i}.jpg", "", True) for i in range(2000)]
+    records = [ImageRecord(id=i, path=f"/photos/{i % 50}/{i}.jpg", digest="", fitted=True) for i in range(2000)]
     made = []
     monkeypatch.setattr(lookup, "Path", lambda name: made.append(name) or Path(name))
     names = [f"{i % 50}/{i}.jpg" for i in range(0, 2000, 2)]
@@ -218,7 +218,7 @@ def test_a_map_edited_elsewhere_is_not_overwritten(saved, cache):
 def test_a_map_can_be_emptied(saved, town):
     editor = reopened(saved)
     editor.remove(list(range(14)))
-    assert editor.query(town / "00.png") == []
+    assert editor.query(town / "00.png").hits == []
     assert len(reopened(saved)) == 0
 
 

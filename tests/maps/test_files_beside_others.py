@@ -23,7 +23,7 @@ def test_paths_are_kept_relative_to_the_photos(saved, town, tmp_path, cache):
     assert paths[:2] == ["00.png", "01.png"]
     assert paths[14:] == [str(tmp_path / "elsewhere" / "new.png"), "sub/late.png", "map:photos/ab/upload.png"]
     assert [record.path for record in reopened(saved).images] == [record.path for record in editor.images]
-    assert reopened(saved).info()["photo_root"] == str(town)
+    assert reopened(saved).info().to_dict()["photo_root"] == str(town)
 
 
 def test_a_map_that_moves_with_its_photos_finds_them(saved, town, tmp_path, cache, monkeypatch):

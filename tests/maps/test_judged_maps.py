@@ -10,7 +10,6 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, photo, reopened, scores
-from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
@@ -18,13 +17,14 @@ from tfa.method.carriers import CARRIER_KERNELS
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.gallery import ScaledRows
+from tfa.types import BuildOptions
 
 # What rounding costs a score at most, as a share of the spread of a photo's scores.
 CLOSE = {"float32": 1e-5, "float16": 5e-3, "int7": 0.15}
 
 
 def built(town, head="judged", **kept):
-    return PlaceMap.build(town, head=head, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
+    return PlaceMap.build(town, head=head, encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(**kept))
 
 
 def tokens_of(paths):
@@ -40,7 +40,7 @@ def judged(town, cache, tmp_path):
 
 def test_judged_is_the_default_and_says_why(town, cache):
     made = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
-    info = made.info()
+    info = made.info().to_dict()
     assert (info["head"], info["storage"]) == ("judged", "int7")
     assert info["decisions"]["representation"] in ("second_order", "hard", "soft")
     assert "evidence with 14 photos of the map itself" in info["reasons"]["judge"]
@@ -50,12 +50,12 @@ def test_judged_is_the_default_and_says_why(town, cache):
 
 
 def test_other_kinds_of_heads(town, cache):
-    plain = built(town, "second-order", carrier="blend").info()
+    plain = built(town, "second-order", carrier="blend").info().to_dict()
     assert (plain["head"], plain["decisions"]["carrier"]) == ("second-order", "blend")
     assert plain["reasons"]["judge"].endswith("not judged, the carrier was given")
-    assert built(town, "second-order").info()["decisions"]["carrier"] == "partial"
+    assert built(town, "second-order").info().to_dict()["decisions"]["carrier"] == "partial"
     paper = built(town, "paper")
-    assert paper.info()["decisions"]["assignment"] in ("hard", "soft")
+    assert paper.info().to_dict()["decisions"]["assignment"] in ("hard", "soft")
     assert paper.state.spaces is None
     with pytest.raises(BadSpec, match="judged, second-order or paper"):
         built(town, "best")
@@ -96,7 +96,7 @@ def test_a_calibration_needs_neither_photos_nor_cache(judged, town, camera, cach
     assert (made["representation"], made["carrier"]) == ("second_order", "partial")
     assert (made["centring"], made["score_calibrated"]) == (True, True)
     assert "20 photos are few to judge by" in report.reasons["judge"]
-    [entry] = opened.info()["calibrations"]
+    [entry] = opened.info().to_dict()["calibrations"]
     assert entry["data_used"] == "target"
     assert entry["differences"][-2:] == ["queries are centred on the photos", "scores are calibrated"]
     assert entry["verification"]["photos"] == 20
@@ -110,14 +110,14 @@ def test_the_caller_may_decide_whether_scores_are_calibrated(judged, camera):
     assert judged.calibrate(camera, "plain", score=False).decisions["score_calibrated"] is False
     assert judged.state.chosen("plain").stored.scorer.calibrators is None
     assert judged.calibrate([camera / "00.png", camera / "01.png"], "few", score=True).decisions["score_calibrated"]
-    assert judged.info()["calibrations"][0]["calibration"]["score"] is False
+    assert judged.info().to_dict()["calibrations"][0]["calibration"]["score"] is False
 
 
 def test_enough_photos_are_judged(judged, tmp_path):
     for place in range(70):
         photo(tmp_path / "many" / f"{place:02d}.png", place % 14, light=0.6 + 0.004 * place)
     report = judged.calibrate(tmp_path / "many", budget=64)
-    seen = judged.info()["calibrations"][0]["evidence"]
+    seen = judged.info().to_dict()["calibrations"][0]["evidence"]
     assert seen["photos"] == 64
     assert {"second_order/partial+centring+score", "second_order/full"} <= set(seen["candidates"])
     assert "64 target photos" in report.reasons["judge"]
@@ -126,7 +126,7 @@ def test_enough_photos_are_judged(judged, tmp_path):
 def test_without_patches_the_incumbent_answers(town, cache, camera):
     made = built(town, rerank=False)
     assert made.state.compact is None
-    assert "evidence with" in made.info()["reasons"]["judge"]  # it was judged all the same
+    assert "evidence with" in made.info().to_dict()["reasons"]["judge"]  # it was judged all the same
     report = made.calibrate(camera)
     assert report.decisions["carrier"] == "partial"
     assert "not judged" in report.reasons["judge"]
@@ -170,8 +170,8 @@ def test_refit_keeps_the_kind(town, cache, camera, tmp_path):
     digest = made.state.head_digest("none")
     made.refit()
     again = reopened(tmp_path / "m.tfa")
-    assert again.info()["head"] == "second-order"
-    assert again.info()["decisions"]["carrier"] == "tempered"
+    assert again.info().to_dict()["head"] == "second-order"
+    assert again.info().to_dict()["decisions"]["carrier"] == "tempered"
     assert again.state.head_digest("none") != digest
     assert len(again.state.spaces.spaces[0].pseudo) == 15
     fresh = PlaceMap.build(
@@ -230,8 +230,8 @@ def test_a_residual_head_that_won_leaves_room_for_the_space(town, cache, camera,
     made.add(photo(tmp_path / "new.png", 50))
     made.calibrate(camera)
     again = reopened(tmp_path / "m.tfa")
-    assert again.info()["head"] == "judged"
-    assert again.info()["calibrations"][0]["differences"][0] == (
+    assert again.info().to_dict()["head"] == "judged"
+    assert again.info().to_dict()["calibrations"][0]["differences"][0] == (
         "the representation is second-order instead of soft residuals"
     )
     assert len(again.state.vocabularies) == 3
@@ -250,7 +250,9 @@ def map_of(patches, grid=None, **kept):
     names = [f"/nowhere/{number}.png" for number in range(len(tokens))]
     encoded = EncodedImages([Path(n) for n in names], names, tokens, [])
     head = tfa.fit_judged(tokens, spec=SPEC)
-    return PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec(rerank=grid is not None, **kept)), tokens
+    return PlaceMap.from_head(
+        head, encoded, FakeEncoder(), map_spec=BuildOptions(rerank=grid is not None, **kept)
+    ), tokens
 
 
 @pytest.mark.parametrize("storage", ["float32", "int7"])
@@ -292,6 +294,6 @@ def test_a_blank_photo_is_one_of_the_map(tmp_path):
 def test_ragged_patches_are_not_judged(town, cache):
     rng = np.random.default_rng(3)
     made, tokens = map_of([rng.normal(size=(4 + number, 12)).astype(np.float32) for number in range(6)])
-    assert "not judged, how the patches lie is not known" in made.info()["reasons"]["judge"]
-    assert made.info()["decisions"]["carrier"] == "tempered"
+    assert "not judged, how the patches lie is not known" in made.info().to_dict()["reasons"]["judge"]
+    assert made.info().to_dict()["decisions"]["carrier"] == "tempered"
     assert [hit.id for [hit] in made.query_tokens(tokens, k=1)] == list(range(6))

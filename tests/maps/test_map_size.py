@@ -7,9 +7,7 @@ import pytest
 
 from tests.maps.conftest import reopened
 from tfa.bench.speed.synthetic_states import DECISIONS, EVIDENCE
-from tfa.core.config import HeadSpec
 from tfa.maps.folder import writer
-from tfa.maps.records import ImageRecord
 from tfa.maps.space_terms import rebuild_rows
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
@@ -20,6 +18,7 @@ from tfa.method.evidence import Mask
 from tfa.method.scorer import Scorer, ScoreTerm, SecondOrderSide
 from tfa.search.gallery import Gallery
 from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
+from tfa.types import HeadSpec, ImageRecord
 
 CHANNELS, DIRECTIONS = 384, 128
 WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2
@@ -48,7 +47,10 @@ def made_up(images: int, rank: int) -> MapState:
     scorer = rebuild_rows(Scorer((side,), terms, np.zeros(images)), spaces)
     head = NamedHead(DATABASE, StoredHead(scorer, "int7"), DECISIONS["judged"], EVIDENCE["judged"], "database", 0)
     digests = [hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number in range(images)]
-    records = [ImageRecord(n, f"/photos/of/a/town/{n:08d}.jpg", digest, True) for n, digest in enumerate(digests)]
+    records = [
+        ImageRecord(id=n, path=f"/photos/of/a/town/{n:08d}.jpg", digest=digest, fitted=True)
+        for n, digest in enumerate(digests)
+    ]
     facts = {"id": "made-up", "fingerprint": "0" * 64, "channels": CHANNELS, "global_channels": None}
     facts |= {"grid": [23, 23], "weights": None}
     words = rng.normal(size=(1, 64, CHANNELS)).astype(np.float32)

@@ -44,7 +44,7 @@ def test_a_challenger_that_won_may_fall_back():
 def test_heads_that_answer_alike_and_heads_that_were_not_judged_have_no_margin():
     assert compute_margins(judged(blend=(0.0, 0.0))) == {}
     row, *_ = list_decisions(judged())
-    assert (row["margin"], format_reason(row)) == (None, "because")
+    assert (row.margin, format_reason(row.to_dict())) == (None, "because")
 
 
 @pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])

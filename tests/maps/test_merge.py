@@ -9,15 +9,14 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.core.config import EncoderOptions, MapSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key
 from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
 from tfa.photos.token_cache import TokenCache
-from tfa.search.store import Where
+from tfa.types import BuildOptions, EncoderOptions
 
-KEPT = MapSpec(head="second-order", rerank=True)
+KEPT = BuildOptions(head="second-order", rerank=True)
 
 
 def built(folder, cache, positions=None):
@@ -67,7 +66,7 @@ def test_photos_keep_positions_and_get_the_session_of_their_map(days):
     assert report.parts[1].sessions == ("friday", "friday night")
     placed = {one.path.rsplit("/", 1)[-1]: one.position.x for one in images if one.position is not None}
     assert placed == {"10.png": 10, "17.png": 17}  # Monday's 10.png had none
-    found = merged.query(days.folder / "monday" / "09.png", k=30, where=Where(("friday",)))
+    found = merged.query(days.folder / "monday" / "09.png", k=30, sessions=("friday",))
     assert {hit.id for hit in found} == set(range(12, 21))
 
 

@@ -9,11 +9,11 @@ from safetensors.torch import save_file
 
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import random_image
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import BadWeights
 from tfa.maps import PlaceMap
+from tfa.types import EncoderOptions, HeadSpec
 
 
 def test_a_map_built_before_is_asked_by_its_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

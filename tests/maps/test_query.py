@@ -11,12 +11,12 @@ import tfa
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.core.config import EncoderOptions, MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, BadWeights, ChannelMismatch, NoImages
 from tfa.explain.why import explain_match
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
+from tfa.types import BuildOptions, EncoderOptions
 
 
 def test_a_photo_finds_its_place(place_map, tmp_path):
@@ -41,7 +41,7 @@ def test_scores_are_those_of_the_head(place_map, town, cache):
 
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_float32_storage_keeps_the_head_exactly(town, cache, ensemble):
-    kept = MapSpec(storage="float32", ensemble=ensemble)
+    kept = BuildOptions(storage="float32", ensemble=ensemble)
     built = PlaceMap.build(
         town, head="paper", encoder=FakeEncoder(), spec=SPEC, options=EncoderOptions(cache=cache), map_spec=kept
     )
@@ -53,10 +53,10 @@ def test_float32_storage_keeps_the_head_exactly(town, cache, ensemble):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_form_of_a_photo_changes_no_answer(place_map, town, tmp_path, kind):
     forms = forms_of(awkward_photo(kind, town / "03.png", tmp_path))
-    expected = place_map.query(forms["path"], k=5)
+    expected = place_map.query(forms["path"], k=5).hits
     assert kind == "deep" or expected[0].id == 3
     for given in forms.values():
-        assert place_map.query(given, k=5) == expected
+        assert place_map.query(given, k=5).hits == expected
     many = place_map.query_many(list(forms.values()), k=5)
     assert [answer.query for answer in many] == [forms["name"], forms["name"], "bytes", forms["name"], "array", "array"]
     assert all(answer.hits == expected for answer in many)
@@ -106,8 +106,8 @@ def test_photos_from_outside_are_less_sure_and_can_be_refused(place_map, tmp_pat
     assert np.median(outside) < np.median(inside)
     stranger = tmp_path / "out0.png"
     assert outside[0] < 1
-    assert place_map.query(stranger, min_confidence=outside[0] + 1e-6) == []
-    assert place_map.query(stranger, min_confidence=outside[0]) != []
+    assert place_map.query(stranger, min_confidence=outside[0] + 1e-6).hits == []
+    assert place_map.query(stranger, min_confidence=outside[0]).hits != []
     answer = place_map.query_many([stranger], min_confidence=0.0)[0]
     assert answer.confidence == pytest.approx(outside[0])
     for wrong in (-0.1, 1.5, 50):
@@ -128,7 +128,7 @@ def test_positions_come_back_with_the_hits(town, cache, tmp_path):
 
 def test_an_encoder_without_a_global_token(town, cache):
     built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(global_token=False), spec=SPEC)
-    assert not built.info()["decisions"]["admit_cls"]
+    assert not built.info().to_dict()["decisions"]["admit_cls"]
     assert built.query(town / "07.png", k=1)[0].id == 7
 
 
@@ -155,7 +155,7 @@ def test_too_few_photos(tmp_path, cache):
     with pytest.raises(NoImages, match="at least 2"):
         PlaceMap.build(tmp_path / "one", head="paper", encoder=FakeEncoder())
     with pytest.raises(BadSpec, match="int4"):
-        PlaceMap.build(tmp_path / "one", head="paper", encoder=FakeEncoder(), map_spec=MapSpec(storage="int4"))
+        PlaceMap.build(tmp_path / "one", head="paper", encoder=FakeEncoder(), map_spec=BuildOptions(storage="int4"))
 
 
 def test_a_broken_photo_stops_the_build_unless_skipped(town, cache):
@@ -168,7 +168,7 @@ def test_a_broken_photo_stops_the_build_unless_skipped(town, cache):
 
 
 def test_info_is_json_and_gives_reasons(place_map, saved):
-    info = json.loads(json.dumps(place_map.info()))
+    info = json.loads(json.dumps(place_map.info().to_dict()))
     assert info["images"] == info["fitted_images"] == 14
     assert info["data_used"] == "database"
     assert info["unseen_share"] == 0

@@ -7,7 +7,6 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.core.config import EncoderOptions, MapSpec
 from tfa.core.files import hash_json, map_tensors
 from tfa.errors import BadMap, BadSpec
 from tfa.exports.vectors import compile_map
@@ -15,6 +14,7 @@ from tfa.maps import PlaceMap
 from tfa.report.collect import collect_report
 from tfa.search.quantized import QuantizedRows
 from tfa.search.reduced import ReducedSearch
+from tfa.types import BuildOptions, EncoderOptions
 
 DIMS = 8
 KINDS = {
@@ -29,7 +29,7 @@ KINDS = {
 
 def built(town, cache, dims=DIMS, **kept):
     options = EncoderOptions(cache=cache)
-    kept = MapSpec(dims=dims, **{"head": "judged", **kept})
+    kept = BuildOptions(dims=dims, **{"head": "judged", **kept})
     return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept, options=options)
 
 
@@ -72,7 +72,7 @@ def test_confidence_is_that_of_all_numbers_where_all_are_kept(town, cache, camer
 
 
 def test_it_says_by_how_many_numbers_it_is_searched(reduced, tmp_path, town, cache):
-    facts = reopened(tmp_path / "town.tfa").info()
+    facts = reopened(tmp_path / "town.tfa").info().to_dict()
     width = reduced.state.head.reduced.reduction.width
     assert facts["reduction"] == {"dims": DIMS, "full_dims": width, "bytes_per_image": DIMS + 4, "scored_again": 100}
     assert (
@@ -80,7 +80,7 @@ def test_it_says_by_how_many_numbers_it_is_searched(reduced, tmp_path, town, cac
     )
     plain = built(town, cache, None)
     plain.save(tmp_path / "plain.tfa")
-    assert plain.info()["reduction"] is None
+    assert plain.info().to_dict()["reduction"] is None
     header = json.loads((tmp_path / "plain.tfa" / "map.json").read_text())
     assert header["format_version"] == 2
     assert "reduction" not in header["heads"][0]["layout"]
@@ -235,7 +235,7 @@ def test_moments_of_many_rows_are_written_and_read(town, cache, tmp_path, camera
 @pytest.mark.parametrize("dims", [1, 0, "many", 2.5])
 def test_a_number_that_makes_no_sense_is_refused(dims):
     with pytest.raises(BadSpec, match="dims="):
-        MapSpec(dims=dims)
+        BuildOptions(dims=dims)
 
 
 def changed_header(folder, change):

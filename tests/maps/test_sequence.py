@@ -20,7 +20,7 @@ def frames(tmp_path):
 def test_frames_are_answered_as_a_tracker_answers_them(place_map, frames):
     answers = query_sequence(place_map, frames, k=3)
     tracker = place_map.follow(k=3)
-    assert answers == [tracker.step(frame) for frame in frames]
+    assert answers.answers == [tracker.step(frame) for frame in frames]
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(7, 12))
     assert [answer.adaptation_photos for answer in answers] == list(range(len(frames)))
 

@@ -8,10 +8,10 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.golden.regenerate import HERE
 from tests.maps.conftest import SPEC, reopened
-from tfa.core.config import MapSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
+from tfa.types import BuildOptions, RerankSpec
 from tfa.verification.patches import CompactTokens, restore_rows
 
 SMALL = RerankSpec(patches="small")
@@ -96,17 +96,17 @@ def test_files_that_do_not_fit_are_refused(world, change, complaint):
 
 @pytest.fixture
 def small_map(town, cache):
-    return PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=SMALL))
+    return PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(rerank=SMALL))
 
 
 def test_a_saved_map_answers_as_the_one_built(small_map, dusk, tmp_path):
     small_map.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa")
-    told = opened.info()["verification"]
+    told = opened.info().to_dict()["verification"]
     assert (told["spec"]["patches"], told["bytes_per_image"]) == ("small", 16 * 3)
     assert isinstance(opened.state.compact.chunks[0], np.memmap)
     hits = opened.query(dusk, rerank=True)
-    assert hits == small_map.query(dusk, rerank=True)
+    assert hits == small_map.query(dusk, rerank=True).hits
     assert hits[0].id == 5
     assert hits[0].inliers is not None
 

@@ -20,11 +20,11 @@ from hypothesis.stateful import (
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.errors import BadCalibration, BadImage, NoImages, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions, HeadSpec
 
 FIRST, MORE = 6, 6  # photos of the map at first, photos that may be added
 CALIBRATIONS = ("night", "fog")
@@ -54,7 +54,10 @@ class EditedMap(RuleBasedStateMachine):
     def answers(self, place_map: PlaceMap) -> list[list[dict[str, Any]]]:
         """All hits of a query, with each head of the map."""
         heads = ("none", *self.calibrations, None)
-        return [[hit.to_dict() for hit in place_map.query(self.made / "dusk.png", 99, 0.0, head)] for head in heads]
+        return [
+            [hit.to_dict() for hit in place_map.query(self.made / "dusk.png", 99, min_confidence=0.0, calibration=head)]
+            for head in heads
+        ]
 
     # --- edits ---------------------------------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class EditedMap(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["unknown", "broken", "own", "nothing", "full disk"]))
     def fail(self, kind: str) -> None:
-        before = self.answers(self.map), self.map.info()
+        before = self.answers(self.map), self.map.info().to_dict()
         with pytest.MonkeyPatch.context() as patch:
             if kind == "unknown":
                 with pytest.raises(UnknownImage):
@@ -111,7 +114,7 @@ class EditedMap(RuleBasedStateMachine):
                 patch.setattr(writer, "write_json", full_disk)
                 with pytest.raises(OSError, match="disk full"):
                     self.map.remove([min(self.paths)])
-        assert (self.answers(self.map), self.map.info()) == before
+        assert (self.answers(self.map), self.map.info().to_dict()) == before
 
     # --- what always holds ---------------------------------------------------------------------------------------
 
@@ -132,7 +135,7 @@ class EditedMap(RuleBasedStateMachine):
             assert [hit["id"] for hit in theirs] == [hit["id"] for hit in ours]
             for one, other in zip(ours, theirs, strict=True):
                 assert other == {**one, "score": approx(one["score"]), "confidence": approx(one["confidence"])}
-        assert again.info()["revision"] == self.map.info()["revision"]
+        assert again.info().to_dict()["revision"] == self.map.info().to_dict()["revision"]
 
 
 def approx(value: float) -> Any:

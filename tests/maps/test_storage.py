@@ -9,12 +9,12 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
-from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.search.quantized import QuantizedRows
+from tfa.types import BuildOptions
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def queries(tmp_path):
 
 def built(town, storage="int7", **kept):
     return PlaceMap.build(
-        town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(storage=storage, **kept)
+        town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(storage=storage, **kept)
     )
 
 
@@ -53,7 +53,7 @@ def test_a_map_of_integers_survives_the_disk_and_edits(town, cache, queries, tmp
     again = reopened(tmp_path / "m.tfa", cache)
     np.testing.assert_array_equal(again.state.head.scorer.scores(queries), opened.state.head.scorer.scores(queries))
     assert again.query(tmp_path / "n17.png", k=1)[0].id == 31
-    assert again.info()["storage"] == "int7"
+    assert again.info().to_dict()["storage"] == "int7"
     again.refit()
     assert again.state.head.storage == "int7"
     assert len(again) == 31

@@ -8,18 +8,16 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.core.config import MapSpec
 from tfa.core.files import BadFile
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.tracker import choose_map_motion, read_places
-from tfa.maps.verification import QueryParams
 from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, PositionMotion
 from tfa.photos.images import as_rgb
-from tfa.photos.positions import Position
+from tfa.types import BuildOptions, Position, QueryOptions
 from tfa.verification.patches import PhotoPairs
 
 EMPTY = {"seen": 0, "counted": 0, "adaptation_photos": 0, "shift": None, "bias_spread": None}
@@ -64,7 +62,7 @@ def test_answers_are_those_of_the_stream(place_map, frames, rerank):
 def test_photos_that_are_no_frames_are_adapted_and_verified_alone(place_map, frames):
     tracker = place_map.follow(k=2, sequence=False, rerank=True)
     answers = answers_of(tracker, frames)
-    assert answers[0].hits == place_map.query(frames[0], k=2, rerank=True)  # by the database alone, to the bit
+    assert answers[0].hits == place_map.query(frames[0], k=2, rerank=True).hits  # by the database alone, to the bit
     assert all(answer.lost is None for answer in answers)
     assert answers[9].hits[0].score != place_map.query(frames[9], k=1, rerank=True)[0].score
     assert tracker.state["lost"] is None
@@ -136,7 +134,7 @@ def test_another_head_starts_anew(place_map, frames, camera):
     assert tracker.calibration == "none"  # as it was when the tracker was made
     calibrated = place_map.follow(sequence=False)
     assert calibrated.calibration == "target"
-    assert calibrated.step(frames[3]).hits == place_map.query(frames[3])
+    assert calibrated.step(frames[3]).hits == place_map.query(frames[3]).hits
 
 
 def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, tmp_path, camera):
@@ -149,7 +147,7 @@ def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, 
     assert answers_of(other, frames[8:]) == answers_of(tracker, frames[8:])
     tracker.reset()
     assert {key: tracker.state[key] for key in EMPTY} == EMPTY
-    assert tracker.step(frames[0]).hits == place_map.query(frames[0])
+    assert tracker.step(frames[0]).hits == place_map.query(frames[0]).hits
     place_map.calibrate(camera)
     with pytest.raises(BadFile, match="another head"):
         place_map.follow().load(tmp_path / "camera.safetensors")
@@ -158,23 +156,23 @@ def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, 
 def test_photos_of_one_camera_are_asked_differently_and_of_the_map_as_it_becomes(place_map, saved, frames):
     tracker, same = place_map.follow(sequence=False), place_map.follow(k=3, sequence=False, rerank=True)
     for frame in frames[:5]:
-        tracker.rebind(place_map, QueryParams(k=3, rerank=True), sequence=False)
+        tracker.rebind(place_map, QueryOptions(k=3, rerank=True), sequence=False)
         assert tracker.step(frame) == same.step(frame)
-    tracker.rebind(place_map, QueryParams(k=1), sequence=True)
+    tracker.rebind(place_map, QueryOptions(k=1), sequence=True)
     answer = tracker.step(frames[4])  # shows what the photo before did, but is the first frame
     lost = answer.lost
     assert (answer.adaptation_photos, answer.hits) == (5, [])  # one frame is not enough
     assert lost < 0.9  # but tells something
-    tracker.rebind(place_map, QueryParams(k=1), sequence=True)
+    tracker.rebind(place_map, QueryOptions(k=1), sequence=True)
     assert tracker.step(frames[5]).lost < lost  # goes on
     edited = reopened(saved)
     edited.remove([6])
-    tracker.rebind(edited, QueryParams(k=14), sequence=True)
+    tracker.rebind(edited, QueryOptions(k=14), sequence=True)
     assert 6 not in {hit.id for hit in tracker.step(frames[6]).hits}
     edited.remove([place for place in range(13) if place != 6])
     with pytest.raises(BadSpec, match="at least 2 images"):
-        tracker.rebind(edited, QueryParams(), sequence=True)
-    tracker.rebind(edited, QueryParams(), sequence=False)
+        tracker.rebind(edited, QueryOptions(), sequence=True)
+    tracker.rebind(edited, QueryOptions(), sequence=False)
     answer = tracker.step(frames[7])
     assert ([hit.id for hit in answer.hits], answer.lost, answer.adaptation_photos) == ([13], None, 7)
 
@@ -185,7 +183,7 @@ def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, f
 
 @pytest.mark.parametrize("head", ["judged", "paper"])
 def built(town, **kept):
-    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
+    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(**kept))
 
 
 @pytest.mark.parametrize("head", ["judged", "second-order", "paper"])
@@ -208,7 +206,7 @@ def test_photos_adapt_the_partly_whitened_head_of_a_second_order_map(town, cache
         [(hit.id, hit.score) for hit in answer.hits] for answer in adapted
     ]
     unadapted = blend.follow(k=3, sequence=False, rerank=False, online=False).step(frames[0])
-    assert unadapted.hits == blend.query(frames[0], k=3, rerank=False)
+    assert unadapted.hits == blend.query(frames[0], k=3, rerank=False).hits
 
 
 def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, camera, tmp_path):
@@ -227,7 +225,7 @@ def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, ca
     assert again.step(frames[9]).hits == tracker.step(frames[9]).hits
     judged.calibrate(camera, score=True)
     calibrated = judged.follow(sequence=False, rerank=False)
-    assert calibrated.step(frames[3]).hits == judged.query(frames[3], rerank=False)
+    assert calibrated.step(frames[3]).hits == judged.query(frames[3], rerank=False).hits
 
 
 def test_an_empty_map_has_no_answer(place_map, frames):

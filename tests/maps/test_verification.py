@@ -9,12 +9,12 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, reopened
-from tfa.core.config import MapSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps import PlaceMap
 from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.images import as_rgb
+from tfa.types import BuildOptions, RerankSpec
 from tfa.verification.matching import find_matches
 from tfa.verification.reranking import combine_scores
 
@@ -85,7 +85,7 @@ def test_fewer_hits_than_candidates_are_the_first_of_them(place_map, dusk):
     every = place_map.query(dusk, k=99, rerank=True, candidates=20)
     assert len(every) == 14
     assert all(hit.inliers is not None for hit in every)  # 20 candidates are all 14 images
-    assert place_map.query(dusk, k=2, rerank=True, candidates=20) == every[:2]
+    assert place_map.query(dusk, k=2, rerank=True, candidates=20).hits == every[:2]
     assert every[0].id == 5
     assert json.loads(json.dumps(every[0].to_dict()))["inliers"] == every[0].inliers
 
@@ -103,7 +103,7 @@ def test_a_map_verifies_as_many_candidates_as_pay(place_map, camera, dusk):
         pays = (z[ranked] + 4 * roots)[:10].max() <= z[ranked[10]] + 4 * (np.median(roots[:10]) + 0.625)
         assert sum(hit.inliers is not None for hit in answer) == (14 if pays else 10)
         assert {hit.id for hit in answer[:10]} == set(ranked[:10].tolist()) or pays
-    assert answers[5] == place_map.query(photos[5], k=99, rerank=True, candidates="auto")
+    assert answers[5].hits == place_map.query(photos[5], k=99, rerank=True, candidates="auto").hits
     assert [answer.hits for answer in place_map.query_many(photos, k=12, rerank=True)] == [a[:12] for a in answers]
     place_map.remove(list(range(7, 14)))
     assert [hit.inliers is None for hit in place_map.query(dusk, k=99, rerank=True)] == [False] * 7
@@ -120,20 +120,20 @@ def test_only_a_verified_and_confident_hit_is_sure(place_map, dusk):
 def test_a_map_verifies_by_itself_if_that_was_admitted(place_map, dusk, admitted):
     admitting(place_map, admitted)
     assert [hit.inliers is not None for hit in place_map.query(dusk)] == [admitted] * 5
-    assert place_map.query_many([dusk])[0].hits == place_map.query(dusk, rerank=admitted)
+    assert place_map.query_many([dusk])[0].hits == place_map.query(dusk, rerank=admitted).hits
     assert place_map.query_many([dusk], rerank=True)[0].hits[0].inliers is not None
     assert place_map.query_many([dusk], rerank=False)[0].hits[0].inliers is None
     assert place_map.query_tokens(tokens_of([dusk]), rerank=True, candidates=1)[0][1].inliers is None
 
 
 def test_a_map_without_compact_tokens_says_how_to_get_them(town, dusk, cache):
-    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=False))
-    assert plain.info()["verification"] is None
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(rerank=False))
+    assert plain.info().to_dict()["verification"] is None
     assert plain.query(dusk)[0].inliers is None
     for ask in (plain.query, lambda photo, rerank: plain.query_tokens(tokens_of([photo]), rerank=rerank)):
         with pytest.raises(BadSpec, match="build it with --rerank"):
             ask(dusk, rerank=True)
-    with pytest.raises(BadSpec, match="candidates=0 is out of range: must be at least 1"):
+    with pytest.raises(BadSpec, match="candidates=0 is out of range: must be between 1 and 1000"):
         plain.query(dusk, candidates=0)
     with pytest.raises(BadSpec, match="candidates='many' is unknown; use auto or a number"):
         plain.query(dusk, candidates="many")
@@ -162,11 +162,11 @@ def test_tokens_whose_grid_is_not_known(place_map):
 
 def test_an_emptied_map_has_nothing_to_verify(place_map, dusk):
     place_map.remove(list(range(14)))
-    assert place_map.query(dusk, rerank=True) == []
+    assert place_map.query(dusk, rerank=True).hits == []
 
 
 def test_an_ensemble_is_verified(town, dusk, cache):
-    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(ensemble=True))
     assert built.query(dusk, k=1, rerank=True)[0].id == 5
 
 
@@ -175,7 +175,7 @@ def test_an_ensemble_is_verified(town, dusk, cache):
 
 def test_the_decision_is_kept_with_its_numbers(place_map, saved):
     for opened in (place_map, reopened(saved)):
-        told = json.loads(json.dumps(opened.info()["verification"]))
+        told = json.loads(json.dumps(opened.info().to_dict()["verification"]))
         assert told["spec"] == RerankSpec().to_dict()
         assert (told["grid"], told["bytes_per_image"], told["photos"]) == ([4, 4], 16 * 12, 14)
         assert told["needed"] == 0.5 + 1 / 14**0.5
@@ -185,12 +185,12 @@ def test_the_decision_is_kept_with_its_numbers(place_map, saved):
 
 def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):
     spec = RerankSpec(candidates=3, dimensions=5, max_pseudo=4)
-    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=spec))
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(rerank=spec))
     built.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa")
     assert opened.state.compact.spec == spec
-    assert opened.info()["verification"]["photos"] == 4
-    assert opened.info()["verification"]["bytes_per_image"] == 16 * 5
+    assert opened.info().to_dict()["verification"]["photos"] == 4
+    assert opened.info().to_dict()["verification"]["bytes_per_image"] == 16 * 5
     assert [hit.inliers is None for hit in opened.query(dusk, rerank=True)] == [False] * 3 + [True] * 2
 
 
@@ -201,8 +201,8 @@ def test_tokens_without_a_grid_build_a_map_without_verification(town, cache):
     ragged = [patches[0][:9], *patches[1:]]
     for given, why in ((patches, "lie is not known"), (ragged, "differ in their number of patches")):
         bare = dataclasses.replace(encoded, tokens=Tokens(given, encoded.tokens.cls))
-        made = PlaceMap.from_head(head, bare, FakeEncoder(), map_spec=MapSpec())
+        made = PlaceMap.from_head(head, bare, FakeEncoder(), map_spec=BuildOptions())
         assert any("without verification" in note and why in note for note in made.notes)
         assert made.state.compact is None
     assert PlaceMap.from_head(head, encoded, FakeEncoder()).state.compact is None
-    assert PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec()).state.compact is not None
+    assert PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=BuildOptions()).state.compact is not None

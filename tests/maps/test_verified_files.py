@@ -10,15 +10,18 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tests.test_docs import page
-from tfa.core.config import MapSpec
 from tfa.core.files import hash_json, read_tensor_header
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
+from tfa.types import BuildOptions
 
 
 def verified(place_map, query, calibration=None):
-    return [hit.to_dict() for hit in place_map.query(query, 99, 0.0, calibration, rerank=True, candidates=8)]
+    return [
+        hit.to_dict()
+        for hit in place_map.query(query, 99, min_confidence=0.0, calibration=calibration, rerank=True, candidates=8)
+    ]
 
 
 def test_a_verified_map_survives_the_disk(place_map, saved, dusk):
@@ -51,8 +54,8 @@ def test_refit_makes_the_compact_tokens_of_a_fresh_build(saved, town, tmp_path, 
     fresh = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     opened = reopened(saved)
     np.testing.assert_array_equal(opened.state.compact.rows(range(15)), fresh.state.compact.rows(range(15)))
-    assert opened.info()["verification"] == fresh.info()["verification"]
-    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=False))
+    assert opened.info().to_dict()["verification"] == fresh.info().to_dict()["verification"]
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(rerank=False))
     plain.refit()
     assert plain.state.compact is None
 
@@ -67,7 +70,7 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
     decided = opened.state.chosen("night").verification
     assert decided["photos"] == 20
     assert "20 calibration photos" in decided["reason"]
-    assert opened.info()["calibrations"][0]["verification"] == decided
+    assert opened.info().to_dict()["calibrations"][0]["verification"] == decided
     assert [hit["inliers"] for hit in verified(opened, dusk, "night") if hit["id"] == 14] == [16]
     heads = [dataclasses.replace(h, verification={**h.verification, "admitted": h.name == "night"})
              for h in opened.state.heads]  # fmt: skip
@@ -77,7 +80,7 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
 
 
 def test_a_map_without_verification_is_calibrated_without(town, camera, cache):
-    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=False))
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(rerank=False))
     plain.calibrate(camera)
     assert plain.state.chosen().verification is None
 

@@ -9,13 +9,13 @@ import torch
 from safetensors.numpy import save_file
 
 from tests.worlds import seen_again, world
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.method.scorer import compute_row_bias
 from tfa.pipeline import fit, fit_dual
 from tfa.reference import database as reference
+from tfa.types import HeadSpec
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.worlds import seen_again, world
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.method.head import assemble
 from tfa.pipeline import fit
 from tfa.reference import database as reference
+from tfa.types import HeadSpec
 
 SPEC = HeadSpec(words=8)
 

@@ -8,12 +8,12 @@ import pytest
 from tests.method.test_head import SPEC, plain_descriptors, plain_head
 from tests.worlds import world
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.method.head import assemble
 from tfa.pipeline import fit
 from tfa.reference import database as reference
+from tfa.types import HeadSpec
 
 
 @pytest.mark.parametrize("images", [2, 3])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tfa.core.arrays import Spill
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.method import branch as branches
 from tfa.method import pseudo_queries as pseudo_scores
 from tfa.method import spectrum as geometry
 from tfa.pipeline import fit
+from tfa.types import HeadSpec
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import pytest
 
 from tests.worlds import world
 from tfa.core.arrays import Spill, backend_for, l2_normalize
-from tfa.core.config import HeadSpec
 from tfa.method import pseudo_queries as pseudo_scores
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIER_KERNELS, PAPER_CARRIERS, carrier_terms
@@ -23,6 +22,7 @@ from tfa.method.residuals import describe_residuals
 from tfa.pipeline import fit
 from tfa.reference import database as reference
 from tfa.search.gallery import find_duplicates
+from tfa.types import HeadSpec
 
 WHOLE = HeadSpec(words=5)
 SPECS = {

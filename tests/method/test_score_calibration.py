@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
-from tfa.core.config import HeadSpec
 from tfa.method.scorer import calibrate_scorer, compute_row_bias, join_scorers, usual_scores
 from tfa.pipeline import fit
+from tfa.types import HeadSpec
 
 
 def test_level_by_hand():

@@ -6,7 +6,6 @@ import pytest
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.core.arrays import Spill, backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.method.branch import DatabaseSplit
@@ -16,6 +15,7 @@ from tfa.method.second_order_head import assemble_second_order
 from tfa.method.second_order_space import _by_covariance, _dual
 from tfa.reference import database as plain
 from tfa.reference import second_order as reference
+from tfa.types import HeadSpec
 from tfa.verification.judge import make_unjudged_evidence
 
 EXACT = 1e-8  # float64: what eigenvectors of near eigenvalues leave

@@ -8,7 +8,6 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
 from tfa.method.decisions import TargetDecisions
@@ -17,6 +16,7 @@ from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
 from tfa.reference import target as reference_target
+from tfa.types import HeadSpec
 
 pytestmark = pytest.mark.slow
 

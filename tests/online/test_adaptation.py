@@ -7,7 +7,6 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa.core.arrays import Spill
-from tfa.core.config import HeadSpec
 from tfa.core.files import BadFile, write_tensors
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -26,6 +25,7 @@ from tfa.online.adaptation import (
 from tfa.pipeline import calibrate, fit, fit_second_order
 from tfa.reference import second_order as plain
 from tfa.reference.database import Pca
+from tfa.types import HeadSpec
 
 PLACES = world(images=40, seed=3)
 STREAM = seen_again(world(images=90, seed=5), noise=0.4)

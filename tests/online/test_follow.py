@@ -5,12 +5,12 @@ import pytest
 
 from tests.online.test_sequence_filter import KnownEvidence
 from tests.worlds import seen_again, world
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.online.adaptation import AdaptedScorer, describe_photos
 from tfa.online.follow import Follower, follow_scores
 from tfa.online.sequence_filter import OrderMotion, SequenceFilter, SequenceSpec
 from tfa.pipeline import fit, fit_second_order
+from tfa.types import HeadSpec
 from tfa.verification.reranking import rerank
 
 PLACES = world(images=60, seed=1, noise=0.3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.core.config import EncoderOptions
 from tfa.core.progress import SilentProgress
 from tfa.errors import BadImage
 from tfa.maps import PlaceMap, place_map
 from tfa.photos.images import MAX_LISTED_PHOTOS, as_rgb, check_photos, check_whole
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from PIL.TiffImagePlugin import IFDRational
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import find_positions
 from tfa.photos.metadata import read_embedded_position
-from tfa.photos.positions import Position, position_from_name, read_positions_csv
+from tfa.photos.positions import position_from_name, read_positions_csv
+from tfa.types import Position
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 metres = st.floats(-1e12, 1e12)

@@ -15,7 +15,8 @@ from tfa.errors import MissingExtra
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position
 from tfa.photos.orthophoto import cut_tiles
-from tfa.photos.positions import Position, to_degrees, to_metres
+from tfa.photos.positions import to_degrees, to_metres
+from tfa.types import Position
 
 
 def test_a_track_that_gpxpy_wrote_places_photos(tmp_path):

@@ -13,7 +13,8 @@ from tfa.core.reading import parse_xml
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position, read_photo_time
-from tfa.photos.positions import Position, read_gpx, read_positions_csv, to_degrees, to_metres, utm_code
+from tfa.photos.positions import read_gpx, read_positions_csv, to_degrees, to_metres, utm_code
+from tfa.types import Position
 
 HERE = {1: "N", 2: (IFDRational(52), IFDRational(30)), 3: "E", 4: (IFDRational(13), IFDRational(15))}
 RDF = 'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:drone-dji="http://www.dji.com/drone-dji/1.0/"'

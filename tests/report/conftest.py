@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions, HeadSpec
 
 
 def photo(path: Path, seed: int, other: int | None = None, share: float = 0.0) -> Path:

@@ -13,7 +13,6 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.report.conftest import photo
 from tests.worlds import world
-from tfa.core.config import HeadSpec
 from tfa.core.text import EXPECTED_RECALL, HUB, LEAST_RECOGNISED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
@@ -29,6 +28,7 @@ from tfa.report.neighbors import (
     sample_similarity,
 )
 from tfa.report.page import write_report
+from tfa.types import HeadSpec
 
 
 def made(first, best=None, alike=(), images=None) -> Resemblance:

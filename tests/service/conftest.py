@@ -18,12 +18,12 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings
+from tfa.types import BuildOptions
 
-FLOATS = MapSpec(head="paper", storage="float16")
+FLOATS = BuildOptions(head="paper", storage="float16")
 
 Serve = Callable[..., TestClient]
 

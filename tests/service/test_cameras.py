@@ -11,14 +11,13 @@ from tests.maps.conftest import SPEC
 from tests.service.camera_steps import DRIVE, STREAM, followed, listed, of_json, of_tracker, told
 from tests.service.conftest import add, ask, opened, picture
 from tests.service.test_query_queue import GatedEncoder
-from tfa.core.config import MapSpec
 from tfa.maps import PlaceMap
-from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service import cameras as kept
 from tfa.service.metrics import Metrics
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
+from tfa.types import BuildOptions, QueryOptions
 
 
 @pytest.mark.parametrize("how", [{}, {"rerank": True, "candidates": 6}, {"k": 14, "rerank": False}])
@@ -108,18 +107,18 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     encoder, place_map = GatedEncoder(), opened(town)
     own = kept.MapCameras(place_map, 4)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=16), Metrics(), own)
-    queries.hits(as_rgb(DRIVE[0]), QueryParams())
+    queries.hits(as_rgb(DRIVE[0]), QueryOptions())
     assert encoder.entered.wait(10)
     names = ["a", None, "b", "a", "a", "b", None, "a"]
     photos = [as_rgb(DRIVE[number]) for number in range(8)]
     asked = [
-        queries.hits(one, QueryParams(k=3), name and kept.CameraKey("", name))
+        queries.hits(one, QueryOptions(k=3), name and kept.CameraKey("", name))
         for one, name in zip(photos, names, strict=True)
     ]
     broken = queries.hits(
-        photos[0].resize((1, 1)), QueryParams(), kept.CameraKey("", "a")
+        photos[0].resize((1, 1)), QueryOptions(), kept.CameraKey("", "a")
     )  # then every photo is encoded alone
-    last = queries.hits(photos[1], QueryParams(k=3), kept.CameraKey("", "a"))
+    last = queries.hits(photos[1], QueryOptions(k=3), kept.CameraKey("", "a"))
     encoder.gate.set()
     answers = [future.result(10) for future in (*asked, last)]
     with pytest.raises(RuntimeError, match="breaks the encoder"):
@@ -131,7 +130,7 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
             (answer.adaptation_photos, answer.hits)
             for answer in map(opened(town).follow(k=3, sequence=False).step, [photos[row] for row in rows])
         ]
-    assert answers[1].hits == opened(town).query(photos[1], k=3)
+    assert answers[1].hits == opened(town).query(photos[1], k=3).hits
     queries.close()
     own.close()
 
@@ -144,7 +143,7 @@ def test_edits_in_between_keep_what_was_learnt(client, town):
         if number == 36:
             assert add(client, ("a.png", picture(40))).json()["added"] == [14]
         if number in (10, 36):
-            tracker.rebind(opened(town), QueryParams(k=14), sequence=False)
+            tracker.rebind(opened(town), QueryOptions(k=14), sequence=False)
         expected, answer = of_tracker(tracker.step(one)), told(ask(client, one, camera="cam0", k=14))
         assert answer[2] == expected[2] == number
         assert [hit[0] for hit in answer[0]] == [hit[0] for hit in expected[0]]
@@ -165,7 +164,7 @@ def test_edits_in_between_keep_what_was_learnt(client, town):
 )
 def test_maps_of_every_head_have_cameras(serve, built, tmp_path, monkeypatch, kind):
     monkeypatch.setenv("TFA_CACHE", str(built / "cache"))
-    made = PlaceMap.build(built / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kind))
+    made = PlaceMap.build(built / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(**kind))
     made.save(tmp_path / "own.tfa")
     client = serve(opened(tmp_path / "own.tfa"))
     answers = [told(ask(client, one, camera="cam0")) for one in STREAM]

@@ -7,13 +7,13 @@ import pytest
 from tests.service.conftest import ask, opened, picture
 from tfa.maps import confirmed
 from tfa.maps.confirmed import CONFIRMED_FILE, Confirmed, format_time
-from tfa.maps.records import Hit
 from tfa.service import confirmations
 from tfa.service.confirmations import Confirmations
+from tfa.types import Hit
 
 
 def hit(image: int, *, sure: bool = True, inliers: int | None = 9) -> Hit:
-    return Hit(image, "", 1.0, 1.0, None, inliers, sure)
+    return Hit(id=image, image="", score=1.0, confidence=1.0, position=None, inliers=inliers, sure=sure)
 
 
 def listed(client) -> dict[int, str | None]:

@@ -15,9 +15,9 @@ from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.child import Child, NotServing
 from tfa.bench.load_test.clients import synthetic_photo
 from tfa.client.client import Client
-from tfa.core.config import EncoderOptions
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 
 pytestmark = pytest.mark.kill
 

@@ -12,11 +12,11 @@ from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
 from tfa.core.tokens import Tokens
 from tfa.maps.shift import DomainShiftMonitor
-from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service import recent as kept_queries
 from tfa.service.recent import RecentQueries
 from tfa.service.routes import query as routes_query
+from tfa.types import QueryOptions
 
 
 def local(town, place, light=0.8, **asked):
@@ -194,7 +194,7 @@ def test_queries_of_few_heads_are_kept(town, tmp_path, monkeypatch):
     place_map.calibrate(camera, "night")
     tokens = Tokens(*place_map.encoder.encode([as_rgb(camera[0])]), grid=place_map.encoder.grid)
     for name in ("none", "night"):
-        assert len(recent.hits(place_map, tokens, QueryParams(k=2, calibration=name))[0]) == 2
+        assert len(recent.answer(place_map, tokens, QueryOptions(k=2, calibration=name))[0]) == 2
     assert recent.summary(place_map.state)["photos"] == 1
     place_map.activate(None)
     assert recent.summary(place_map.state)["photos"] == 0

@@ -8,13 +8,13 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import opened, picture, wait_until
-from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
+from tfa.types import QueryOptions
 
 
 class GatedEncoder(FakeEncoder):
@@ -50,9 +50,14 @@ def image(place):
 
 def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     encoder, queries, metrics = gated
-    first = queries.hits(image(0), QueryParams(k=1))
+    first = queries.hits(image(0), QueryOptions(k=1))
     assert encoder.entered.wait(10)
-    kinds = [QueryParams(k=3), QueryParams(k=1, rerank=True), QueryParams(k=2), QueryParams(k=1, calibration="night")]
+    kinds = [
+        QueryOptions(k=3),
+        QueryOptions(k=1, rerank=True),
+        QueryOptions(k=2),
+        QueryOptions(k=1, calibration="night"),
+    ]
     later = [queries.hits(image(place), question) for place, question in enumerate(kinds, 1)]
     tokens = queries.tokens(image(6))
     encoder.gate.set()
@@ -70,10 +75,10 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
 
 def test_a_photo_that_breaks_the_encoder_spoils_no_other(gated):
     encoder, queries, _ = gated
-    first = queries.hits(image(0), QueryParams(k=1))
+    first = queries.hits(image(0), QueryOptions(k=1))
     assert encoder.entered.wait(10)
-    bad = queries.hits(image(1).resize((1, 1)), QueryParams(k=1))
-    good = queries.hits(image(2), QueryParams(k=1))
+    bad = queries.hits(image(1).resize((1, 1)), QueryOptions(k=1))
+    good = queries.hits(image(2), QueryOptions(k=1))
     encoder.gate.set()
     assert first.result(10).hits[0].id == 0
     assert good.result(10).hits[0].id == 2
@@ -83,12 +88,12 @@ def test_a_photo_that_breaks_the_encoder_spoils_no_other(gated):
 
 def test_a_full_queue_is_told(gated):
     encoder, queries, _ = gated
-    queries.hits(image(0), QueryParams())
+    queries.hits(image(0), QueryOptions())
     assert encoder.entered.wait(10)
-    waiting = [queries.hits(image(1), QueryParams()) for _ in range(8)]
+    waiting = [queries.hits(image(1), QueryOptions()) for _ in range(8)]
     assert len(queries) == 8
     with pytest.raises(Refused, match="8 queries wait already") as refusal:
-        queries.hits(image(1), QueryParams())
+        queries.hits(image(1), QueryOptions())
     assert refusal.value.status == 503
     encoder.gate.set()
     assert all(len(future.result(10).hits) == 5 for future in waiting)
@@ -96,11 +101,11 @@ def test_a_full_queue_is_told(gated):
 
 def test_what_waits_is_answered_before_the_end(town):
     queries = QueryQueue("town", lambda: opened(town), FakeEncoder(), ServiceSettings(), Metrics())
-    waiting = [queries.hits(image(place), QueryParams(k=1)) for place in range(3)]
+    waiting = [queries.hits(image(place), QueryOptions(k=1)) for place in range(3)]
     queries.close()
     assert [future.result(0).hits[0].id for future in waiting] == [0, 1, 2]
     with pytest.raises(Refused, match="stopping"):
-        queries.hits(image(0), QueryParams())
+        queries.hits(image(0), QueryOptions())
 
 
 def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
@@ -113,8 +118,8 @@ def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
 
     queries = QueryQueue("town", current, FakeEncoder(), ServiceSettings(), Metrics())
     with pytest.raises(OSError, match="Input/output error"):
-        queries.hits(image(0), QueryParams()).result(10)
-    assert queries.hits(image(3), QueryParams(k=1)).result(10).hits[0].id == 3
+        queries.hits(image(0), QueryOptions()).result(10)
+    assert queries.hits(image(3), QueryOptions(k=1)).result(10).hits[0].id == 3
     assert queries.state == "ready"
     assert "a batch of 1 queries of town failed" in caplog.text
     queries.close()
@@ -136,9 +141,9 @@ class EndingEncoder(GatedEncoder):
 def test_a_thread_that_fails_goes_on(town, caplog):
     encoder, place_map = EndingEncoder(), opened(town)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=1), Metrics())
-    first = queries.hits(image(0), QueryParams())
+    first = queries.hits(image(0), QueryOptions())
     assert encoder.entered.wait(10)
-    waiting = [queries.hits(image(place), QueryParams(k=1)) for place in range(3)]
+    waiting = [queries.hits(image(place), QueryOptions(k=1)) for place in range(3)]
     encoder.gate.set()
     with pytest.raises(Refused, match="the service failed on this query") as refusal:
         first.result(10)
@@ -152,14 +157,14 @@ def test_a_thread_that_fails_goes_on(town, caplog):
 def test_a_batch_that_hangs_is_told_and_queries_are_refused(town):
     encoder, place_map = GatedEncoder(), opened(town)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(stall_seconds=0.1), Metrics())
-    first = queries.hits(image(0), QueryParams(k=1))
+    first = queries.hits(image(0), QueryOptions(k=1))
     wait_until(lambda: queries.state == "stalled")
     with pytest.raises(Refused, match=r"at one batch of queries for more than 0\.1 s"):
-        queries.hits(image(0), QueryParams())
+        queries.hits(image(0), QueryOptions())
     encoder.gate.set()
     assert first.result(10).hits[0].id == 0
     wait_until(lambda: queries.state == "ready")
-    assert queries.hits(image(1), QueryParams(k=1)).result(10).hits[0].id == 1
+    assert queries.hits(image(1), QueryOptions(k=1)).result(10).hits[0].id == 1
     queries.close()
 
 
@@ -173,7 +178,7 @@ def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town)
         start.wait(10)
         while not refused:
             try:
-                taken.append(queries.hits(photo, QueryParams(k=1)))
+                taken.append(queries.hits(photo, QueryOptions(k=1)))
             except Refused as refusal:
                 if "stopping" in str(refusal):
                     refused.append(refusal)
@@ -182,7 +187,7 @@ def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town)
     for thread in threads:
         thread.start()
     start.wait(10)
-    taken.append(queries.hits(photo, QueryParams(k=1)))
+    taken.append(queries.hits(photo, QueryOptions(k=1)))
     queries.close()
     for thread in threads:
         thread.join(10)

@@ -13,12 +13,12 @@ from fastapi.testclient import TestClient
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, opened, picture, wait_until
 from tfa.cli.serve import open_maps
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
 from tfa.search.store import MapLocation
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
+from tfa.types import EncoderOptions
 
 ROUTES = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),
@@ -51,7 +51,7 @@ def test_openapi_lists_and_describes_every_route(client):
 
 def test_the_map_is_told_without_paths_of_the_server(client, town):
     facts = client.get("/v1/map").json()
-    info = opened(town).info()
+    info = opened(town).info().to_dict()
     assert facts["decisions"] == json.loads(json.dumps(info["decisions"]))
     assert (facts["name"], facts["revision"], facts["images"]) == ("town", 1, 14)
     assert (facts["calibrations"], facts["active_calibration"], facts["positions"]) == ([], None, False)

@@ -8,9 +8,9 @@ import pytest
 import tfa
 from tests.worlds import seen_again, world
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.method.evidence import NO_ANSWER
 from tfa.method.head import final_scores
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.admission import (
     judge_admission,
     judge_admission_on_database,

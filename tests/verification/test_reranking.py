@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from tfa.core.config import AUTO
+from tfa.types import AUTO
 from tfa.verification.reranking import UNVERIFIED, Compared, compute_leads, is_settled, plan_rounds, reorder, rerank
 
 

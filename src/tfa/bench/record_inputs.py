@@ -13,10 +13,10 @@ from tfa.bench.protocols import Plan
 from tfa.bench.provenance import revisions
 from tfa.bench.record_files import RecordPath, record_path
 from tfa.bench.records import Record, Truth
-from tfa.core.config import HeadSpec
 from tfa.core.files import hash_file, hash_json
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
+from tfa.types import HeadSpec
 
 
 class Identified(Protocol):

@@ -25,13 +25,13 @@ from tfa.bench.rank import answers_of_split, score_sample
 from tfa.bench.record_files import RecordPath, record_path
 from tfa.bench.record_inputs import inputs_of, is_outdated, plan_of, spec_of
 from tfa.bench.records import TRUTH_FILE, Record, Truth
-from tfa.core.config import HeadSpec
 from tfa.core.files import hash_json
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
+from tfa.types import HeadSpec
 
 DEPTH = 100  # places of a ranking that are kept
 

@@ -91,7 +91,7 @@ def pairs(
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     queries = expand_folders(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
-    found, images = list_photo_pairs(answers), [Path(record.path) for record in place_map.images]
+    found, images = list_photo_pairs(answers.answers), [Path(record.path) for record in place_map.images]
     if format is PairFormat.alicevision:
         count = write_view_pairs(out, found, numbers)
     elif format is PairFormat.kapture:
@@ -108,7 +108,7 @@ def pairs(
         show_notes([] if collision is None else [collision])
         count = len(found)
     say(f"{format_count(count, 'pair')} of {format_count(sum(one.error is None for one in answers), 'photo')} in {out}")
-    end_with_errors(answers)
+    end_with_errors(answers.answers)
 
 
 @options.with_encoder

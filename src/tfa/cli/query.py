@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from tfa.cli.options import Part, check_writable, takes
 from tfa.core.plain import Options, opt
 from tfa.core.text import LATER_HITS, describe_order
 from tfa.errors import BadSpec
-from tfa.types import Answers, EncoderOptions, QueryOptions
+from tfa.types import Answer, Answers, EncoderOptions, Hit, QueryOptions
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
@@ -78,7 +78,7 @@ class AnswerFiles:
             for path in self.paths:
                 check_positions(path, positions, self.options.utm)
 
-    def write(self, answers: Answers, place_map: PlaceMap, calibration: str | None, seconds: float) -> None:
+    def write(self, answers: Sequence[Answer], place_map: PlaceMap, calibration: str | None, seconds: float) -> None:
         """Write all files, each whole or not at all."""
         if not self.paths:
             return
@@ -119,7 +119,7 @@ NEVER_SURE = (
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
 
-def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
+def end_with_errors(answers: Sequence[Answer], unread: Sequence[str] = ()) -> None:
     """Exit with 1 if a photo could not be read; `unread` says why frames of a recording could not."""
     failed = [*unread, *(answer.error for answer in answers if answer.error is not None)]
     for error in failed:
@@ -164,7 +164,7 @@ def show_together(answers: Answers) -> None:
         say(answers.notice, style="yellow")
 
 
-def _no_place(answer: Any, chosen: QueryOptions) -> str:
+def _no_place(answer: Answer, chosen: QueryOptions) -> str:
     if answer.error is not None:
         return "not readable"
     if (answer.lost or 0.0) > answer.confidence:
@@ -174,7 +174,7 @@ def _no_place(answer: Any, chosen: QueryOptions) -> str:
     return f"no place (confidence {answer.confidence:.2f} below {chosen.min_confidence:.2f})"
 
 
-def show_one(answer: Any, chosen: QueryOptions) -> None:
+def show_one(answer: Answer, chosen: QueryOptions) -> None:
     """Print the hits of one photo."""
     say(answer.name, style="bold")
     if not answer.hits:
@@ -209,19 +209,19 @@ def show_many(answers: Answers, chosen: QueryOptions) -> None:
         note(f"the best hit of each photo is shown; --json prints all {chosen.k}")
 
 
-def _columns(answers: Sequence[Any]) -> tuple[str, ...]:
+def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:
     verified = any(hit.inliers is not None for answer in answers for hit in answer.hits)
     return ("id", "score", "confidence", *(["inliers"] if verified else []), "position")
 
 
-def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
+def _cells(hit: Hit, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
     inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
     return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *inliers, position
 
 
-def write_montage(path: Path, answers: Answers, chosen: QueryOptions) -> None:
+def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -> None:
     """Draw queries and their hits."""
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
@@ -336,9 +336,9 @@ def query(
         followed = {**vars(chosen), "online": online, "sequence": sequence is not None}
         answers = query_sequence(place_map, queries.photos, progress, **followed)
     answers = replace(answers, answers=[queries.name_frame(answer) for answer in answers])
-    files.write(answers, place_map, chosen.calibration, time.perf_counter() - started)
+    files.write(answers.answers, place_map, chosen.calibration, time.perf_counter() - started)
     if montage is not None:  # before anything is printed: a reader of the output may leave
-        write_montage(montage, answers, chosen)
+        write_montage(montage, answers.answers, chosen)
     if json:
         # A frame that is not stored is named by its recording.
         named = [replace(answer, query=answer.name, frame=None) for answer in answers]
@@ -346,7 +346,7 @@ def query(
     else:
         show_answers(answers, chosen)
     show_notes(queries.notes)
-    end_with_errors(answers, [reason for _, reason in queries.skipped])
+    end_with_errors(answers.answers, [reason for _, reason in queries.skipped])
 
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filtered: bool) -> None:

@@ -14,17 +14,14 @@ from urllib.parse import quote
 
 from tfa.client.connection import ServiceConnection, ServiceError
 from tfa.client.followed_camera import FollowedCamera
-from tfa.client.forms import batches, fields_of, least_fields, parse_answer, parse_hits, skipped_of, where_fields
-from tfa.core.config import Candidates, MinConfidence
+from tfa.client.forms import batches, fields_of, parse_answer, query_fields, skipped_of
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
 from tfa.photos.images import Photo, PhotosLike, expand_photos, name_photo, read_photo_file
+from tfa.types import Answer, Answers, CalibrationReport, EditReport, ExpectedRecall, ImageRecord
 
 if TYPE_CHECKING:
-    from tfa.maps import Answer, CalibrationReport, EditReport, ImageRecord
-    from tfa.maps.expected_recall import AnswerList
-    from tfa.maps.records import Hits
-    from tfa.search.store import Where
+    from tfa.types import Answers, CalibrationReport, EditReport, ImageRecord
 
 _PAGE_IMAGES = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
@@ -39,49 +36,23 @@ class Client(ServiceConnection):
 
     # --- query -------------------------------------------------------------------------------------------------
 
-    def query(
-        self,
-        photo: Photo,
-        k: int = 5,
-        min_confidence: MinConfidence = 0.0,
-        calibration: str | None = None,
-        *,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
-        camera: str | None = None,
-        where: Where | None = None,
-    ) -> Hits:
-        """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
+    def query(self, photo: Photo, k: int = 5, **options: Any) -> Answer:
+        """Recognize a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        `camera` names a camera, whose photos adapt the answers to those after them; see also `follow`. `where`
-        says which images may answer, as in `PlaceMap.query`.
+        `options` are other fields of `tfa.types.QueryOptions`; `camera` names a camera, whose photos adapt the answers
+        to those after them (see also `follow`).
         """
-        fields = fields_of(
-            k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
-            **least_fields(min_confidence), **where_fields(where),
-        )  # fmt: skip
-        return parse_hits(self._post("/v1/query", "image", [read_photo_file(photo)], fields))
+        fields = query_fields(k=k, **options)
+        reply = self._post("/v1/query", "image", [read_photo_file(photo)], fields)
+        return parse_answer(name_photo(photo), reply)
 
     def query_many(
-        self,
-        photos: PhotosLike,
-        k: int = 5,
-        min_confidence: MinConfidence = 0.0,
-        progress: bool | Progress | None = None,
-        calibration: str | None = None,
-        *,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
-        camera: str | None = None,
-    ) -> AnswerList[Answer]:
-        """Answers for many photos, of a camera in this order. One that cannot be read gets an answer that says so."""
-        from tfa.maps.expected_recall import AnswerList
+        self, photos: PhotosLike, k: int = 5, progress: bool | Progress | None = None, **options: Any
+    ) -> Answers:
+        """Recognize many photos, of a camera in this order. One that cannot be read gets an answer that says so."""
+        from tfa.maps.expected_recall import collect_answers
 
-        fields = fields_of(
-            k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
-            **least_fields(min_confidence),
-        )  # fmt: skip
-        answers: AnswerList[Answer] = AnswerList()
+        fields, answers = query_fields(k=k, **options), list[Answer]()
         several = expand_photos(photos)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for some in batches(several):
@@ -91,20 +62,13 @@ class Client(ServiceConnection):
                     reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
                     answers.append(parse_answer(name_photo(several[len(answers)]), reply))
                 task.advance(len(some))
-        return answers
+        return collect_answers(answers)
 
     def follow(
-        self,
-        camera: str,
-        calibration: str | None = None,
-        *,
-        k: int = 5,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
-        sequence: bool = True,
+        self, camera: str, calibration: str | None = None, *, sequence: bool = True, **options: Any
     ) -> FollowedCamera:
         """Follow the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
-        how = fields_of(k=k, calibration=calibration, rerank=rerank, candidates=candidates)
+        how = query_fields(calibration=calibration, **options)
         return FollowedCamera(self, camera, {**how, "sequence": sequence})
 
     # --- read --------------------------------------------------------------------------------------------------
@@ -119,7 +83,7 @@ class Client(ServiceConnection):
 
     def images(self, filter: str = "") -> list[ImageRecord]:
         """The images of the map; `path` is the file name alone."""
-        from tfa.maps import ImageRecord
+        from tfa.types import ImageRecord
 
         images: list[ImageRecord] = []
         while True:
@@ -164,16 +128,16 @@ class Client(ServiceConnection):
 
         `positions` has one for each photo, or None; `session` names what they belong to, to choose by.
         """
-        from tfa.maps import EditReport
+        from tfa.types import EditReport
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
         fields |= {} if session is None else {"session": session}
         reply = self._post("/v1/images", "images", [read_photo_file(photo) for photo in expand_photos(photos)], fields)
-        return EditReport(reply["added"], [], skipped_of(reply), reply["notes"])
+        return EditReport(added=reply["added"], removed=[], skipped=skipped_of(reply), notes=reply["notes"])
 
     def remove(self, ids: Sequence[int]) -> EditReport:
         """Take images out of the answers, one edit each."""
-        from tfa.maps import EditReport
+        from tfa.types import EditReport
 
         removed: list[int] = []
         notes: list[str] = []
@@ -181,7 +145,7 @@ class Client(ServiceConnection):
             reply = self._call("DELETE", f"/v1/images/{image_id}")
             removed += reply["removed"]
             notes = reply["notes"]
-        return EditReport([], removed, [], notes)
+        return EditReport(added=[], removed=removed, skipped=[], notes=notes)
 
     def calibrate(
         self,
@@ -192,13 +156,12 @@ class Client(ServiceConnection):
         progress: bool | Progress | None = None,
     ) -> CalibrationReport:
         """Calibrate the map for a camera, by photos of it or a folder of them; waits until it is done."""
-        from tfa.maps import CalibrationReport
-        from tfa.maps.records import ExpectedRecall
+        from tfa.types import CalibrationReport
 
         files = [read_photo_file(photo) for photo in expand_photos(photos)]
         job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
-        kept = {key: result[key] for key in ("name", "used", "offered", "notes", "decisions", "reasons")}
+        kept = {key: result[key] for key in ("name", "used", "photos", "notes", "decisions", "reasons")}
         expected = result["expected_recall"]
         recall = None if expected is None else ExpectedRecall(**expected)
         return CalibrationReport(**kept, skipped=skipped_of(result), expected_recall=recall)

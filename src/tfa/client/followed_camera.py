@@ -11,7 +11,7 @@ from tfa.photos.images import Photo, name_photo, read_photo_file
 
 if TYPE_CHECKING:
     from tfa.client.client import Client
-    from tfa.maps.records import FrameAnswer
+    from tfa.types import Answer
 
 
 class FollowedCamera:
@@ -20,7 +20,7 @@ class FollowedCamera:
     def __init__(self, client: Client, camera: str, how: dict[str, Any]) -> None:
         self.client, self.camera, self._how = client, camera, how
 
-    def step(self, photo: Photo) -> FrameAnswer:
+    def step(self, photo: Photo) -> Answer:
         """The answer to the next photo, adapted by those before it. One that cannot be read gets one that says so."""
         try:
             file = read_photo_file(photo)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tfa.core.config import ONLY_SURE, MinConfidence
 from tfa.errors import TfaError
 from tfa.photos.images import Photo, PhotoFile, read_photo_file
+from tfa.types import Answer, QueryOptions
 
 if TYPE_CHECKING:
-    from tfa.maps.records import FrameAnswer, Hits
-    from tfa.search.store import Where
+    from tfa.types import Answer
 
+_ANSWER_FIELDS = ("confidence", "sure", "reranked", "place", "place_missing", "calibration", "lost")
 _QUERY_BATCH = 16  # photos sent at a time
 UPLOAD_BYTES = 100_000_000  # and so many bytes at most
 
@@ -42,18 +42,12 @@ def fields_of(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def least_fields(min_confidence: MinConfidence) -> dict[str, Any]:
-    """Form fields of how doubtful an answer may be."""
-    return {"sure": True} if min_confidence == ONLY_SURE else {"min_confidence": min_confidence}
-
-
-def where_fields(where: Where | None) -> dict[str, str]:
-    """Form fields of which images may answer."""
-    if where is None:
-        return {}
-    fields = {"sessions": ",".join(where.sessions)} if where.sessions else {}
-    box = where.region
-    return fields if box is None else {**fields, "region": f"{box.west},{box.south},{box.east},{box.north}"}
+def query_fields(**options: Any) -> dict[str, Any]:
+    """Form fields of the options of a query that differ from the defaults."""
+    chosen, default = QueryOptions(**options).to_dict(), QueryOptions().to_dict()
+    fields = {name: value for name, value in chosen.items() if value != default[name]}
+    joined = {name: ",".join(map(str, value)) for name, value in fields.items() if isinstance(value, list)}
+    return {**fields, **joined}
 
 
 def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:
@@ -61,26 +55,11 @@ def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["image"], one["reason"]) for one in reply["skipped"]]
 
 
-def parse_hits(answer: dict[str, Any]) -> Hits:
-    """The hits of one answer, and its place."""
-    from tfa.maps.records import Fused, Hit, Hits, Place
-    from tfa.photos.positions import Position
-
-    keys = ("id", "image", "score", "confidence", "inliers", "sure")
-    hits = [
-        Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
-        for one in answer["hits"]
-    ]
-    place = answer.get("place")  # services of earlier versions fuse none
-    return Hits(hits, Fused(None if place is None else Place.from_dict(place), answer.get("place_missing")))
-
-
-def parse_answer(name: str, reply: dict[str, Any]) -> FrameAnswer:
+def parse_answer(name: str, reply: dict[str, Any]) -> Answer:
     """The answer to the photo of that name, or why there is none."""
-    from tfa.maps.records import FrameAnswer
-
     if "error" in reply:
-        return FrameAnswer(name, [], 0.0, reply["error"])
-    hits, told = parse_hits(reply), {key: reply[key] for key in ("sure", "reranked")}
-    told |= {"place": hits.place, "place_missing": hits.place_missing}
-    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adaptation_photos"], **told)
+        return Answer(query=name, error=reply["error"])
+    fields = {field: reply[field] for field in _ANSWER_FIELDS if field in reply}
+    hits = [{key: value for key, value in hit.items() if key != "image_url"} for hit in reply["hits"]]
+    adapted = None if reply["camera"] is None else reply["adaptation_photos"]
+    return Answer.from_dict({**fields, "query": name, "hits": hits, "adaptation_photos": adapted})

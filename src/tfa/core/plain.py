@@ -12,7 +12,6 @@ import math
 import re
 import types
 import typing
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -60,12 +59,16 @@ class Options(Value):
     """Base of the values that users give: every field is checked when one is made."""
 
     def __post_init__(self) -> None:
+        metadata = _metadata(type(self))
         for name, hint in hints(type(self)).items():
             value = getattr(self, name)
+            if typing.get_origin(hint) is tuple or any(typing.get_origin(part) is tuple for part in _parts(hint)):
+                value = tuple(value) if isinstance(value, list) else value
+                object.__setattr__(self, name, value)
             if _takes_float(hint) and type(value) is int:
                 object.__setattr__(self, name, float(value))
                 value = float(value)
-            problem = _problem(value, hint, _metadata(type(self))[name])
+            problem = _problem(value, hint, metadata[name])
             if problem is not None:
                 raise BadSpec(f"{name}={_shorten(value)} {problem}")
 
@@ -84,14 +87,17 @@ class Options(Value):
             raise BadSpec(str(error)) from None
 
 
-@cache
+_HINTS: dict[type, dict[str, Any]] = {}  # of classes that were looked at: resolving hints is slow
+
+
 def hints(cls: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields by name."""
-    resolved = typing.get_type_hints(cls)
-    return {field.name: resolved[field.name] for field in dataclasses.fields(cls)}
+    if cls not in _HINTS:
+        resolved = typing.get_type_hints(cls)
+        _HINTS[cls] = {field.name: resolved[field.name] for field in dataclasses.fields(cls)}
+    return _HINTS[cls]
 
 
-@cache
 def _metadata(cls: type) -> dict[str, typing.Mapping[str, Any]]:
     return {field.name: field.metadata for field in dataclasses.fields(cls)}
 
@@ -145,7 +151,7 @@ def _read_dataclass(cls: type[T], value: Any, where: str) -> T:
     if not isinstance(value, dict):
         raise BadShape(f"{where} is {_shorten(value)}, must be an object")
     if not issubclass(cls, Value):
-        return cls.from_dict(value)  # type: ignore[attr-defined, no-any-return]
+        return cls.from_dict(value)  # type: ignore[attr-defined]
     fields, metadata = hints(cls), _metadata(cls)
     unknown = [key for key in value if key not in fields]
     if unknown:
@@ -244,7 +250,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
     if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return (isinstance(value, float) or type(value) is int) and math.isfinite(value)
     if hint in (int, bool, str):
         return type(value) is hint
     return isinstance(value, hint)

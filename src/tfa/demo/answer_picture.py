@@ -12,7 +12,8 @@ from tfa.demo.town import Town
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
 from tfa.explain.why import explain_match
-from tfa.maps import Answer, PlaceMap
+from tfa.maps import PlaceMap
+from tfa.types import Answer
 
 PLAN = 384  # side of the plan, as high as the photos beside it
 _MARGIN = 28  # within the plan

@@ -10,7 +10,8 @@ from tfa.demo.report import MatchPicture
 from tfa.demo.town import Town
 from tfa.explain.draw_matches import draw_matches, format_caption
 from tfa.explain.why import describe_view, explain_match
-from tfa.maps import Answer, PlaceMap
+from tfa.maps import PlaceMap
+from tfa.types import Answer
 
 _ANSWER = "answer.png"  # the right one with its place on the plan
 _PICTURES = {True: "matches-right.png", False: "matches-wrong.png"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,20 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Calibratable, Fitted, Photos, Shared
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.rank import mean_recall
-from tfa.core.config import MapSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.demo.match_pictures import draw_match_pictures
 from tfa.demo.report import write_demo_report
 from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
-from tfa.maps import Answer, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.method.head import Head
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.find_positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow
+from tfa.types import Answer, BuildOptions
 
 _KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others
@@ -114,9 +114,9 @@ def run_demo(
     assert isinstance(judged, RetrieverHead)
     head = judged.retriever
     assert isinstance(head, (Head, SecondOrderHead))
-    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
+    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=BuildOptions(), progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
-    facts = place_map.info()
+    facts = place_map.info().to_dict()
     reasons = {"head": facts["reasons"]["judge"], "verification": (facts["verification"] or {}).get("reason", "none")}
     result = DemoResult(out, references, len(asked), count, recalls, reasons)
     _draw(out, town, place_map, result, encoded)
@@ -137,10 +137,10 @@ def _fitted(name: str, database: Photos, target: Photos, shared: Shared) -> Fitt
 def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encoded: EncodedImages) -> None:
     answered = zip(encoded.paths, place_map.query_tokens(encoded.tokens, k=4), strict=True)
     # Of the photos that recall is of: the first of the drive calibrated other heads.
-    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered][result.target :]
+    answers = [replace(answer, query=str(path)) for path, answer in answered][result.target :]
     step = max(len(answers) // MONTAGE_QUERIES, 1)
     draw_montage([_montage_row(answer, town) for answer in answers[::step][:MONTAGE_QUERIES]], out / "montage.png")
-    facts = place_map.info()
+    facts = place_map.info().to_dict()
     decided, verification = facts["decisions"], facts["verification"]
     decisions = [Decision("The head", decided["carrier"], result.reasons["head"])]
     if verification is not None:

@@ -13,10 +13,10 @@ from tfa.explain.shares import Attribution, attribute
 from tfa.maps import PlaceMap
 from tfa.maps.lookup import load_tokens
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import Hit
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.photos.images import Photo, as_rgb, name_photo
+from tfa.types import Hit
 from tfa.verification.matching import Matches, compute_displacements
 
 # --- matches --------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from tfa.core.reading import read_json
 from tfa.core.tokens import Tokens
 from tfa.errors import MissingExtra, TfaError
 from tfa.exports.vectors import CompiledMap
-from tfa.maps import Answer
 from tfa.method.scorer import Compiled
+from tfa.types import Answer
 
 # --- hloc pairs -----------------------------------------------------------------------------------
 

@@ -4,17 +4,7 @@ In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the databa
 """
 
 from tfa.maps.place_map import PlaceMap
-from tfa.maps.records import Answer, CalibrationReport, EditReport, Hit, ImageRecord
 from tfa.maps.verification import rerank_candidates
 from tfa.verification.reranking import Reranked
 
-__all__ = [
-    "Answer",
-    "CalibrationReport",
-    "EditReport",
-    "Hit",
-    "ImageRecord",
-    "PlaceMap",
-    "Reranked",
-    "rerank_candidates",
-]
+__all__ = ["PlaceMap", "Reranked", "rerank_candidates"]

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.core.config import ONLY_SURE, Candidates, EncoderOptions, MinConfidence
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
-from tfa.maps.expected_recall import AnswerList
-from tfa.maps.records import Answer, Fused, Hits, describe_hits
+from tfa.maps.expected_recall import collect_answers
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.verification import QueryParams
 from tfa.photos.images import Photo, PhotosLike, as_rgb, check_photos, expand_photos, name_photo
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
-from tfa.search.store import Where
+from tfa.types import Answer, Answers, EncoderOptions, QueryOptions
 
 _QUERY_BATCH = 8  # photos encoded at a time
 
@@ -48,12 +46,14 @@ class BaseMap(ABC):
         """Images that answer."""
 
     @abstractmethod
-    def check(self, params: QueryParams) -> None:
+    def check(self, options: QueryOptions) -> None:
         """Refuse what cannot be answered, before photos are read."""
 
     @abstractmethod
-    def hits(self, tokens: Tokens, params: QueryParams, shift_monitor: DomainShiftMonitor | None = None) -> list[Hits]:
-        """Find the hits of each photo, verified as `params` says; `shift_monitor` observes the photos."""
+    def answer_tokens(
+        self, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
+    ) -> list[Answer]:
+        """Answer photos by their tokens, doubtful answers too; `shift` observes the photos."""
 
     @property
     def calibrations(self) -> list[str]:
@@ -80,82 +80,50 @@ class BaseMap(ABC):
             raise BadWeights(_explain_other_encoder(expected, other))
         return self._encoder
 
-    def query(
-        self,
-        photo: Photo,
-        k: int = 5,
-        min_confidence: MinConfidence = 0.0,
-        calibration: str | None = None,
-        *,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
-        where: Where | None = None,
-    ) -> Hits:
-        """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
+    def query(self, photo: Photo, k: int = 5, **options: Any) -> Answer:
+        """Recognize a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        There are none if the best is below `min_confidence`; "sure" admits sure answers only. `calibration` names the
-        one to use; None is the map's active one, "none" the database-only head. `rerank` says whether the best
-        `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
-        session and region; None lets all answer. `hits.place` is where they say together that it was taken.
+        Args:
+            photo: The photo; one that cannot be read raises BadImage.
+            k: Hits of the answer.
+            options: Other fields of `tfa.types.QueryOptions`.
         """
-        params, least = QueryParams(k, calibration, rerank, candidates, where), check_min_confidence(min_confidence)
-        [answer] = self._answers([photo], params, strict=True)
-        return answer.withhold_below(least).as_hits
+        chosen = make_query_options(k, options)
+        [answer] = self._answers([photo], chosen, strict=True)
+        return answer.withhold(chosen)
 
     def query_many(
-        self,
-        photos: PhotosLike,
-        k: int = 5,
-        min_confidence: MinConfidence = 0.0,
-        progress: bool | Progress | None = None,
-        calibration: str | None = None,
-        *,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
-        where: Where | None = None,
-    ) -> AnswerList[Answer]:
-        """Answers for many photos or a folder of them, and what they say together (`Answers`).
+        self, photos: PhotosLike, k: int = 5, progress: bool | Progress | None = None, **options: Any
+    ) -> Answers:
+        """Recognize many photos or a folder of them, and estimate recall on photos like these.
 
-        One that cannot be read gets an answer that says so.
+        One that cannot be read gets an answer that says so. `options` are other fields of `tfa.types.QueryOptions`.
         """
-        answers, params = AnswerList[Answer](), QueryParams(k, calibration, rerank, candidates, where)
-        shift_monitor = DomainShiftMonitor.for_head(self.state.chosen(calibration))
-        several, min_confidence = expand_photos(photos), check_min_confidence(min_confidence)
+        chosen, answers = make_query_options(k, options), list[Answer]()
+        shift = DomainShiftMonitor.for_head(self.state.chosen(chosen.calibration))
+        several = expand_photos(photos)
         with as_progress(progress).task("querying", len(several), "photos") as task:
-            for answer in self._answers(several, params, strict=False, shift_monitor=shift_monitor):
-                answers.append(answer.withhold_below(min_confidence))
+            for answer in self._answers(several, chosen, strict=False, shift=shift):
+                answers.append(answer.withhold(chosen))
                 task.advance()
-        answers.notice = shift_monitor.warning(self.called)
-        return answers
+        return collect_answers(answers, shift.warning(self.called))
 
-    def query_tokens(
-        self,
-        tokens: Tokens,
-        k: int = 5,
-        calibration: str | None = None,
-        *,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
-        where: Where | None = None,
-    ) -> list[Hits]:
-        """Hits of photos that were encoded elsewhere, with the map's encoder.
+    def query_tokens(self, tokens: Tokens, k: int = 5, **options: Any) -> list[Answer]:
+        """Recognize photos that were encoded elsewhere, with the map's encoder.
 
-        Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
+        If reranking was admitted, photos are reranked if the grid of their patches is known or is the map's.
         """
-        return self.hits(tokens, QueryParams(k, calibration, rerank, candidates, where))
+        chosen = make_query_options(k, options)
+        return [answer.withhold(chosen) for answer in self.answer_tokens(tokens, chosen)]
 
     def _answers(
-        self,
-        photos: Sequence[Photo],
-        params: QueryParams,
-        strict: bool,
-        shift_monitor: DomainShiftMonitor | None = None,
+        self, photos: Sequence[Photo], options: QueryOptions, strict: bool, shift: DomainShiftMonitor | None = None
     ) -> Iterator[Answer]:
-        self.check(params)  # what cannot be answered is refused before photos are read
+        self.check(options)  # what cannot be answered is refused before photos are read
         for named, tokens in self.encode_batches(photos, strict):
-            hits_of_readable = iter([] if tokens is None else self.hits(tokens, params, shift_monitor))
+            answers = iter([] if tokens is None else self.answer_tokens(tokens, options, shift))
             for name, error in named:
-                yield build_answer(name, next(hits_of_readable) if error is None else Hits(fused=Fused(None)), error)
+                yield Answer(query=name, error=error) if error is not None else replace(next(answers), query=name)
 
     def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
@@ -201,12 +169,9 @@ def _explain_other_encoder(expected: Mapping[str, Any], other: Encoder) -> str:
     )
 
 
-def build_answer(name: str, hits: Hits, error: str | None = None) -> Answer:
-    """Build the answer to a photo from its hits."""
-    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **describe_hits(hits))
-
-
-def check_min_confidence(min_confidence: MinConfidence) -> MinConfidence:
-    if min_confidence == ONLY_SURE or (not isinstance(min_confidence, str) and 0 <= min_confidence <= 1):
-        return min_confidence
-    raise BadSpec(f"min_confidence={min_confidence!r} is not allowed: must be between 0 and 1, or {ONLY_SURE!r}")
+def make_query_options(k: int, options: Mapping[str, Any]) -> QueryOptions:
+    """Check the options of a query of single photos."""
+    chosen = QueryOptions(k=k, **options)
+    if chosen.camera is not None or chosen.sequence:
+        raise BadSpec("a map in this process follows a camera with follow(); camera and sequence are for a service")
+    return chosen

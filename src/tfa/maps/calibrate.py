@@ -18,22 +18,22 @@ import numpy as np
 
 from tfa import pipeline
 from tfa.core.arrays import backend_for
-from tfa.core.config import CalibrationSpec, HeadSpec
 from tfa.core.files import hash_file
 from tfa.core.progress import Progress
 from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
+from tfa.maps.answer import resolve_candidates
 from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.lookup import drop_repeated_files, load_tokens
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import CalibrationReport, ExpectedRecall
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import find_duplicate_images
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.verification import QueryParams, decide_calibration_admission, resolve_candidates
+from tfa.maps.verification import decide_calibration_admission
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.images import as_rgb, photo_paths
+from tfa.types import CalibrateOptions, CalibrationReport, ExpectedRecall, HeadSpec, QueryOptions
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import prepare_photo_evidence
 
@@ -51,7 +51,7 @@ def check_request(state: MapState, name: str, budget: int) -> None:
     for head in state.calibrations:
         if head.name != name and head.name.lower() == name.lower():  # their files would be one on some systems
             raise BadSpec(f"{name!r} and the calibration {head.name!r} differ by case only; choose another name")
-    CalibrationSpec(budget=budget)
+    CalibrateOptions(budget=budget)
 
 
 def draw_photos(
@@ -151,12 +151,12 @@ def calibrate_head(
         files, skipped, notes = draw_photos(paths, find_digests, budget, skip_bad)
         encoded = place_map.encode_photos(files, skip_bad, progress) if files else None
     used = 0 if encoded is None else len(encoded.paths)
-    if encoded is None or used < CalibrationSpec.fewest:
+    if encoded is None or used < CalibrateOptions.FEWEST:
         raise NoImages(
-            f"a calibration needs at least {CalibrationSpec.fewest} photos; of {len(paths)} given, {used} can be used"
+            f"a calibration needs at least {CalibrateOptions.FEWEST} photos; of {len(paths)} given, {used} can be used"
         )
     skipped += [(str(path), reason) for path, reason in encoded.skipped]
-    if used < CalibrationSpec.few:
+    if used < CalibrateOptions.FEW:
         notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
 
     with warnings.catch_warnings():
@@ -179,7 +179,9 @@ def calibrate_head(
     if any(old.name == name for old in state.calibrations):
         notes.append(f"the older calibration {name!r} is replaced")
     decisions, reasons = dict(head.decisions), dict(head.evidence["reasons"])
-    report = CalibrationReport(name, used, len(paths), skipped, notes, decisions, reasons)
+    report = CalibrationReport(
+        name=name, used=used, photos=len(paths), skipped=skipped, notes=notes, decisions=decisions, reasons=reasons
+    )
     return Calibrated(head, report, described, evidence)
 
 
@@ -188,7 +190,7 @@ def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | No
     calibrated_map = ReadOnlyMap(calibrated)
     if not len(calibrated_map):
         return None
-    candidates = 0 if evidence is None else resolve_candidates(QueryParams(), calibrated, photos)
+    candidates = 0 if evidence is None else resolve_candidates(QueryOptions(), calibrated, photos)
     confidence, sure = calibrated_map.searchable(None).trust(photos, candidates, evidence)
     return estimate_recall(confidence, sure, verified=bool(candidates))
 
@@ -213,7 +215,7 @@ def _calibrated_head(
     more = load_tokens(place_map, added, progress) if added else None
     spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
     geometry = pipeline.fit_database(database, spec, words, backend_for(device), "float32", progress)
-    score = len(photos) >= CalibrationSpec.score_from if score is None else score
+    score = len(photos) >= CalibrateOptions.SCORE_FROM if score is None else score
     return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more
 
 

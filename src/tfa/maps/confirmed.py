@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.core.files import BadFile, map_tensors, write_tensors
-from tfa.maps.records import ImageRecord
+from tfa.types import ImageRecord
 
 CONFIRMED_FILE = "confirmed.safetensors"
 _FORMAT = "tfa-confirmed"

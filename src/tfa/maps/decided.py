@@ -10,9 +10,10 @@ from typing import Any
 
 from tfa.maps.margins import compute_margins
 from tfa.method.judged import CARRIER_WORDS
+from tfa.types import Decision, Margin
 
 
-def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
     """List the name, choice, reason and margin of each decision of a head, from its facts.
 
     The margin is null where nothing could flip or no standard error is known (`tfa.maps.margins`).
@@ -28,7 +29,7 @@ def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
     if facts:
         rows.append(("verification", "verification", "used" if facts["admitted"] else "not used", facts["reason"]))
     return [
-        {"name": name, "choice": choice, "reason": reason, "margin": margins.get(key)}
+        Decision(name=name, choice=choice, reason=reason, margin=None if key not in margins else Margin(**margins[key]))
         for key, name, choice, reason in rows
     ]
 

@@ -10,17 +10,16 @@ intervals should hold the recall. Photos that are unlike each other say more abo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfa.maps.records import Answer, ExpectedRecall
+from tfa.types import Answer, Answers, ExpectedRecall
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-A = TypeVar("A", bound=Answer)
 NINE_IN_TEN = 1.645  # standard deviations to each side
 BETWEEN_DATASETS = {True: 0.10, False: 0.11}  # τ of verified answers and of others
 
@@ -32,7 +31,10 @@ def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -
         return None
     share, chance = float(confidence.mean()), float((confidence * (1 - confidence)).mean()) / len(confidence)
     half = NINE_IN_TEN * float(np.sqrt(BETWEEN_DATASETS[verified] ** 2 + chance))
-    return ExpectedRecall(share, max(share - half, 0.0), min(share + half, 1.0), float(sure.mean()), len(confidence))
+    return ExpectedRecall(
+        share=share, low=max(share - half, 0.0), high=min(share + half, 1.0), sure=float(sure.mean()),
+        photos=len(confidence),
+    )  # fmt: skip
 
 
 def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
@@ -40,28 +42,11 @@ def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
 
     Frames of a drive are left out: the probability of a filter is another thing.
     """
-    counted = [one for one in answers if one.error is None and getattr(one, "lost", None) is None]
+    counted = [one for one in answers if one.error is None and one.lost is None]
     verified = bool(counted) and sum(one.reranked for one in counted) * 2 >= len(counted)
     return estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
 
 
-class AnswerList(list[A]):
-    """Answers to photos in their order, and what they say together."""
-
-    def __init__(self, answers: Iterable[A] = (), notice: str | None = None) -> None:
-        super().__init__(answers)
-        self.notice = notice  # that the photos are unlike those the map is made for (`tfa.maps.shift`)
-
-    @property
-    def expected_recall(self) -> ExpectedRecall | None:
-        """How many photos like these will be recognised."""
-        return estimate_answer_recall(self)
-
-
-def format_expected_recall(expected: ExpectedRecall) -> str:
-    """ "of photos like these about 72 % are recognised, 66–78; 58 % surely"."""
-    low, high = 100 * expected.low, 100 * expected.high
-    return (
-        f"of photos like these about {100 * expected.share:.0f} % are recognised, {low:.0f}–{high:.0f}; "
-        f"{100 * expected.sure:.0f} % surely"
-    )
+def collect_answers(answers: Sequence[Answer], notice: str | None = None) -> Answers:
+    """Collect answers to photos in their order, with the expected recall on photos like these."""
+    return Answers(answers=list(answers), expected_recall=estimate_answer_recall(answers), notice=notice)

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfa.maps.confidence import VERIFIED_CONSTANTS, softmax
-from tfa.maps.records import Fused, ImageRecord, Place
 from tfa.online.sequence_filter import EARTH_RADIUS, estimate_step, project_to_meters
-from tfa.photos.positions import Position
+from tfa.types import ImageRecord, Place, Position
 from tfa.verification.reranking import UNVERIFIED, Reranked
 
 REACH = 25.0  # metres within which two photos are commonly said to show one place
@@ -36,18 +35,20 @@ TWO_KINDS = "some positions are in degrees and others in metres"
 NO_EVIDENCE = "the likeliest place bears no more evidence than others"
 CAMERA_LOST = "the camera is lost"
 
+Located = tuple[Place | None, str | None]  # a place, or why there is none
 
-def locate_photo(ranked: Reranked, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
+
+def locate_photo(ranked: Reranked, row: int, images: Sequence[ImageRecord], reach: float) -> Located:
     """Locate one query photo; `images` are those that `ranked` numbers."""
     compared = int((ranked.inliers[row] != UNVERIFIED).sum())
     if not compared:
-        return Fused(None, NOT_VERIFIED)
+        return None, NOT_VERIFIED
     positions = [images[i].position for i in ranked.indices[row, :compared].tolist()]
     shares = softmax(ranked.ordering[row, :compared] / VERIFIED_CONSTANTS.temperature)
     return fuse_positions(positions, shares, np.sqrt(ranked.evidence[row, :compared]), reach)
 
 
-def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Fused:
+def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Located:
     """Locate a frame by the filter's probability of each image `m`; being lost is the rest to one."""
     best = np.argsort(-probabilities, kind="stable")[:MOST_BELIEVED]
     return fuse_positions([images[i].position for i in best.tolist()], probabilities[best], None, reach)
@@ -55,21 +56,21 @@ def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach
 
 def fuse_positions(
     positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float
-) -> Fused:
+) -> Located:
     """Fuse the positions of images with these shares `c` and √M `c`, best first; without √M the shares weigh them."""
     placed = np.array([row for row, position in enumerate(positions) if position is not None], np.int64)
     known = [position for position in positions if position is not None]
     if not known:
-        return Fused(None, NO_POSITIONS)
+        return None, NO_POSITIONS
     if len({position.is_global for position in known}) > 1:
-        return Fused(None, TWO_KINDS)
+        return None, TWO_KINDS
     plane = _Plane(known[int(shares[placed].argmax())])
     points = plane.points(known)
     near = np.linalg.norm(points[:, None] - points, axis=-1) <= reach
     around = near @ shares[placed]
     middle = int(around.argmax())
     if around[middle] < LEAST_SHARE:
-        return Fused(None, f"answers disagree: the likeliest place has {100 * around[middle]:.0f} % of their shares")
+        return None, f"answers disagree: the likeliest place has {100 * around[middle]:.0f} % of their shares"
     inside = near[middle]
     if roots is None:
         weights = shares[placed][inside]
@@ -78,13 +79,17 @@ def fuse_positions(
         wrong = elsewhere.mean() if len(elsewhere) else 0.0
         weights = np.maximum(roots[placed][inside] - wrong, 0.0) ** 2
     if not weights.sum() > 0:
-        return Fused(None, NO_EVIDENCE)
+        return None, NO_EVIDENCE
     weights = weights / weights.sum()
     point = weights @ points[inside]
     spread = weights @ ((points[inside] - point) ** 2).sum(axis=1)
     count = 1 / (weights @ weights)
     radius = np.sqrt((reach**2 + count * spread) / (count + 1))
-    return Fused(Place(plane.position(point), float(radius), float(around[middle]), int((weights > 0).sum())))
+    place = Place(
+        position=plane.position(point), radius=float(radius), share=float(around[middle]),
+        images=int((weights > 0).sum()),
+    )  # fmt: skip
+    return place, None
 
 
 def measure_reach(images: Sequence[ImageRecord]) -> float:

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from tfa.core.config import Candidates
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
+from tfa.maps.answer import AnsweringMap, answer_photos, make_empty_answer, make_where
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
 from tfa.maps.database_scores import DatabaseScores
-from tfa.maps.fused_place import REACH, locate_photo
-from tfa.maps.records import Hit, Hits, ImageRecord
+from tfa.maps.fused_place import REACH
 from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.state import NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence import z_scores
 from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, check_k
 from tfa.search.reduced import ReducedSearch
 from tfa.search.store import Where
+from tfa.types import Answer, Candidates, ImageRecord, QueryOptions
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import CompactTokens, PhotoPairs
-from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranked, count_candidates, reorder
+from tfa.verification.reranking import Compared, Comparison, Reranked, count_candidates, reorder
 
 _PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
 
@@ -32,6 +34,7 @@ _PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
 class SearchableHead:
     """A head, the images that answer, the gallery rows they stand in, and what searches them."""
 
+    name: str
     stored: StoredHead
     images: Sequence[ImageRecord]
     rows: np.ndarray
@@ -39,53 +42,39 @@ class SearchableHead:
     searcher: ExactSearch
 
     @classmethod
-    def of(cls, stored: StoredHead, images: Sequence[ImageRecord], rows: np.ndarray) -> SearchableHead:
+    def of(cls, head: NamedHead, images: Sequence[ImageRecord], rows: np.ndarray) -> SearchableHead:
         """Search the rows where they lie, by the reduced ones if the head has any."""
         ids = np.array([image.id for image in images], np.int64)
-        galleries = stored.scorer.rows
+        stored, galleries = head.stored, head.stored.scorer.rows
         if stored.reduced is None:
-            return cls(stored, images, rows, ids, ExactSearch(galleries, ids, rows))
-        return cls(stored, images, rows, ids, ReducedSearch(galleries, ids, rows, stored.reduced))
+            return cls(head.name, stored, images, rows, ids, ExactSearch(galleries, ids, rows))
+        return cls(head.name, stored, images, rows, ids, ReducedSearch(galleries, ids, rows, stored.reduced))
 
-    def hits(
+    def answer(
         self,
         tokens: Tokens,
-        k: int,
+        options: QueryOptions,
         candidates: Candidates,
         compact: CompactTokens | None,
         shift_monitor: DomainShiftMonitor | None = None,
-        where: Where | None = None,
         reach: float = REACH,
-    ) -> list[Hits]:
-        """Find the k best images for each query; verify the best `candidates` by the compact tokens, if there are any.
+    ) -> list[Answer]:
+        """Find the k best images for each query; rerank the best `candidates` by the compact tokens, if there are any.
 
-        `shift_monitor` observes the photos. Only images that `where` admits may answer; z-scores are still taken over
-        all images. `reach` is how far apart images of one place stand, in metres.
+        `shift_monitor` observes the photos. Only images that the options admit may answer; z-scores are still taken
+        over all images. `reach` is how far apart images of one place stand, in meters.
         """
-        check_k(k)
-        admitted = self._admitted(where)
+        check_k(options.k)
+        admitted = self._admitted(make_where(options))
+        place_map = AnsweringMap(self.images, self.image_scores, reach, self.name)
         if not len(tokens) or not (len(self.images) if admitted is None else admitted.any()):
-            return [Hits() for _ in range(len(tokens))]
+            return [make_empty_answer(place_map.calibration) for _ in range(len(tokens))]
         pairs = pair_photos(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
-        ranked, columns, scores, vectors = self._ranked(tokens, k, candidates, pairs, admitted)
+        ranked, columns, scores, vectors = self._ranked(tokens, options.k, candidates, pairs, admitted)
         if shift_monitor is not None:
             shift_monitor.observe(self.stored.scorer, vectors, ranked, self.rows)
-        confidence, sure = compute_confidence(ranked, self.image_scores, k)
-        if not np.isfinite(confidence).all():
-            raise BadMap(DAMAGED)
-        hits = []
-        for row in range(len(tokens)):
-            score = dict(zip(columns[row].tolist(), scores[row].tolist(), strict=True))
-            best = zip(
-                ranked.indices[row, :k].tolist(),
-                confidence[row].tolist(),
-                ranked.inliers[row, :k].tolist(),
-                sure[row].tolist(),
-                strict=True,
-            )
-            own_hits = (make_hit(self.images[i], score[i], trust, inliers, own) for i, trust, inliers, own in best)
-            hits.append(Hits(own_hits, locate_photo(ranked, row, self.images, reach)))
-        return hits
+        by_image = [dict(zip(*row, strict=True)) for row in zip(columns.tolist(), scores.tolist(), strict=True)]
+        return answer_photos(place_map, ranked, by_image, options.k)
 
     def trust(
         self, tokens: Tokens, candidates: Candidates, evidence: PairEvidence | None
@@ -145,7 +134,12 @@ class SearchableHead:
                 f"there is no session {where.sessions[0]!r}: no image of the map has one; "
                 "photos get theirs from tfa add --session, or from tfa merge"
             )
-        return np.array([where.admits(image.to_dict()) for image in self.images], bool)
+        return np.array([where.admits(_filter_payload(image)) for image in self.images], bool)
+
+
+def _filter_payload(image: ImageRecord) -> dict[str, Any]:
+    """Return the values of an image that a filter looks at."""
+    return {"session": image.session, "position": None if image.position is None else image.position.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -169,8 +163,3 @@ def pair_photos(
         return None
     # Photos of one content are compared as one, so that the first of them wins here too.
     return PhotoPairs(compact, tokens, grid, rows if duplicates is None else duplicates[rows])
-
-
-def make_hit(image: ImageRecord, score: float, confidence: float, inliers: int | None, sure: bool) -> Hit:
-    inliers = None if inliers == UNVERIFIED else inliers
-    return Hit(image.id, image.path, score, confidence, image.position, inliers, sure)

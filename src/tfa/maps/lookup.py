@@ -11,8 +11,8 @@ from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import ImageRecord
 from tfa.photos.token_cache import TokenCache
+from tfa.types import ImageRecord
 
 _LOST_ADVICE = (
     "take them out for good with tfa remove and tfa refit "

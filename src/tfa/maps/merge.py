@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfa.core.config import HeadSpec, MapSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, NoImages
@@ -21,8 +20,8 @@ from tfa.maps.confirmed import Confirmed
 from tfa.maps.fit_map import fit_map
 from tfa.maps.lookup import find_lost_photos, load_tokens
 from tfa.maps.place_map import PlaceMap
-from tfa.maps.records import ImageRecord
 from tfa.maps.state_changes import make_state
+from tfa.types import BuildOptions, HeadSpec, ImageRecord
 
 _PHOTOS_PER_QUERY = 64  # photos queried in another map at a time
 
@@ -196,9 +195,9 @@ def _notes(maps: Sequence[PlaceMap], fresh: Sequence[Sequence[ImageRecord]], rep
     return notes
 
 
-def _made_with(spec: MapSpec) -> MapSpec:
+def _made_with(spec: BuildOptions) -> BuildOptions:
     """What a user chooses of a map; the carrier of a judged one is its judge's choice."""
-    return replace(spec, carrier=MapSpec.carrier) if spec.head == "judged" else spec
+    return replace(spec, carrier=BuildOptions.carrier) if spec.head == "judged" else spec
 
 
 def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:

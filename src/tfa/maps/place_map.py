@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from tfa.core.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
 from tfa.core.files import OpenFolder
 from tfa.core.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
@@ -17,17 +16,26 @@ from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.lookup import drop_repeated_files, find_image_records, load_tokens
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import CalibrationReport, EditReport
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import append_images, describe_encoder, make_records, make_state
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import compute_unseen_share, describe_map
 from tfa.photos.find_positions import PositionsLike, find_positions
 from tfa.photos.images import PhotosLike, check_photos, find_images, split_nameable
-from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.store import MapLocation
+from tfa.types import (
+    BuildOptions,
+    CalibrateOptions,
+    CalibrationReport,
+    EditReport,
+    EncoderOptions,
+    HeadKind,
+    HeadSpec,
+    MapInfo,
+    Position,
+)
 
 REFIT_SHARE = 0.2  # share of images not seen at fitting from which a refit is advised
 
@@ -45,11 +53,11 @@ class PlaceMap(ReadOnlyMap):
         cls,
         photos: Any,
         *,
-        head: str | None = None,
+        head: HeadKind | None = None,
         encoder: str | Encoder = DEFAULT_ENCODER,
         positions: PositionsLike = None,
         spec: HeadSpec | None = None,
-        map_spec: MapSpec | None = None,
+        map_spec: BuildOptions | None = None,
         options: EncoderOptions | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
@@ -59,7 +67,7 @@ class PlaceMap(ReadOnlyMap):
         not given, that of `map_spec`, which says more of what the map is made of and keeps. `spec` is what the head
         is fitted with, `options` how photos are encoded. `positions` is a CSV file, or `PositionSources`.
         """
-        progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or MapSpec()
+        progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or BuildOptions()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
         paths, unnamed = split_nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
@@ -99,7 +107,7 @@ class PlaceMap(ReadOnlyMap):
         encoder: Encoder,
         places: Mapping[Path, Position | None] | None = None,
         *,
-        map_spec: MapSpec | None = None,
+        map_spec: BuildOptions | None = None,
         options: EncoderOptions | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
@@ -107,7 +115,7 @@ class PlaceMap(ReadOnlyMap):
 
         Without a `map_spec` answers are not verified: the map then answers as the head does.
         """
-        map_spec, options = map_spec or MapSpec(rerank=False), options or EncoderOptions()
+        map_spec, options = map_spec or BuildOptions(rerank=False), options or EncoderOptions()
         fitted = add_verification(head, encoded.tokens, map_spec, options.device, progress)
         return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
 
@@ -118,7 +126,7 @@ class PlaceMap(ReadOnlyMap):
         encoded: EncodedImages,
         encoder: Encoder,
         places: Mapping[Path, Position | None],
-        map_spec: MapSpec,
+        map_spec: BuildOptions,
         options: EncoderOptions,
     ) -> PlaceMap:
         records = make_records(encoded, places, first_id=0, fitted=True)
@@ -190,7 +198,7 @@ class PlaceMap(ReadOnlyMap):
         records = make_records(encoded, places, first_id=self.state.next_id, fitted=False, session=session)
         self._commit(append_images(self.state, encoded.tokens, records), writer.write_addition)
         skipped = [(str(path), reason) for path, reason in encoded.skipped]
-        return EditReport([record.id for record in records], [], skipped, self._advice())
+        return EditReport(added=[record.id for record in records], removed=[], skipped=skipped, notes=self._advice())
 
     def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
         """Take photos (paths or ids) out of the answers.
@@ -201,7 +209,7 @@ class PlaceMap(ReadOnlyMap):
         # Their rows stay: they may carry the geometry.
         self._commit(self.state.changed(removed=self.state.removed.union(gone)), writer.commit)
         notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
-        return EditReport([], gone, [], [*notes, *self._advice()])
+        return EditReport(added=[], removed=gone, skipped=[], notes=[*notes, *self._advice()])
 
     def refit(self, progress: bool | Progress | None = None) -> None:
         """Fit a new head of the same kind on the photos now in the map, from the token cache; ids and places stay."""
@@ -221,7 +229,7 @@ class PlaceMap(ReadOnlyMap):
         photos: PhotosLike,
         name: str = "target",
         *,
-        budget: int = CalibrationSpec.budget,
+        budget: int = CalibrateOptions.budget,
         score: bool | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
@@ -287,6 +295,6 @@ class PlaceMap(ReadOnlyMap):
         share = f"{self.unseen_share:.0%}"
         return [f"{share} of the photos were not seen when the head was fitted; fit again with: tfa refit"]
 
-    def info(self) -> dict[str, Any]:
-        """The map in JSON: what it holds, what was decided and why."""
-        return {**describe_map(self.state, self.images, self.path), "notes": [*self.notes, *self._advice()]}
+    def info(self) -> MapInfo:
+        """Describe the map: what it holds, what was decided and why."""
+        return describe_map(self.state, self.images, self.path, notes=[*self.notes, *self._advice()])

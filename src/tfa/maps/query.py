@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tfa.core.config import Candidates
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.maps.answer import make_where, resolve_candidates
 from tfa.maps.base_map import BaseMap
 from tfa.maps.fused_place import measure_reach
 from tfa.maps.hits import SearchableHead
-from tfa.maps.records import Hits
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import tie_duplicates
 from tfa.maps.summary import summarize_map
 from tfa.maps.tracker import Tracker, choose_map_motion
-from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.online.sequence_filter import Motion, SequenceSpec
 from tfa.search.reduced import ReducedSearch
+from tfa.types import Answer, QueryOptions
 
 
 class ReadOnlyMap(BaseMap):
@@ -67,7 +67,7 @@ class ReadOnlyMap(BaseMap):
         """The head of that name (None: the active one) with what searches its images."""
         head = self.state.chosen(calibration)
         if head.name not in self._searchable_heads:
-            self._searchable_heads[head.name] = SearchableHead.of(head.stored, self.images, self.rows)
+            self._searchable_heads[head.name] = SearchableHead.of(head, self.images, self.rows)
         return self._searchable_heads[head.name]
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
@@ -90,20 +90,18 @@ class ReadOnlyMap(BaseMap):
         self,
         calibration: str | None = None,
         *,
-        k: int = 5,
-        rerank: bool | None = None,
-        candidates: Candidates | None = None,
         online: bool = True,
         sequence: bool = True,
         spec: SequenceSpec | None = None,
+        **options: Any,
     ) -> Tracker:
         """What follows one camera: `tracker.step(photo)` answers a photo, adapted by the photos before it.
 
         `online` says whether photos adapt the scores of later ones, `sequence` whether they are the frames of a drive,
         which a filter follows (`spec`); the rest is as in `query`. The map stays as it is.
         """
-        params = QueryParams(k, calibration, rerank, candidates)
-        return Tracker(self, params, online=online, sequence=sequence, spec=spec)
+        chosen = QueryOptions(calibration=calibration, **options)
+        return Tracker(self, chosen, online=online, sequence=sequence, spec=spec)
 
     def motion(self, reach: float) -> Motion:
         """How a camera moves along this map; made once for all that are followed. `reach` is that of the filter."""
@@ -118,11 +116,13 @@ class ReadOnlyMap(BaseMap):
             self._reach = measure_reach(self.images)
         return self._reach
 
-    def check(self, params: QueryParams) -> None:
-        resolve_candidates(params, self.state)
+    def check(self, options: QueryOptions) -> None:
+        make_where(options)
+        resolve_candidates(options, self.state)
 
-    def hits(self, tokens: Tokens, params: QueryParams, shift_monitor: DomainShiftMonitor | None = None) -> list[Hits]:
-        """Find the hits of each photo, verified as `params` says; `shift_monitor` observes the photos."""
-        candidates = resolve_candidates(params, self.state, tokens)
-        head = self.searchable(params.calibration)
-        return head.hits(tokens, params.k, candidates, self.state.compact, shift_monitor, params.where, self.reach)
+    def answer_tokens(
+        self, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
+    ) -> list[Answer]:
+        candidates = resolve_candidates(options, self.state, tokens)
+        head = self.searchable(options.calibration)
+        return head.answer(tokens, options, candidates, self.state.compact, shift, self.reach)

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import MapSpec
 from tfa.core.files import hash_json
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration
-from tfa.maps.records import ImageRecord
 from tfa.maps.stored_head import AnyHead, StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer
+from tfa.types import BuildOptions, ImageRecord
 from tfa.verification.patches import CompactTokens
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
@@ -134,15 +133,17 @@ class MapState:
         )
 
     @property
-    def map_spec(self) -> MapSpec:
+    def map_spec(self) -> BuildOptions:
         """What another map of this kind is made with."""
-        return MapSpec(
-            head=self.head_kind,
-            carrier=self.database.decisions["carrier"],
-            storage=self.head.storage,
-            ensemble=self.database.replica == ENSEMBLE,
-            rerank=False if self.compact is None else self.compact.spec,
-            dims=self.head.dims,
+        return BuildOptions.from_dict(
+            {
+                "head": self.head_kind,
+                "carrier": self.database.decisions["carrier"],
+                "storage": self.head.storage,
+                "ensemble": self.database.replica == ENSEMBLE,
+                "rerank": False if self.compact is None else self.compact.spec,
+                "dims": self.head.dims,
+            }
         )
 
     def head_digest(self, name: str) -> str:

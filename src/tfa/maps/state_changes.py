@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import MapSpec
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.maps.fit_map import FittedMap
 from tfa.maps.folder.photo_paths import find_common_folder
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.decisions import JudgedDecisions
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
+from tfa.types import BuildOptions, ImageRecord, Position
 
 
-def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], encoder: dict[str, Any]) -> MapState:
+def make_state(
+    fitted: FittedMap, map_spec: BuildOptions, records: list[ImageRecord], encoder: dict[str, Any]
+) -> MapState:
     """Make the first state of a map whose head was just fitted on the images of `records`."""
     replica: ReplicaName = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
@@ -49,7 +49,7 @@ def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord],
     )
 
 
-def choose_head_kind(head: AnyHead, map_spec: MapSpec) -> str:
+def choose_head_kind(head: AnyHead, map_spec: BuildOptions) -> str:
     """Choose which of `base.config.HEAD_KINDS` a map of this head has."""
     if isinstance(head, SecondOrderHead):
         return "second-order" if map_spec.head == "second-order" else "judged"
@@ -77,7 +77,14 @@ def make_records(
     session: str | None = None,
 ) -> list[ImageRecord]:
     return [
-        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places.get(path), session)
+        ImageRecord(
+            id=first_id + n,
+            path=str(path.resolve()),
+            digest=digest,
+            fitted=fitted,
+            position=places.get(path),
+            session=session,
+        )
         for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
     ]
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tfa.core.arrays import Spill, l2_normalize
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.maps.stored_rows import Tensors, convert_rows, read_rows, write_rows
 from tfa.method.branch import row_blocks
@@ -25,6 +24,7 @@ from tfa.method.scorer import SecondOrderSide
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.second_order_space import SecondOrderSpace
 from tfa.search.gallery import BaseRows, Gallery, ScaledRows
+from tfa.types import HeadSpec
 
 SIGMAS = ("sigma_original", "sigma_partial", "sigma_tempered")
 

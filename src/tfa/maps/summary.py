@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfa.core.plain import from_plain
 from tfa.encoders.catalogue import use_current_name
 from tfa.maps.decided import is_judged, list_decisions, name_representation
 from tfa.maps.folder.header import choose_format_version
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.search.reduced import AGAIN
+from tfa.types import AnswerSource, CalibrationInfo, EncoderInfo, ImageRecord, MapInfo
 
 
 def compute_unseen_share(images: Sequence[ImageRecord]) -> float:
@@ -38,20 +39,20 @@ def summarize_map(kind: str, where: str, images: int, state: MapState) -> str:
     return f"<{kind} {where}: {'; '.join(facts)}>"
 
 
-def describe_map(state: MapState, images: Sequence[ImageRecord], path: Path | None) -> dict[str, Any]:
-    """What a map holds, what was decided and why; `images` are those that still answer."""
-    return {
-        "name": None if path is None else path.stem,
-        "path": None if path is None else str(path),
+def describe_map(state: MapState, answering: Sequence[ImageRecord], folder: Path | None, **more: Any) -> MapInfo:
+    """Describe a map; `answering` are the images that still answer, `more` replaces fields of `MapInfo`."""
+    values = {
+        "name": None if folder is None else folder.stem,
+        "path": None if folder is None else str(folder),
         "format_version": choose_format_version(state),
         "revision": state.revision,
         "photo_root": state.photo_root,
-        "encoder": use_current_name(state.encoder),
-        "images": len(images),
+        "encoder": from_plain(EncoderInfo, use_current_name(state.encoder), "encoder"),
+        "images": len(answering),
         "fitted_images": sum(record.fitted for record in state.images),
         "removed_images": len(state.removed),
-        "unseen_share": compute_unseen_share(images),
-        "positions": sum(record.position is not None for record in images),
+        "unseen_share": compute_unseen_share(answering),
+        "positions": sum(record.position is not None for record in answering),
         "spec": state.spec,
         "head": state.head_kind,
         "answers": _answers(state),
@@ -64,13 +65,14 @@ def describe_map(state: MapState, images: Sequence[ImageRecord], path: Path | No
         "storage": state.head.storage,
         "reduction": _reduction(state),
         "verification": _verification(state),
-        "bytes": None if path is None else sum(entry["bytes"] for entry in state.files),
+        "bytes": None if folder is None else sum(entry["bytes"] for entry in state.files),
         "calibrations": [_calibration(state, head) for head in state.calibrations],
-        "photos": [record.to_dict() for record in images],
+        "photos": list(answering),
     }
+    return MapInfo(**{**values, **more})
 
 
-def _answers(state: MapState) -> dict[str, Any]:
+def _answers(state: MapState) -> AnswerSource:
     """What answers where a query names no calibration."""
     head = state.chosen()
     name = None if head.name == DATABASE else head.name
@@ -78,26 +80,23 @@ def _answers(state: MapState) -> dict[str, Any]:
     if head.calibration is not None:
         source = f"the calibration {name}, made with {head.calibration['used']:,} photos"
     verified = "verified by their patches" if head.verifies else "not verified"
-    return {
-        "calibration": name,
-        "reranked": head.verifies,
-        "in_words": f"answers come from {source}; they are {verified}",
-    }
+    words = f"answers come from {source}; they are {verified}"
+    return AnswerSource(calibration=name, reranked=head.verifies, in_words=words)
 
 
-def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
-    return {
-        "name": head.name,
-        "active": head.name == state.active,
-        "calibration": head.calibration,
-        "decided": list_decisions(vars(head)),
-        "decisions": head.decisions,
-        "reasons": head.evidence["reasons"],
-        "evidence": _numbers(head),
-        "data_used": head.data_used,
-        "verification": head.verification,
-        "differences": list_differences(state.database.decisions, head.decisions),
-    }
+def _calibration(state: MapState, head: NamedHead) -> CalibrationInfo:
+    return CalibrationInfo(
+        name=head.name,
+        active=head.name == state.active,
+        calibration=head.calibration,
+        decided=list_decisions(vars(head)),
+        decisions=head.decisions,
+        reasons=head.evidence["reasons"],
+        evidence=_numbers(head),
+        data_used=head.data_used,
+        verification=head.verification,
+        differences=list_differences(state.database.decisions, head.decisions),
+    )
 
 
 def _reduction(state: MapState) -> dict[str, Any] | None:

@@ -16,21 +16,22 @@ import numpy as np
 
 from tfa.core.files import BadFile
 from tfa.core.tokens import Tokens
-from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE, compute_confidence
+from tfa.errors import BadSpec
+from tfa.maps.answer import AnsweringMap, answer_photos, make_answer, make_hits, make_where, resolve_candidates
+from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE
 from tfa.maps.database_scores import DatabaseScores
-from tfa.maps.fused_place import CAMERA_LOST, locate_frame, locate_photo
-from tfa.maps.hits import make_hit, pair_photos
-from tfa.maps.records import FrameAnswer, Fused, Hit, Hits, ImageRecord, describe_hits
+from tfa.maps.fused_place import CAMERA_LOST, Located, locate_frame
+from tfa.maps.hits import pair_photos
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.space_terms import make_partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.sequence_filter import Motion, SequenceSpec, choose_motion, project_to_meters
 from tfa.photos.images import Photo
 from tfa.search.exact import check_k
+from tfa.types import Answer, Hit, ImageRecord, QueryOptions
 
 if TYPE_CHECKING:
     from tfa.maps.query import ReadOnlyMap
@@ -42,7 +43,7 @@ class Tracker:
     def __init__(
         self,
         place_map: ReadOnlyMap,
-        params: QueryParams,
+        options: QueryOptions,
         *,
         online: bool = True,
         sequence: bool = True,
@@ -50,10 +51,12 @@ class Tracker:
         adaptation: Adaptation | None = None,
     ) -> None:
         """`adaptation` is what earlier photos taught the same head."""
-        check_k(params.k)
-        self.place_map, self.params, self.spec = place_map, params, spec or SequenceSpec()
-        resolve_candidates(params, place_map.state)  # what cannot be answered is refused before photos are read
-        self.calibration = place_map.state.chosen(params.calibration).name
+        check_k(options.k)
+        if make_where(options) is not None:
+            raise BadSpec("a camera is followed through the whole map; leave out sessions and region")
+        self.place_map, self.options, self.spec = place_map, options, spec or SequenceSpec()
+        place_map.check(options)  # what cannot be answered is refused before photos are read
+        self.calibration = place_map.state.chosen(options.calibration).name
         self.online, self.sequence = online, sequence
         self._begin(adaptation)
 
@@ -78,7 +81,7 @@ class Tracker:
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
-    def step(self, photo: Photo | Tokens) -> FrameAnswer:
+    def step(self, photo: Photo | Tokens) -> Answer:
         """The answer to the next photo (as for `PlaceMap.query`, or the tokens of one), adapted by those before it.
 
         One that cannot be read gets an answer that says so.
@@ -87,7 +90,7 @@ class Tracker:
             return self.answer("", photo)
         return next(self.steps([photo]))
 
-    def steps(self, photos: Sequence[Photo]) -> Iterator[FrameAnswer]:
+    def steps(self, photos: Sequence[Photo]) -> Iterator[Answer]:
         """Answers to the next photos, one after the other; they are encoded a few at a time."""
         for named, tokens in self.place_map.encode_batches(photos):
             row = 0
@@ -98,62 +101,61 @@ class Tracker:
                     yield self.answer(name, tokens.select([row]))
                     row += 1
 
-    def answer(self, name: str, tokens: Tokens) -> FrameAnswer:
+    def answer(self, name: str, tokens: Tokens) -> Answer:
         """The answer to the next photo, which was encoded elsewhere with the map's encoder."""
         self._follow_map()
-        place_map, params = self.place_map, self.params
+        place_map, options = self.place_map, self.options
         scorer = self._follower.scorer.scorer
         photo = DescribedPhoto.of(scorer, tokens)
         if not len(place_map):
-            return FrameAnswer(name, [], 0.0, None, self._lost, self._follower.scorer.counted)
-        candidates = resolve_candidates(params, place_map.state, tokens)
+            return Answer(query=name, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
+        candidates = resolve_candidates(options, place_map.state, tokens)
         pairs = pair_photos(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
-        frame = self._follower.step(photo, pairs, candidates, max(params.k, ALTERNATIVES))
+        frame = self._follower.step(photo, pairs, candidates, max(options.k, ALTERNATIVES))
         vectors = self._follower.scorer.vectors
         assert vectors is not None
         self.shift_monitor.observe(scorer, [vectors], frame.ranked, place_map.rows)
-        return self._answer_from(name, frame)
+        lost = None if frame.belief is None else frame.belief.lost
+        answer = self._answer_frame(frame)
+        return dataclasses.replace(answer, query=name, lost=lost, adaptation_photos=frame.adaptation_photos)
 
-    def _answer_from(self, name: str, frame: StreamFrame) -> FrameAnswer:
-        k, images, belief, ranked = self.params.k, self.place_map.images, frame.belief, frame.ranked
-        alone, sure = compute_confidence(ranked, self._image_scores, k)
-        inliers = dict(zip(ranked.indices[0].tolist(), ranked.inliers[0].tolist(), strict=True))
-        # Along a drive too, only what the photo is sure of by itself is called sure.
-        sure_of = set(ranked.indices[0, :k][sure[0]].tolist())
+    def _answer_frame(self, frame: StreamFrame) -> Answer:
+        k, images, belief, ranked = self.options.k, self.place_map.images, frame.belief, frame.ranked
+        answering = AnsweringMap(images, self._image_scores, self.place_map.reach, self.calibration)
+        [alone] = answer_photos(answering, ranked, [frame.scores], k)
         if belief is None:
-            first = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], inliers, sure_of)
-            hits = Hits(first, locate_photo(ranked, 0, images, self.place_map.reach))
-            return FrameAnswer(
-                name, hits, hits[0].confidence, None, None, frame.adaptation_photos, **describe_hits(hits)
-            )
+            return alone
         self._lost = belief.lost
-        best = np.argsort(-belief.places, kind="stable")[:k]
-        # The image after the best may lie between two likely ones and so have more around it: it is the worse answer.
-        trust = np.minimum.accumulate(belief.mass[best])
-        sure_of &= set(best[trust >= SURE_CONFIDENCE].tolist())  # what the filter doubts is not sure either
-        if belief.is_lost:
-            hits = Hits(fused=Fused(None, CAMERA_LOST))
-        else:
-            first = _hits(images, best, frame.scores, trust, inliers, sure_of)
-            hits = Hits(first, locate_frame(belief.places, images, self.place_map.reach))
-        return FrameAnswer(
-            name, hits, belief.confidence, None, belief.lost, frame.adaptation_photos, **describe_hits(hits)
-        )
+        hits: list[Hit] = []
+        located: Located = (None, CAMERA_LOST)
+        if not belief.is_lost:
+            inliers = dict(zip(ranked.indices[0].tolist(), ranked.inliers[0].tolist(), strict=True))
+            best = np.argsort(-belief.places, kind="stable")[:k]
+            # The image after the best may lie between two likely ones and so have more around it: it is the worse
+            # answer.
+            trust = np.minimum.accumulate(belief.mass[best])
+            # Along a drive too, only what the photo is sure of by itself is called sure; what the filter doubts is
+            # not sure either.
+            sure_ids = {hit.id for hit in alone.hits if hit.sure}
+            sure = {i for i in best[trust >= SURE_CONFIDENCE].tolist() if images[i].id in sure_ids}
+            hits = make_hits(images, best, frame.scores, trust, inliers, sure)
+            located = locate_frame(belief.places, images, self.place_map.reach)
+        return make_answer(hits, located, confidence=belief.confidence, calibration=answering.calibration)
 
-    def _unread(self, name: str, error: str | None) -> FrameAnswer:
+    def _unread(self, name: str, error: str | None) -> Answer:
         self._follow_map()
         belief = self._follower.skip()
         self._lost = None if belief is None else belief.lost
-        return FrameAnswer(name, [], 0.0, error, self._lost, self._follower.scorer.counted)
+        return Answer(query=name, error=error, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
 
     # --- the map, which may change ---------------------------------------------------------------------------------
 
-    def rebind(self, place_map: ReadOnlyMap, params: QueryParams, *, sequence: bool) -> None:
+    def rebind(self, place_map: ReadOnlyMap, options: QueryOptions, *, sequence: bool) -> None:
         """Answer the next photo by this map, which has the tracker's head, and with these parameters.
 
         A photo that is no frame ends a drive: a frame after it begins another.
         """
-        self.place_map, self.params = place_map, dataclasses.replace(params, calibration=self.calibration)
+        self.place_map, self.options = place_map, dataclasses.replace(options, calibration=self.calibration)
         if sequence != self.sequence:
             self.sequence = False
             self._follow_drive()
@@ -243,17 +245,3 @@ def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
         degrees = np.array([[place.lat, place.lon] for place in places], np.float64)
         return project_to_meters(degrees[:, 0], degrees[:, 1])
     return np.array([[place.x, place.y] for place in places], np.float64)
-
-
-def _hits(
-    images: Sequence[ImageRecord],
-    best: np.ndarray,
-    scores: np.ndarray,
-    confidence: np.ndarray,
-    inliers: dict[int, int],
-    sure_of: set[int],
-) -> list[Hit]:
-    return [
-        make_hit(images[i], float(scores[i]), trust, inliers.get(i), i in sure_of)
-        for i, trust in zip(best.tolist(), confidence.tolist(), strict=True)
-    ]

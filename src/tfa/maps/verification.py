@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tfa.core.arrays import backend_for
-from tfa.core.config import Candidates, RerankSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.errors import BadSpec, BadTokens, ChannelMismatch
-from tfa.maps.state import MapState
+from tfa.errors import BadTokens, ChannelMismatch
 from tfa.maps.stored_head import AnyHead
-from tfa.search.store import Where
+from tfa.types import RerankSpec
 from tfa.verification.admission import PairEvidence, judge_admission_on_database, judge_admission_on_target
-from tfa.verification.patches import CompactTokens, PhotoPairs, SourcedTokens, explain_missing_grid
+from tfa.verification.patches import CompactTokens, PhotoPairs, explain_missing_grid
 from tfa.verification.reranking import Reranked, count_candidates, rerank
 
 
@@ -37,45 +34,6 @@ def decide_calibration_admission(
 ) -> dict[str, Any] | None:
     """Decide the same for a calibrated head, from its photos and their evidence with the map's images, if any."""
     return None if evidence is None else judge_admission_on_target(head, photos, evidence, progress).to_dict()
-
-
-@dataclass(frozen=True)
-class QueryParams:
-    """How a map is queried."""
-
-    k: int = 5
-    calibration: str | None = None
-    rerank: bool | None = None  # None: as admitted
-    candidates: Candidates | None = None  # None: as the map was built
-    where: Where | None = None  # which images may answer; None: all
-
-
-def resolve_candidates(
-    params: QueryParams,
-    state: MapState,
-    tokens: Tokens | None = None,
-    compact: CompactTokens | SourcedTokens | None = None,
-) -> Candidates:
-    """Decide how many images are verified; 0 if verification is off or the patches of `tokens` have no known grid.
-
-    `compact` holds compact tokens that are stored apart from the state.
-    """
-    compact = state.compact if compact is None else compact
-    head = state.chosen(params.calibration)
-    if params.candidates is not None:
-        RerankSpec(candidates=params.candidates)  # refuses what is out of range
-    if compact is None and params.rerank:
-        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --rerank (rerank=True)")
-    verify = head.verifies if params.rerank is None else params.rerank
-    if compact is None or not verify:
-        return 0
-    if tokens is not None and compact.resolve_grid(tokens) is None:
-        if params.rerank:
-            raise BadTokens(
-                f"query tokens: {explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))"
-            )
-        return 0
-    return params.candidates or compact.spec.candidates
 
 
 def rerank_candidates(

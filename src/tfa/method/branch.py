@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, release, to_numpy
-from tfa.core.config import HeadSpec
 from tfa.method.carriers import KernelTerm, weighted_sum
 from tfa.method.evidence import Mask
 from tfa.method.residuals import HARD, Described
 from tfa.method.spectrum import Geometry, cross_products, fit_geometry, gram_matrix, probe_products
+from tfa.types import HeadSpec
 
 _ROW_BLOCK = 512  # rows computed on at a time, at most
 _BLOCK_BYTES = 4 << 20  # of float64 in a block of rows, so that the steps of a computation find it in the cache

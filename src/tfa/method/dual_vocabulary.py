@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, l2_normalize
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
@@ -28,6 +27,7 @@ from tfa.method.pseudo_queries import pseudo_facts, score_pseudo_queries, take_m
 from tfa.method.residuals import SOFT, describe_residuals
 from tfa.method.scorer import Scorer, calibrate_scorer, join_scorers
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
+from tfa.types import HeadSpec
 
 _SOURCE, _MAP = "source", "map"
 _BRANCHES = (_SOURCE, _MAP)

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, l2_normalize, release
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.branch import Branches, DatabaseBranch, DatabaseSplit, ScoreBlock
@@ -37,6 +36,7 @@ from tfa.method.scorer import (
 )
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
 from tfa.search.gallery import Gallery, find_duplicates, top_k
+from tfa.types import HeadSpec
 
 ReplicaName = int | Literal["ensemble"]
 ENSEMBLE: Literal["ensemble"] = "ensemble"

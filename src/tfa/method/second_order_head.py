@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, SilentProgress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
@@ -21,6 +20,7 @@ from tfa.method.scorer import Scorer, calibrate_scorer, check_token_channels, jo
 from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace, fit_space
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
+from tfa.types import HeadSpec
 
 _PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
 

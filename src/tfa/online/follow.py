@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.core.config import AUTO, Candidates
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import AdaptedScorer, DescribedPhoto
 from tfa.online.sequence_filter import Belief, Motion, SequenceFilter, SequenceSpec
+from tfa.types import AUTO, Candidates
 from tfa.verification.reranking import Compared, Comparison, Reranked, count_candidates, rerank
 
 # Of a frame, where they are "auto": a filter also weighs images that are no likely winner of their frame alone, for

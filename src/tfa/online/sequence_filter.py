@@ -40,7 +40,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 
-from tfa.core.config import Spec, option
+from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
 from tfa.method.evidence import ROW_EPSILON, mean_and_spread, z_scores
 from tfa.verification.reranking import UNVERIFIED, WEIGHT, Reranked
@@ -198,17 +198,17 @@ PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceSpec(Spec):
+class SequenceSpec(Options):
     """How a camera moves and errs; all numbers are ours."""
 
-    p_lost: float = option(0.02, "ε: probability that a frame leaves the map", low=1e-9, high=0.5)
-    p_recover: float = option(0.1, "ρ: probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
-    new_pace: float = option(0.02, "η: probability that the pace is drawn anew with a frame", low=1e-9, high=1.0)
-    trust: float = option(0.3, "κ: how much a verified frame counts beside the one before it", low=1e-3, high=1.0)
-    trust_unverified: float = option(0.5, "κ of a frame that was not verified", low=1e-3, high=1.0)
-    reach: float = option(2.0, "images (or usual steps) to each side that are the same place", low=0.0)
-    still: float = option(
-        0.05, "of the stream's variance: a frame nearer than that to the one before shows the same", low=0.0
+    p_lost: float = opt(0.02, "ε: probability that a frame leaves the map", ge=1e-9, le=0.5)
+    p_recover: float = opt(0.1, "ρ: probability that a lost camera comes back with a frame", ge=1e-9, le=1.0)
+    new_pace: float = opt(0.02, "η: probability that the pace is drawn anew with a frame", ge=1e-9, le=1.0)
+    trust: float = opt(0.3, "κ: how much a verified frame counts beside the one before it", ge=1e-3, le=1.0)
+    trust_unverified: float = opt(0.5, "κ of a frame that was not verified", ge=1e-3, le=1.0)
+    reach: float = opt(2.0, "images (or usual steps) to each side that are the same place", ge=0.0)
+    still: float = opt(
+        0.05, "of the stream's variance: a frame nearer than that to the one before shows the same", ge=0.0
     )
 
 

@@ -9,15 +9,8 @@ from pathlib import Path
 
 from tfa.errors import BadPositions
 from tfa.photos.metadata import read_embedded_position, read_photo_time
-from tfa.photos.positions import (
-    Position,
-    format_count,
-    match_positions,
-    position_from_name,
-    read_gpx,
-    to_degrees,
-    utm_code,
-)
+from tfa.photos.positions import format_count, match_positions, position_from_name, read_gpx, to_degrees, utm_code
+from tfa.types import Position
 
 GPX_GAP = 60.0  # seconds
 

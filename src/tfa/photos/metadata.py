@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tfa.core.reading import parse_xml
-from tfa.photos.positions import POSITION_LIMITS, Position, parse_number
+from tfa.photos.positions import parse_number
+from tfa.types import POSITION_LIMITS, Position
 
 XMP_BYTES = 1_000_000  # a packet of a drone has some thousand
 _EXIF_IFD, _GPS_IFD, _XMP_TAG = 0x8769, 0x8825, 700

@@ -16,7 +16,7 @@ from PIL import Image
 from tfa.core.files import make_folder, write_atomically, write_text
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadSpec, MissingExtra
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 LONGEST = 1024  # pixels of a tile: encoders look at fewer
 LEAST_SHOWN = 0.5  # of a tile; one that shows less is left out

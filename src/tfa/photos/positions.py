@@ -21,79 +21,9 @@ import numpy as np
 
 from tfa.core.reading import parse_xml, read_bounded, read_text
 from tfa.errors import BadPositions, MissingExtra
+from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 
 # --- positions ------------------------------------------------------------------------------------
-
-# Squares of distances in a plane of this size are still numbers.
-POSITION_LIMITS = {
-    "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres"),
-    "alt": (1e6, "metres"), "heading": (360.0, "degrees"),
-}  # fmt: skip
-POSITION_KINDS = (("lat", "lon"), ("x", "y"))
-POSITION_EXTRAS = ("alt", "heading")  # what a position may have besides
-_SHOWN = 200  # characters of what was given, in an error
-
-
-@dataclass(frozen=True, kw_only=True)
-class Position:
-    """A point on the globe (`lat`, `lon` in degrees) or in a metric plane (`x`, `y` in metres).
-
-    It may say how high it is (`alt`, metres above sea level) and where the camera looked (`heading`, degrees
-    clockwise from north); neither counts for distances.
-    """
-
-    lat: float | None = None
-    lon: float | None = None
-    x: float | None = None
-    y: float | None = None
-    alt: float | None = None
-    heading: float | None = None
-
-    def __post_init__(self) -> None:
-        given = self.to_dict()
-        if tuple(name for name in given if name not in POSITION_EXTRAS) not in POSITION_KINDS:
-            raise BadPositions(f"a position has lat and lon, or x and y; given: {', '.join(given) or 'nothing'}")
-        for name, value in given.items():
-            if not math.isfinite(value):
-                raise BadPositions(f"{name} is {value}, must be a finite number")
-        for name, (limit, unit) in POSITION_LIMITS.items():
-            if name in given and abs(given[name]) > limit:
-                raise BadPositions(f"{name} is {given[name]:g}, must be between -{limit:g} and {limit:g} {unit}")
-
-    @property
-    def is_global(self) -> bool:
-        return self.lat is not None
-
-    @property
-    def pair(self) -> tuple[float, float]:
-        """Latitude and longitude, or x and y."""
-        first, second, *_ = self.to_dict().values()
-        return first, second
-
-    def to_dict(self) -> dict[str, float]:
-        """What is known of it; the pair first."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Position:
-        for name, value in values.items():
-            if name not in POSITION_LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
-                given = repr(dict(values))
-                shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
-                raise BadPositions(
-                    f"{shown} is not a position; it must hold numbers lat and lon, or x and y, and may hold "
-                    "alt and heading"
-                )
-        try:
-            return cls(**{name: float(value) for name, value in values.items()})
-        except OverflowError:
-            raise BadPositions("a position holds a number that is too large; give metres, or degrees") from None
-
-    def __str__(self) -> str:
-        if self.lat is not None and self.lon is not None:
-            return f"{abs(self.lat):.5f}° {'NS'[self.lat < 0]}, {abs(self.lon):.5f}° {'EW'[self.lon < 0]}"
-        return f"x {self.x:.1f} m, y {self.y:.1f} m"
-
 
 # --- from a CSV file ---
 

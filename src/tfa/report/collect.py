@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfa.core.config import CalibrationSpec
 from tfa.core.text import format_command, list_rules
-from tfa.maps import Answer, ImageRecord, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, format_time
-from tfa.maps.expected_recall import AnswerList, format_expected_recall
 from tfa.maps.place_map import REFIT_SHARE
-from tfa.maps.records import ExpectedRecall
 from tfa.maps.store import SampleMap
 from tfa.report.evidence import collect_evidence
 from tfa.report.neighbors import (
@@ -29,6 +26,7 @@ from tfa.report.neighbors import (
     group_near_duplicates,
     measure_resemblance,
 )
+from tfa.types import Answers, CalibrateOptions, ExpectedRecall, ImageRecord
 from tfa.version import __version__
 
 # --- ageing ---------------------------------------------------------------------------------------
@@ -149,20 +147,20 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
         sentence = (
             f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
             f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean score "
-            f"of every image; give {CalibrationSpec.budget} photos of the camera in use: {calibrate}"
+            f"of every image; give {CalibrateOptions.budget} photos of the camera in use: {calibrate}"
         )
         return [Advice("calibrate against hubs", sentence)]
     if not made:
         sentence = (
             "Calibrate if queries differ from the map's in camera, season or light: "
-            f"{calibrate}, with {CalibrationSpec.budget} unlabelled photos of that camera"
+            f"{calibrate}, with {CalibrateOptions.budget} unlabelled photos of that camera"
         )
         return [Advice("", sentence)]
-    few = [one for one in made if one["calibration"]["used"] < CalibrationSpec.budget]
+    few = [one for one in made if one["calibration"]["used"] < CalibrateOptions.budget]
     return [
         Advice(
             f"calibrate for {one['name']} with more photos",
-            f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrationSpec.budget} "
+            f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrateOptions.budget} "
             f"are better. Run: {format_command('tfa', 'calibrate', name, 'PHOTOS', '--name', one['name'])}",
         )
         for one in few
@@ -213,7 +211,7 @@ _LEAST = 6  # photos shown that are recognised least, or least like any other
 
 def collect_report(
     place_map: PlaceMap | SampleMap,
-    answers: AnswerList[Answer] | None = None,
+    answers: Answers | None = None,
     called: str | None = None,
     aged_days: float = DAYS,
 ) -> dict[str, Any]:
@@ -222,7 +220,7 @@ def collect_report(
     `answers` are those to photos like the expected queries, if there are some; `called` is how
     advice names the map, if not by its path; `aged_days` after how many days without a confirmation a photo is aged.
     """
-    info = place_map.info()
+    info = place_map.info().to_dict()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
     found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows)
     images = place_map.images
@@ -262,7 +260,7 @@ def list_heads(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*([] if first is None else [first]), plain, *calibrated.values()]
 
 
-def recall_facts(info: Mapping[str, Any], answers: AnswerList[Answer] | None) -> list[dict[str, Any]]:
+def recall_facts(info: Mapping[str, Any], answers: Answers | None) -> list[dict[str, Any]]:
     """How many photos will be recognised, like those of each calibration and like those that were answered."""
     known: list[tuple[str, str | None, ExpectedRecall]] = []
     for one in info["calibrations"]:
@@ -273,12 +271,11 @@ def recall_facts(info: Mapping[str, Any], answers: AnswerList[Answer] | None) ->
     if asked is not None:
         known.append((f"the {asked.photos:,} photos that were asked", None, asked))
     return [
-        {"photos_like": like, "calibration": name, **one.to_dict(), "in_words": format_expected_recall(one)}
-        for like, name, one in known
+        {"photos_like": like, "calibration": name, **one.to_dict(), "in_words": str(one)} for like, name, one in known
     ]
 
 
-def _least_recognised(answers: AnswerList[Answer] | None) -> list[dict[str, Any]]:
+def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:
     """Photos that were asked and have the least confident answers, each with its best hit."""
     answered = [one for one in answers or [] if one.hits]
     return [
@@ -287,7 +284,7 @@ def _least_recognised(answers: AnswerList[Answer] | None) -> list[dict[str, Any]
     ]
 
 
-def _notice(answers: AnswerList[Answer] | None) -> list[Advice]:
+def _notice(answers: Answers | None) -> list[Advice]:
     notice = None if answers is None else answers.notice
     return [] if notice is None else [Advice("calibrate for these photos", notice[0].upper() + notice[1:])]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.core.plain import to_plain
 from tfa.maps.decided import is_judged, list_decisions
 from tfa.maps.margins import name_judged_head
 from tfa.maps.query import ReadOnlyMap
@@ -30,7 +31,7 @@ def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
     ]
     return {
         "calibration": None if head.name == DATABASE else head.name,
-        "decided": list_decisions(vars(head)),
+        "decided": to_plain(list_decisions(vars(head))),
         "candidates": candidates,
         "decisions": made,
         "reasons": head.evidence["reasons"],

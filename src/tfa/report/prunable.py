@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfa.core.progress import Progress, as_progress
-from tfa.maps import ImageRecord, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed
-from tfa.maps.expected_recall import estimate_recall, format_expected_recall
+from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.lookup import find_lost_photos, load_tokens
-from tfa.maps.records import ExpectedRecall
 from tfa.photos.images import PhotosLike
 from tfa.report.collect import DAYS, find_aged
 from tfa.report.neighbors import group_near_duplicates, measure_resemblance
+from tfa.types import ExpectedRecall, ImageRecord
 
 _AT_ONCE = 64  # photos asked at a time
 DUPLICATE, UNCONFIRMED = "near duplicate", "never confirmed"
@@ -47,8 +47,8 @@ class Loss:
 
     @property
     def in_words(self) -> str:
-        now = "" if self.before is None else f", before {format_expected_recall(self.before)}"
-        return f"like {self.photos_like}: {format_expected_recall(self.after)}{now}"
+        now = "" if self.before is None else f", before {self.before!s}"
+        return f"like {self.photos_like}: {self.after!s}{now}"
 
 
 def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PruneCandidate]:

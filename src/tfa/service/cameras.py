@@ -23,12 +23,11 @@ from tfa.core.files import BadFile, write_tensors
 from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
-from tfa.maps.records import FrameAnswer
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
-from tfa.maps.verification import QueryParams
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
 from tfa.service.log_once import LogOnce
+from tfa.types import Answer, QueryOptions
 
 ANONYMOUS = ""  # who queries without an API key
 SAVED_EVERY = 32  # photos of a camera
@@ -113,8 +112,8 @@ class MapCameras:
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, key: CameraKey, tokens: Tokens, question: QueryParams, sequence: bool) -> tuple[FrameAnswer, str]:
-        """The answer to the next photo of a camera, and the head that gave it.
+    def answer(self, key: CameraKey, tokens: Tokens, question: QueryOptions, sequence: bool) -> Answer:
+        """The answer to the next photo of a camera.
 
         One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
         """
@@ -132,9 +131,9 @@ class MapCameras:
                 due = True
         if due:
             self._keeper.submit(self._keep)
-        return answer, camera.tracker.calibration
+        return answer
 
-    def _camera(self, key: CameraKey, question: QueryParams) -> TrackedCamera:
+    def _camera(self, key: CameraKey, question: QueryOptions) -> TrackedCamera:
         """The one of that key; a new one if there is none, or if it was answered by another head before."""
         head = self._map.state.chosen(question.calibration).name
         known = self._cameras.get(key)
@@ -219,7 +218,7 @@ class MapCameras:
             if camera is None:
                 return
             tracker = camera.tracker  # a camera that is not used keeps no older map in memory
-            tracker.rebind(self._map, tracker.params, sequence=tracker.sequence and len(self._map) > 1)
+            tracker.rebind(self._map, tracker.options, sequence=tracker.sequence and len(self._map) > 1)
             seen = camera.seen
             if seen == camera.saved:
                 return
@@ -250,7 +249,7 @@ class MapCameras:
         key = CameraKey(str(about.get("owner", ANONYMOUS)), name)
         if key.owner not in self._owners:
             raise BadFile("it is of an API key that this service does not have")
-        tracker = Tracker(self._map, QueryParams(calibration=calibration), sequence=False, adaptation=adaptation)
+        tracker = Tracker(self._map, QueryOptions(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ from logging import getLogger
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key
-from tfa.maps.records import Hit, ImageRecord
 from tfa.service.log_once import LogOnce
+from tfa.types import Hit, ImageRecord
 
 WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one that writes them
 _log = getLogger("tfa.service")

@@ -19,7 +19,6 @@ from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
-from tfa.maps.records import ImageRecord
 from tfa.maps.store import StoreMap
 from tfa.service.audit import AuditLog
 from tfa.service.decoders import DECODER_COUNT, Decoded, shared_decoders
@@ -34,6 +33,7 @@ from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 from tfa.service.uploads import Upload
+from tfa.types import ImageRecord
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")

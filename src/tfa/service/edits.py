@@ -14,11 +14,11 @@ from PIL import Image
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens
-from tfa.maps import EditReport, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.photos.find_positions import read_photo_position
-from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.service.photo_files import discard_photo, store
+from tfa.types import EditReport, Position
 
 
 @dataclass(frozen=True)

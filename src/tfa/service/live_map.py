@@ -12,19 +12,16 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.core.config import EncoderOptions
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.explain.why import explain_score
-from tfa.maps import CalibrationReport, EditReport, PlaceMap
+from tfa.maps import PlaceMap
 from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
-from tfa.maps.verification import QueryParams
 from tfa.service.cameras import ANONYMOUS, MapCameras
 from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
@@ -35,6 +32,7 @@ from tfa.service.query_queue import no_cameras
 from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
+from tfa.types import CalibrationReport, EditReport, EncoderOptions, Hit, ImageRecord, MapInfo, QueryOptions
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")
@@ -93,13 +91,13 @@ class LiveMap(Served):
     def path_name(self) -> str:
         return self.path.name
 
-    def check(self, question: QueryParams) -> None:
+    def check(self, question: QueryOptions) -> None:
         self.current.check(question)
 
     def no_cameras(self) -> Refused:
         return no_cameras()
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> MapInfo:
         return self.current.info()
 
     def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:

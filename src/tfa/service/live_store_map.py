@@ -9,16 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.core.config import EncoderOptions, RerankSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, TfaError
-from tfa.maps import CalibrationReport, EditReport
 from tfa.maps.base_map import BaseMap
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import ImageRecord
 from tfa.maps.store import StoreMap
-from tfa.maps.verification import QueryParams
 from tfa.photos.find_positions import read_photo_position
 from tfa.service.edits import NewPhoto, encoded_photos
 from tfa.service.metrics import Metrics
@@ -27,6 +23,7 @@ from tfa.service.problems import Refused
 from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
+from tfa.types import CalibrationReport, EditReport, EncoderOptions, ImageRecord, MapInfo, QueryOptions, RerankSpec
 
 _T = TypeVar("_T")
 _FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST
@@ -72,7 +69,7 @@ class LiveStoreMap(Served):
     def prepare(self) -> None:
         self.map.prepare()
 
-    def check(self, question: QueryParams) -> None:
+    def check(self, question: QueryOptions) -> None:
         if question.candidates is not None:
             RerankSpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the store
 
@@ -80,7 +77,7 @@ class LiveStoreMap(Served):
         sentence = "needs the scores of all images, and a store gives the best; query without a camera"
         return Refused(409, f"{self.name} is in a store and remembers no cameras: adapting to a camera {sentence}")
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> MapInfo:
         return self.map.info()
 
     def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
@@ -139,15 +136,19 @@ class LiveStoreMap(Served):
             else:
                 fresh[digest] = photo
         if not fresh:
-            return EditReport([], [], skipped, [])
+            return EditReport(added=[], removed=[], skipped=skipped, notes=[])
         tokens = encoded_photos([photo.image for photo in fresh.values()], store_map.encoder)
         records = []
         for digest, photo in fresh.items():
             store_map.store.put(self._key(digest), photo.content)
             place = photo.position or read_photo_position(photo.content, photo.name)
-            records.append(ImageRecord(0, f"{_FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
+            records.append(
+                ImageRecord(
+                    id=0, path=f"{_FOLDER}/{digest[:16]}/{photo.name}", digest=digest, fitted=False, position=place
+                )
+            )
         report = store_map.add_records(tokens, records, session)
-        return EditReport(report.added, [], skipped, report.notes)
+        return EditReport(added=report.added, removed=[], skipped=skipped, notes=report.notes)
 
     def calibrate(
         self, files: Sequence[Path], name: str, score: bool | None, progress: Progress

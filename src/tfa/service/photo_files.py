@@ -14,9 +14,9 @@ from PIL import Image
 
 from tfa.core.files import sync_folder, write_atomically
 from tfa.errors import BadImage
-from tfa.maps.records import ImageRecord
 from tfa.photos.images import as_rgb
 from tfa.service.problems import Refused
+from tfa.types import ImageRecord
 
 _FOLDER = "photos"
 SMALLEST, LARGEST = 32, 2048  # pixels of the longer side of a copy

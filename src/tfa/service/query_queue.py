@@ -17,29 +17,17 @@ from PIL import Image
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
+from tfa.maps.answer import limit_hits
 from tfa.maps.base_map import BaseMap
-from tfa.maps.records import Hit, Hits
-from tfa.maps.verification import QueryParams
 from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.recent import RecentQueries
 from tfa.service.settings import ServiceSettings
+from tfa.types import Answer, Hit, QueryOptions
 
 FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
 _log = getLogger("tfa.service")
-
-
-@dataclass(frozen=True)
-class QueryResult:
-    """The hits of a photo, and the name of the head that gave them: the map may be edited before they are sent."""
-
-    hits: Hits
-    confidence: float  # of the best
-    head: str
-    seconds: float  # from the decoded photo, waiting included
-    adaptation_photos: int = 0  # photos of its camera that taught before it
-    lost: float | None = None  # of a frame of a drive
 
 
 @dataclass
@@ -47,7 +35,7 @@ class WaitingQuery:
     """A photo that waits: for hits, or without a question for its tokens."""
 
     image: Image.Image
-    question: QueryParams | None
+    question: QueryOptions | None
     camera: CameraKey | None = None  # the camera it is of, if that has a name
     sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
@@ -96,8 +84,8 @@ class QueryQueue:
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
     def hits(
-        self, image: Image.Image, question: QueryParams, camera: CameraKey | None = None, sequence: bool = False
-    ) -> Future[QueryResult]:
+        self, image: Image.Image, question: QueryOptions, camera: CameraKey | None = None, sequence: bool = False
+    ) -> Future[Answer]:
         """The answer to a photo; those of one camera are answered in the order of these calls."""
         return self._submit(WaitingQuery(image, question, camera, sequence))
 
@@ -198,7 +186,7 @@ class QueryQueue:
                     self._answer([query])
             return
         current = self._current()
-        groups: dict[QueryParams, list[int]] = {}
+        groups: dict[QueryOptions, list[int]] = {}
         for row, query in enumerate(batch):
             if query.question is None:
                 query.future.set_result(tokens.select([row]))
@@ -206,33 +194,34 @@ class QueryQueue:
                 with self._settled([query]):
                     self._answer_camera(query, query.camera, query.question, tokens.select([row]))
             else:
-                groups.setdefault(replace(query.question, k=0), []).append(row)
+                groups.setdefault(_general(query.question), []).append(row)
         for kind, rows in groups.items():
             group = [batch[row] for row in rows]
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, question: QueryParams, tokens: Tokens) -> None:
+    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, question: QueryOptions, tokens: Tokens) -> None:
         if self._cameras is None:
             raise no_cameras()
-        answer, head = self._cameras.answer(camera, tokens, question, query.sequence)
+        answer = self._cameras.answer(camera, tokens, question, query.sequence)
         self._metrics.camera_photos.labels(self.name).inc()
-        seconds = time.perf_counter() - query.since
-        told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adaptation_photos, answer.lost)
-        query.future.set_result(told)
+        query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))
         self._confirm(answer.hits)
 
-    def _answer_group(self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryParams) -> None:
+    def _answer_group(
+        self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryOptions
+    ) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
-        wanted = [query.question.k for query in group if query.question is not None]
-        head = current.state.chosen(kind.calibration).name
-        answers = self.recent.hits(current, tokens, replace(kind, k=max(wanted)))
-        for query, k, hits in zip(group, wanted, answers, strict=True):
-            best = hits[0].confidence if hits else 0.0
-            query.future.set_result(
-                QueryResult(Hits(hits[:k], hits.fused), best, head, time.perf_counter() - query.since)
-            )
-            self._confirm(hits)
+        hits = [query.question.k for query in group if query.question is not None]
+        answers = self.recent.answer(current, tokens, replace(kind, k=max(hits)))
+        for query, k, answer in zip(group, hits, answers, strict=True):
+            query.future.set_result(replace(limit_hits(answer, k), seconds=time.perf_counter() - query.since))
+            self._confirm(answer.hits)
+
+
+def _general(question: QueryOptions) -> QueryOptions:
+    """Drop what does not matter for the ranking: photos that differ in it are answered together."""
+    return replace(question, k=1, min_confidence=0.0, sure=False)
 
 
 def _failed() -> Refused:

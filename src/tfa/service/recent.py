@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfa.core.tokens import Tokens
-from tfa.maps.base_map import build_answer
-from tfa.maps.expected_recall import estimate_answer_recall, format_expected_recall
+from tfa.maps.expected_recall import estimate_answer_recall
 from tfa.maps.query import BaseMap
-from tfa.maps.records import Answer, Hits
 from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.verification import QueryParams
+from tfa.types import Answer, QueryOptions
 
 _HEADS = 8  # whose queries are kept: those that were queried last
 
@@ -33,8 +31,8 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def hits(self, current: BaseMap, tokens: Tokens, question: QueryParams) -> list[Hits]:
-        """The hits of some photos, which are looked at."""
+    def answer(self, current: BaseMap, tokens: Tokens, question: QueryOptions) -> list[Answer]:
+        """Answer some photos, which are looked at."""
         head = current.state.chosen(question.calibration)
         key = current.state.head_digest(head.name)
         with self._lock:
@@ -42,8 +40,8 @@ class RecentQueries:
             self._heads[key] = recent
             while len(self._heads) > _HEADS:
                 del self._heads[next(iter(self._heads))]
-            answers = current.hits(tokens, question, recent.shift_monitor)
-            recent.answers.extend(build_answer("", Hits(hits[:1])) for hits in answers if hits)
+            answers = current.answer_tokens(tokens, question, recent.shift_monitor)
+            recent.answers.extend(replace(answer, hits=[], place=None) for answer in answers if answer)
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:
@@ -55,6 +53,6 @@ class RecentQueries:
         return {
             "photos": 0 if expected is None else expected.photos,
             "expected_recall": None if expected is None else expected.to_dict(),
-            "in_words": None if expected is None else format_expected_recall(expected),
+            "in_words": None if expected is None else str(expected),
             "notice": notice,
         }

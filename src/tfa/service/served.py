@@ -11,11 +11,8 @@ from typing import Any, TypeVar
 
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
-from tfa.maps import CalibrationReport, EditReport
 from tfa.maps.base_map import BaseMap
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import Hit, ImageRecord
-from tfa.maps.verification import QueryParams
 from tfa.service.cameras import MapCameras
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
@@ -23,6 +20,7 @@ from tfa.service.problems import Refused, refuse_busy
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
+from tfa.types import CalibrationReport, EditReport, Hit, ImageRecord, MapInfo, QueryOptions
 
 _T = TypeVar("_T")
 
@@ -78,7 +76,7 @@ class Served(ABC):
         """See what another process has done to it; refused if it is gone."""
 
     @abstractmethod
-    def check(self, question: QueryParams) -> None:
+    def check(self, question: QueryOptions) -> None:
         """Refuse what is known at once to be impossible, before a photo is decoded."""
 
     @abstractmethod
@@ -86,7 +84,7 @@ class Served(ABC):
         """The refusal of a camera, where there are none."""
 
     @abstractmethod
-    def info(self) -> dict[str, Any]:
+    def info(self) -> MapInfo:
         """`PlaceMap.info()`."""
 
     @abstractmethod

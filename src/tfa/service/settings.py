@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from tfa.core.config import Spec, option
+from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
 from tfa.service.api_keys import ApiKey
 
@@ -17,39 +17,37 @@ STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSettings(Spec):
+class ServiceSettings(Options):
     """Values are checked on construction; all defaults are ours."""
 
-    host: str = option("127.0.0.1", "address to listen on")
-    port: int = option(8000, "port to listen on; 0 takes any that is free", low=0, high=65_535)
-    read_api_key: str | None = option(
-        None, "for looking and querying; None: open to whoever reaches the port", kinds=(str, type(None))
+    host: str = opt("127.0.0.1", "address to listen on")
+    port: int = opt(8000, "port to listen on; 0 takes any that is free", ge=0, le=65_535)
+    read_api_key: str | None = opt(None, "for looking and querying; None: open to whoever reaches the port")
+    edit_api_key: str | None = opt(None, "for changing maps, and for reading too")
+    api_keys: tuple[ApiKey, ...] = opt((), "API keys with names, of a file; with any of them reading needs one")
+    rate_limit: float = opt(
+        100.0, "requests a second of one API key, or of one address without; 0: any number", ge=0, le=1e6
     )
-    edit_api_key: str | None = option(None, "for changing maps, and for reading too", kinds=(str, type(None)))
-    api_keys: tuple[ApiKey, ...] = option((), "API keys with names, of a file; with any of them reading needs one")
-    rate_limit: float = option(
-        100.0, "requests a second of one API key, or of one address without; 0: any number", low=0, high=1e6
+    audit_log: str | None = opt(None, "file that gets a line for each edit asked for")
+    no_auth: bool = opt(False, "on purpose: no API key although other machines can reach the port")
+    cors: tuple[str, ...] = opt((), "origins whose pages may call from a browser")
+    max_upload: int = opt(20_000_000, "bytes of one photo", ge=1, le=2**31)
+    max_pixels: int = opt(50_000_000, "width × height, read before a photo is decoded", ge=1, le=PILLOW_MOST)
+    max_batch: int = opt(64, "photos of one request", ge=1, le=1024)
+    batch_wait: float = opt(0.003, "seconds that a query waits for others to be encoded with", ge=0, le=10)
+    batch_size: int = opt(16, "photos encoded and scored together at most", ge=1, le=1024)
+    max_waiting: int = opt(256, "queries, and edits, of a map that may wait; more get 503", ge=1, le=2**20)
+    body_seconds: float = opt(120.0, "for a request to arrive as a whole", ge=0.1, le=86_400)
+    stall_seconds: float = opt(
+        120.0, "after which a batch of queries hangs: readiness says so, queries are refused", ge=0.1, le=86_400
     )
-    audit_log: str | None = option(None, "file that gets a line for each edit asked for", kinds=(str, type(None)))
-    no_auth: bool = option(False, "on purpose: no API key although other machines can reach the port")
-    cors: tuple[str, ...] = option((), "origins whose pages may call from a browser")
-    max_upload: int = option(20_000_000, "bytes of one photo", low=1, high=2**31)
-    max_pixels: int = option(50_000_000, "width × height, read before a photo is decoded", low=1, high=PILLOW_MOST)
-    max_batch: int = option(64, "photos of one request", low=1, high=1024)
-    batch_wait: float = option(0.003, "seconds that a query waits for others to be encoded with", low=0, high=10)
-    batch_size: int = option(16, "photos encoded and scored together at most", low=1, high=1024)
-    max_waiting: int = option(256, "queries, and edits, of a map that may wait; more get 503", low=1, high=2**20)
-    body_seconds: float = option(120.0, "for a request to arrive as a whole", low=0.1, high=86_400)
-    stall_seconds: float = option(
-        120.0, "after which a batch of queries hangs: readiness says so, queries are refused", low=0.1, high=86_400
+    stop_seconds: float = opt(
+        STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", ge=1, le=3600
     )
-    stop_seconds: float = option(
-        STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", low=1, high=3600
-    )
-    decode_seconds: float = option(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
-    cameras: int = option(
+    decode_seconds: float = opt(10.0, "for a photo to be decoded, in a process of its own", ge=0.1, le=3600)
+    cameras: int = opt(
         64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
-        low=0, high=4096,
+        ge=0, le=4096,
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from tfa.core.arrays import Backend, map_in_threads
-from tfa.core.config import RerankSpec
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import ScoreBlock
@@ -27,6 +26,7 @@ from tfa.method.head import Head, final_scores, shifted
 from tfa.method.pseudo_queries import global_similarities, pseudo_facts, take_median_spread
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.search.gallery import top_k
+from tfa.types import RerankSpec
 
 COMPARED_CANDIDATES = 20  # whose evidence is compared with that of as many images after them
 CONSTRUCTION = 0  # whose ranking is looked at

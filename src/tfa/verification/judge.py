@@ -17,7 +17,6 @@ from functools import partial
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, map_in_threads
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseBranch, DatabaseSplit, fit_branch
@@ -46,6 +45,7 @@ from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, carrier_spread
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace
 from tfa.method.vocabulary import Vocabulary, fit_vocabularies, sample_patches
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.admission import PairEvidence, cache_evidence, space_evenly
 from tfa.verification.patches import CompactTokens
 

@@ -22,11 +22,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfa.core.arrays import Spill, l2_normalize, map_in_threads, to_float32
-from tfa.core.config import RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import rows_between, take_rows
+from tfa.types import RerankSpec
 from tfa.verification.admission import PairEvidence, cache_evidence
 from tfa.verification.matching import Matches, find_matches, measure_evidence
 from tfa.verification.reranking import Compared

@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tfa.core.config import AUTO, Candidates
 from tfa.core.progress import Progress, SilentProgress
 from tfa.method.evidence import standardize_ranked
 from tfa.search.gallery import top_k
+from tfa.types import AUTO, Candidates
 
 WEIGHT = 4.0  # of √M beside a z-score
 AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of verified candidates

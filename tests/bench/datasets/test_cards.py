@@ -11,7 +11,7 @@ import pytest
 
 from tfa.bench.datasets.card import GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
 from tfa.bench.datasets.load import LAYOUTS, layout_of
-from tfa.core.config import HeadSpec
+from tfa.types import HeadSpec
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
 

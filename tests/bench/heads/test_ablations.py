@@ -6,10 +6,10 @@ from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
 from tfa.bench.heads.spectral import CONTROLS, under_control
-from tfa.core.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.method.database import METHOD_RULES
 from tfa.method.evidence import Candidate
+from tfa.types import HeadSpec
 
 
 def candidate(support, agreement):

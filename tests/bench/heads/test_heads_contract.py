@@ -14,10 +14,10 @@ from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.peers import anyloc, pooled, ria, tfvpr
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK, top_k
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.reranking import plan_rounds
 
 pytestmark = pytest.mark.slow

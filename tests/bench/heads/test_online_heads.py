@@ -14,10 +14,10 @@ from tfa.bench.heads.online import AT_ONCE, OnlineHead
 from tfa.bench.heads.own_heads import fitted_tfa
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import answered, answers_of_split, score_sample
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.method.described_queries import DescribedQueries
 from tfa.online.adaptation import MIN_ROWS
+from tfa.types import HeadSpec
 
 GRID = (5, 8)
 SPEC = HeadSpec(words=8)

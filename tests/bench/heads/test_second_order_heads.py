@@ -14,13 +14,13 @@ from tfa.bench.heads import second_order
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.second_order import by_support
-from tfa.core.config import HeadSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.decisions import JudgedDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
+from tfa.types import HeadSpec
 from tfa.verification.judge import Competition
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 

@@ -14,12 +14,12 @@ from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
-from tfa.core.config import AUTO, HeadSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps.database_scores import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.gallery import top_k
+from tfa.types import AUTO, HeadSpec, RerankSpec
 from tfa.verification import matching, patches, reranking
 from tfa.verification.admission import VerificationEvidence
 from tfa.verification.patches import CompactTokens

@@ -13,10 +13,10 @@ from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead
 from tfa.bench.rank import ranked
 from tfa.bench.studies.patch_pairs import PatchPairs
-from tfa.core.config import HeadSpec, MapSpec, RerankSpec
 from tfa.maps import PlaceMap
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, HeadSpec, RerankSpec
 from tfa.verification.reranking import plan_rounds
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(en
     if calibrates:
         bench = bench.calibrate(photos.select(slice(0, 8)))
     bench = VerifiedHead(bench.base, PatchPairs(database.tokens, spec), always=True)
-    kept = MapSpec(storage="float32", rerank=spec)
+    kept = BuildOptions(storage="float32", rerank=spec)
     place_map = PlaceMap.from_head(bench.base.retriever, database, FakeEncoder(), map_spec=kept)
 
     answers = place_map.query_tokens(queries.tokens, k=IMAGES, rerank=True)

@@ -8,9 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.fakes import random_image
-from tfa.maps import Answer, Hit
-from tfa.maps.records import FrameAnswer, Place
-from tfa.photos.positions import Position
+from tfa.types import Answer, Hit, Place, Position
 
 TAKEN = 1_748_772_000_250_000_000  # 2025-06-01T10:00:00.25Z
 DEGREES = Position(lat=52.5, lon=13.25, alt=34.5, heading=120.0)
@@ -35,16 +33,20 @@ def answers_in(folder: Path, position: Position) -> list[Answer]:
     first, second = position.pair
     pair = ("lat", "lon") if position.is_global else ("x", "y")
     there = Position(**dict(zip(pair, (first + 1e-5, second - 1e-5), strict=True)))
-    hits = [Hit(3, "map/3.png", 1.5, 0.97, position, 12, True), Hit(4, "map/4.png", 0.25, 0.5, None, 3)]
-    sure = {"sure": True, "reranked": True, "place": Place(there, 12.5, 0.9, 3)}
+    hits = [
+        Hit(id=3, image="map/3.png", score=1.5, confidence=0.97, position=position, inliers=12, sure=True),
+        Hit(id=4, image="map/4.png", score=0.25, confidence=0.5, position=None, inliers=3),
+    ]
+    sure = {"sure": True, "reranked": True, "place": Place(position=there, radius=12.5, share=0.9, images=3)}
     return [
-        Answer(str(folder / "a.jpg"), hits, 0.97, **sure),
+        Answer(query=str(folder / "a.jpg"), hits=hits, confidence=0.97, **sure),
         Answer(
-            str(folder / ODD), [Hit(5, "map/5.png", 0.5, 0.4, position)], 0.4, place_missing="no answer was verified"
+            query=str(folder / ODD), confidence=0.4, place_missing="no answer was verified",
+            hits=[Hit(id=5, image="map/5.png", score=0.5, confidence=0.4, position=position)],
         ),
-        Answer(str(folder / "c.jpg"), [], 0.0, "c.jpg cannot be opened"),
-        FrameAnswer(str(folder / "d.webp"), [], 0.2, lost=0.75, place_missing="the camera is lost"),
-        Answer(str(folder / "e.jpg"), hits, 0.97, **sure),
+        Answer(query=str(folder / "c.jpg"), hits=[], confidence=0.0, error="c.jpg cannot be opened"),
+        Answer(query=str(folder / "d.webp"), hits=[], confidence=0.2, lost=0.75, place_missing="the camera is lost"),
+        Answer(query=str(folder / "e.jpg"), hits=hits, confidence=0.97, **sure),
     ]  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from tfa.errors import BadPositions, BadSpec, DiskFull, MissingExtra
 from tfa.exports import ExportContext, write_answers
 from tfa.exports.answers import check_positions
 from tfa.exports.answers.record import ANSWER_COLUMNS, iso_time, spaced, times_of
-from tfa.maps import Answer
-from tfa.photos.positions import Position, read_gpx, to_degrees
+from tfa.photos.positions import read_gpx, to_degrees
+from tfa.types import Answer, Position
 
 raw = pytest.importorskip("pyogrio.raw", reason="pyogrio is not installed: GDAL did not read what was written")
 LAT, LON = 52.5 + 1e-5, 13.25 - 1e-5
@@ -109,7 +109,7 @@ def test_metres_are_refused_where_only_degrees_are_known_unless_the_zone_is(in_m
 
 
 def test_without_any_position_points_are_none(tmp_path):
-    context = [Answer("a.jpg", [], 0.1)]
+    context = [Answer(query="a.jpg", hits=[], confidence=0.1)]
     assert [write_answers(tmp_path / f"a{ending}", context) for ending in (".geojson", ".gpx", ".csv")] == [0, 0, 1]
     assert read(tmp_path / "a.geojson")[0] == [None]
     assert read(tmp_path / "a.gpx", layer="waypoints")[0] == []

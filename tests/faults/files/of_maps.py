@@ -38,7 +38,7 @@ def _map(name: str, folder: Path, golden: str) -> Target:
         except BadMap:
             assert changed
         place_map = PlaceMap.load(folder)
-        json.dumps(place_map.info(), allow_nan=False)
+        json.dumps(place_map.info().to_dict(), allow_nan=False)
         for calibration in ("none", "night"):
             for hits in place_map.query_tokens(asked, k=3, calibration=calibration):
                 json.dumps([hit.to_dict() for hit in hits], allow_nan=False)

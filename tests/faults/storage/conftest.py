@@ -10,14 +10,14 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 KINDS = {
-    "paper": MapSpec(head="paper", storage="float16"),
-    "judged": MapSpec(head="judged"),
-    "second-order": MapSpec(head="second-order", rerank=False),
+    "paper": BuildOptions(head="paper", storage="float16"),
+    "judged": BuildOptions(head="judged"),
+    "second-order": BuildOptions(head="second-order", rerank=False),
 }
 FIRST = 8  # photos of a map
 

@@ -63,7 +63,7 @@ def sign(path: Path, header: dict[str, Any]) -> None:
 
 def use(path: Path, query: Path) -> None:
     opened = PlaceMap.load(path, encoder=FakeEncoder())
-    json.dumps(opened.info())
+    json.dumps(opened.info().to_dict())
     for head in ("none", *opened.calibrations):
         opened.query(query, k=3, calibration=head)
     assert opened.state.map_spec.head in KINDS

@@ -21,10 +21,10 @@ from tests.faults.storage.disk_operations import failing_at
 from tests.faults.storage.edits import EDITS, facts_of, prepared
 from tests.worlds import world as tokens_of_a_world
 from tfa.core.arrays import Spill
-from tfa.core.config import HeadSpec
 from tfa.errors import DiskFull, OutOfResources, TfaError
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
+from tfa.types import HeadSpec
 
 FAULTS = {
     "the disk is full": (OSError(errno.ENOSPC, "No space left on device"), DiskFull),

@@ -10,10 +10,10 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadImage, NoImages
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 
 ODD = b"caf\xe9.png"
 

@@ -84,9 +84,9 @@ def test_the_next_revision_is_beyond_files_that_were_never_named(world, tmp_path
     editor.calibrate(world.camera, name="night")
     again = world.opened(path)
     assert again.state.revision == 8
-    assert again.info()["calibrations"][0]["calibration"]["revision"] == 8
+    assert again.info().to_dict()["calibrations"][0]["calibration"]["revision"] == 8
     assert not (path / "gallery-r000007.safetensors").exists()
-    assert editor.info()["calibrations"] == again.info()["calibrations"]
+    assert editor.info().to_dict()["calibrations"] == again.info().to_dict()["calibrations"]
 
 
 def test_a_calibration_of_other_images_is_not_adopted(world, tmp_path):

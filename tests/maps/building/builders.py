@@ -15,11 +15,11 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tfa.core import files
-from tfa.core.config import HeadSpec
 from tfa.maps.building import BuildReport, Sharding, build_sharded
 from tfa.maps.store.header import read_moments, read_reduction, read_store_header
 from tfa.maps.store.versions import read_skeleton
 from tfa.search import store
+from tfa.types import HeadSpec
 
 SPEC = HeadSpec(words=6)
 LOG = "TFA_TEST_ENCODED"  # names a folder in which each encoded image leaves a line

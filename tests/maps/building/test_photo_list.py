@@ -6,10 +6,9 @@ import pytest
 
 from tests.maps.building.builders import Published, build
 from tests.maps.conftest import photo
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadImage, BadManifest, MissingExtra, NoImages
 from tfa.maps.building import list_photos
-from tfa.photos.positions import Position
+from tfa.types import EncoderOptions, Position
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.building.builders import SPEC, LoggedEncoder, Published, build, counted, same
 from tests.maps.conftest import photo
-from tfa.core.config import EncoderOptions, MapSpec, RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
@@ -22,6 +21,7 @@ from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.reference.second_order import descriptor
 from tfa.search.reduced import Moments
+from tfa.types import BuildOptions, EncoderOptions, RerankSpec
 from tfa.verification.patches import CompactTokens
 
 
@@ -103,7 +103,7 @@ def test_a_sample_of_all_photos_is_the_ordinary_build(fleet, url):
 
 
 def test_a_sample_of_some_has_the_space_of_all_by_the_plain_formulas(fleet, url):
-    build(fleet, url, map_spec=MapSpec(head="second-order", carrier="partial"))
+    build(fleet, url, map_spec=BuildOptions(head="second-order", carrier="partial"))
     found = Published(url)
     side = found.state.head.scorer.sides[0]
     photos = [as_rgb(path) for path in sorted(fleet.iterdir())]
@@ -142,7 +142,7 @@ def test_sample_images_have_the_same_rows_in_the_skeleton_as_in_the_store(fleet,
 @pytest.mark.parametrize(("sample", "kept"), [(32, "full"), (100, "small")])
 def test_patches_of_every_image_are_in_the_store_and_the_map_answers(fleet, url, sample, kept):
     (fleet / "013.png").write_bytes(b"no picture")  # so that shards begin elsewhere
-    map_spec = MapSpec(rerank=RerankSpec(patches=kept))
+    map_spec = BuildOptions(rerank=RerankSpec(patches=kept))
     build(fleet, url, options=EncoderOptions(skip_bad=True), sample=sample, map_spec=map_spec)
     found = Published(url)
     patches = read_patches(found.store, found.header.patches)
@@ -171,7 +171,7 @@ def test_broken_photos_are_left_out_and_listed_wherever_they_are(fleet, url):
 
 
 def test_what_a_store_cannot_hold_is_refused_before_any_work(fleet, url, encoded):
-    for kept in (MapSpec(head="paper"), MapSpec(ensemble=True), MapSpec(storage="float16")):
+    for kept in (BuildOptions(head="paper"), BuildOptions(ensemble=True), BuildOptions(storage="float16")):
         with pytest.raises(BadSpec, match="in a folder"):
             build(fleet, url, map_spec=kept)
     photo(fleet.parent / "one" / "0.png", 0)

@@ -17,7 +17,6 @@ from tfa.errors import StoreConflict, UnknownImage
 from tfa.maps.store import edits, versions
 from tfa.maps.store.header import Pending, claim_map, header_key, parse_header, read_moments
 from tfa.search.reduced import Moments
-from tfa.search.store import Where
 
 
 def sound(town):
@@ -178,8 +177,8 @@ def test_sessions_filter_what_was_added_with_them(town, tmp_path, dusk):
     night = town.add([photo(tmp_path / f"n{place}.png", place, light=0.9) for place in (5, 6)], session="night").added
     town.use_encoder(town.options)
     town._encoder = FakeEncoder()
-    assert {hit.id for hit in town.query(dusk, k=9, where=Where(("night",)))} == set(night)
-    assert town.query(dusk, k=9, where=Where(("nobody",))) == []
+    assert {hit.id for hit in town.query(dusk, k=9, sessions=("night",))} == set(night)
+    assert town.query(dusk, k=9, sessions=("nobody",)).hits == []
     whole = {hit.id: hit for hit in town.query(dusk, k=99, rerank=False)}
-    for hit in town.query(dusk, k=9, where=Where(("night",)), rerank=False):
+    for hit in town.query(dusk, k=9, sessions=("night",), rerank=False):
         assert hit.score == whole[hit.id].score

@@ -10,10 +10,10 @@ from tests.maps.building.builders import build
 from tests.maps.conftest import SPEC
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store, new_url
-from tfa.core.config import MapSpec, RerankSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.store import StoreMap, patches
+from tfa.types import BuildOptions, RerankSpec
 from tfa.verification.patches import CachedPatches
 
 
@@ -51,7 +51,7 @@ def test_a_query_reads_patches_once_and_the_map_says_what_it_keeps(town, url, du
     monkeypatch.setattr(store, "read_pieces", lambda *given: reads.append(given) or read(*given))
     first = told(opened.query(dusk, k=3, rerank=True, candidates=5))
     assert len(reads) == 1
-    cache = opened.info()["verification"]["cache"]
+    cache = opened.info().to_dict()["verification"]["cache"]
     assert cache["most_bytes"] == 1_000
     assert 0 < cache["bytes"] <= 1_000
     assert (
@@ -63,15 +63,15 @@ def test_a_query_reads_patches_once_and_the_map_says_what_it_keeps(town, url, du
 
 
 def test_small_patches_answer_as_in_a_folder(small, url, dusk, tmp_path):
-    kept = MapSpec(head="second-order", rerank=RerankSpec(patches="small"))
+    kept = BuildOptions(head="second-order", rerank=RerankSpec(patches="small"))
     folder = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=kept)
     store = StoreMap.build_from(folder, url, dims=64)
     both = [one.query(dusk, k=3, rerank=True) for one in (folder, store)]
     assert [(hit.id, hit.score, hit.inliers) for hit in both[0]] == [
         (hit.id, hit.score, hit.inliers) for hit in both[1]
     ]
-    facts = store.info()["verification"]
-    assert facts["bytes_per_image"] == folder.info()["verification"]["bytes_per_image"] < 16 * 12
+    facts = store.info().to_dict()["verification"]
+    assert facts["bytes_per_image"] == folder.info().to_dict()["verification"]["bytes_per_image"] < 16 * 12
 
 
 def test_damage_names_the_image(town, url, dusk):
@@ -86,7 +86,7 @@ def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, 
     kept = memory_store(at)
     built = [build(tmp_path / "town", url, patches_at=at).header for _ in range(3)]
     store = StoreMap.open(url, FakeEncoder())
-    assert store.info()["verification"]["at"] == at
+    assert store.info().to_dict()["verification"]["at"] == at
     [added] = store.add([dusk]).added
     assert added in [hit.id for hit in store.query(dusk, k=2, rerank=True)]
     folders = {key.rpartition("/")[0] + "/" for key in kept.keys("")}

@@ -12,13 +12,13 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import Flaky, memory_store
-from tfa.core.config import MapSpec
 from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.store import StoreMap, publish
 from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
 from tfa.maps.store.publish import Publisher
+from tfa.types import BuildOptions
 
 
 def built(small, tmp_path):
@@ -35,9 +35,9 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
         f"<StoreMap {url}: 14 photos; encoder fake@28; second-order head (second-order, partial); no calibration; "
         "answers not verified>"
     )
-    info = opened.info()
+    info = opened.info().to_dict()
     assert (info["images"], info["positions"], info["sample"], info["dims"]) == (PLACES, PLACES, PLACES, 64)
-    assert (info["name"], info["previous"], info["store"]["store"]) == ("town", None, "memory")
+    assert (info["name"], info.get("previous"), info["store"]["store"]) == ("town", None, "memory")
 
 
 def test_a_map_that_is_built_again_appears_at_once_and_can_be_taken_back(small, town, url, dusk, tmp_path):
@@ -174,7 +174,7 @@ def test_a_map_of_the_papers_head_is_refused(tmp_path, small, url):
 def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path, small, url, dusk):
     judged = PlaceMap.build(tmp_path / "town", head="judged", encoder=FakeEncoder(), spec=SPEC)
     paper = PlaceMap.build(
-        tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(head="paper", storage="int7")
+        tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(head="paper", storage="int7")
     )
     if judged.state.head.in_space:  # as if the judge had chosen residuals
         other = replace(judged.state.database, stored=paper.state.head)
@@ -182,7 +182,7 @@ def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path,
         judged = ReadOnlyMap(replace(judged.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
     town = StoreMap.build_from(judged, url, dims=64)
     assert town.state.head.in_space
-    assert any("the judge chose hard residuals" in note for note in town.info()["notes"])
+    assert any("the judge chose hard residuals" in note for note in town.info().to_dict()["notes"])
     assert len(town.query(dusk, k=3)) == 3
 
 

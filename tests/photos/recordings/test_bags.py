@@ -13,8 +13,9 @@ import pytest
 from tests.photos.recordings.made import FIXES, IMAGES, ODOMETRY, START, Messages, drive_rows, jpeg, write_bag
 from tfa.errors import BadImage, BadRecording, BadSpec, MissingExtra, NoImages
 from tfa.photos.images import find_images
-from tfa.photos.positions import Position, read_positions_csv
+from tfa.photos.positions import read_positions_csv
 from tfa.photos.recordings.frames import FrameSpec, extract_frames, open_recording
+from tfa.types import Position
 
 ROS2 = Messages()
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.photos.recordings.made import jpeg
 from tfa.errors import BadImage, BadSpec
-from tfa.photos.positions import Position
 from tfa.photos.recordings.frames import KeyframeInterval, Keyframes
 from tfa.photos.recordings.recording import FramePicture, RecordedFrame
+from tfa.types import Position
 
 
 def kept(every: str, frames: list[RecordedFrame]) -> list[int]:

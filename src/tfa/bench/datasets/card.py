@@ -10,9 +10,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tfa.core.config import HeadSpec
 from tfa.core.reading import parse_json
 from tfa.errors import BadSpec, TfaError
+from tfa.types import HeadSpec
 
 GROUPS = ("Urban / ground", "Condition shift", "Driving", "Indoor", "Aerial / cross-view", "Other")
 _REQUIRED = ("name", "title", "layout", "positives", "group", "citation", "licence", "get")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfa.bench.datasets.layouts.earth import earth_points
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 
 def points_of(positions: Sequence[Position | None]) -> np.ndarray:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.errors import TfaError
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 
 class BadEvaluation(TfaError):

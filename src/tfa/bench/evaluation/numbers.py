@@ -15,7 +15,7 @@ from tfa.bench.metrics.measures import Curve, precision_recall
 from tfa.bench.metrics.resampling import Interval, Paired, interval, paired_difference
 from tfa.bench.records import PROBABILITY
 from tfa.maps.expected_recall import estimate_recall
-from tfa.maps.records import ExpectedRecall
+from tfa.types import ExpectedRecall
 
 KS = (1, 5, 10, 20)
 HUB_FROM = 2  # wrong answers from which on an image is a hub

@@ -23,9 +23,8 @@ from tfa.bench.records import PROBABILITY
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.maps.place_map import PlaceMap
-from tfa.maps.records import Hit, Hits, describe_best_hit
 from tfa.maps.state import DATABASE
-from tfa.photos.positions import Position
+from tfa.types import Answer, Hit, Position
 from tfa.verification.matching import Matches
 
 AT_ONCE = 16  # photos answered at a time
@@ -123,16 +122,16 @@ class _Judge:
         self.compact = place_map.state.compact
         self.comparable = len(kinds_of([*self.where, *(image.position for image in images)])) == 1
 
-    def judged(self, at: int, hits: Hits, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
+    def judged(self, at: int, hits: Answer, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
         away = self._distances(self.where[at], [hit.position for hit in hits])
         judged = [
             JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, lines.get(hit.id, ()))
             for hit, metres in zip(hits, away, strict=True)
         ]
-        best = describe_best_hit(hits)
+        best = {"sure": hits.sure, "reranked": hits.reranked}
         return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **best, place=self._place(at, hits))
 
-    def _place(self, at: int, hits: Hits) -> JudgedPlace | None:
+    def _place(self, at: int, hits: Answer) -> JudgedPlace | None:
         if hits.place is None:
             return None
         [distance] = self._distances(self.where[at], [hits.place.position])
@@ -171,8 +170,8 @@ def _run(
     with as_progress(progress).task(f"querying, {name}", len(tokens), "photos") as task:
         for start in range(0, len(tokens), AT_ONCE):
             block = tokens.select(slice(start, start + AT_ONCE))
-            for at, hits in enumerate(place_map.query_tokens(block, k, name)):
-                drawn = judge.lines(start + at, hits, block.select([at])) if lines else {}
+            for at, hits in enumerate(place_map.query_tokens(block, k, calibration=name)):
+                drawn = judge.lines(start + at, hits.hits, block.select([at])) if lines else {}
                 answers.append(judge.judged(start + at, hits, drawn))
                 task.advance()
     title = "the map's own head" if name == DATABASE else f"calibration {name}"

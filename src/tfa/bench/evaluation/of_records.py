@@ -18,7 +18,7 @@ from tfa.bench.record_files import BadRecord, find_records
 from tfa.bench.records import Record, Truth, truth_of
 from tfa.errors import BadSpec
 from tfa.photos.find_positions import find_positions
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 MOST_HEADS = 8  # of one page
 

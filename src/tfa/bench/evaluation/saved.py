@@ -25,7 +25,7 @@ from tfa.core.json_shape import (
     text,
 )
 from tfa.errors import BadPositions
-from tfa.photos.positions import Position
+from tfa.types import Position
 from tfa.version import __version__
 
 FORMAT, VERSION = "tfa-evaluation", 1

@@ -19,8 +19,8 @@ from tfa.bench.datasets.matching import read_positives
 from tfa.bench.evaluation.distances import kinds_of, lengths, points_of
 from tfa.bench.evaluation.judgement import BadEvaluation
 from tfa.core.files import hash_file
-from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position, match_positions, normalize_path, to_degrees, to_metres
+from tfa.photos.positions import match_positions, normalize_path, to_degrees, to_metres
+from tfa.types import ImageRecord, Position
 
 POSITIONS, POSITIVES = ".csv", ".json"
 KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}

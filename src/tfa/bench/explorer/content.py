@@ -13,7 +13,7 @@ from tfa.bench.evaluation.numbers import numbers_of
 from tfa.bench.evaluation.summary import short_names
 from tfa.bench.records import PROBABILITY
 from tfa.maps.confidence import SURE_CONFIDENCE
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 GLOBE, PLANE, ORDER = "globe", "plane", "order"
 EARTH = 6_371_008.8  # metres: mean radius

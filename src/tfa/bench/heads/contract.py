@@ -16,10 +16,10 @@ import numpy as np
 
 from tfa.bench.protocols import NO_CALIBRATION, Plan
 from tfa.bench.provenance import METHOD
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.types import EncoderOptions, HeadSpec
 
 ONLY = "only"  # the replica of a head that has no seed
 T = TypeVar("T")

@@ -19,7 +19,6 @@ from tfa.bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retrieve
 from tfa.bench.heads.second_order import second_order_card
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
 from tfa.core.arrays import backend_for
-from tfa.core.config import Candidates, RerankSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
@@ -27,6 +26,7 @@ from tfa.maps.database_scores import DatabaseScores
 from tfa.method.evidence import ROW_EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
+from tfa.types import Candidates, RerankSpec
 from tfa.verification import matching
 from tfa.verification.admission import (
     COMPARED_CANDIDATES,

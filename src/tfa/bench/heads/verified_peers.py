@@ -16,7 +16,7 @@ from tfa.bench.heads.own_heads import OURS, patch_pairs
 from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.heads.verified import judged_by_hiding, reordered
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
-from tfa.core.config import RerankSpec
+from tfa.types import RerankSpec
 from tfa.verification.admission import VerificationEvidence
 from tfa.verification.reranking import count_candidates, rerank
 

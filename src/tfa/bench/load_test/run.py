@@ -21,9 +21,9 @@ from threadpoolctl import threadpool_limits
 from tfa.bench.load_test.child import Child, Command, serve_command
 from tfa.bench.load_test.clients import Edits, Load, synthetic_photo
 from tfa.client.client import Client
-from tfa.core.config import EncoderOptions, HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap
+from tfa.types import EncoderOptions, HeadSpec
 
 ENCODER = "dinov2-s14@56/l0"  # one block of random weights at 56 pixels: quick, so that the service itself is seen
 QUIET = 100  # queries sent one after the other, to the service and in this process in turn

@@ -9,12 +9,12 @@ import numpy as np
 
 from tfa.bench.load_test.clients import synthetic_photo
 from tfa.bench.load_test.run import ENCODER, random_weights_file
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.files import make_folder
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 IMAGES = 60
 DIMS = 64
@@ -48,7 +48,7 @@ class SmallTown:
     def map(self, name: str, first: int = 0, images: int = IMAGES) -> PlaceMap:
         """Of photos by the seeds from `first` on."""
         photos = [self.photo(name, seed) for seed in range(first, first + images)]
-        kept = MapSpec(head="second-order", rerank=False)
+        kept = BuildOptions(head="second-order", rerank=False)
         return PlaceMap.build(photos, encoder=ENCODER, options=self.options, spec=HeadSpec(words=16), map_spec=kept)
 
     def tokens(self, photo: Path) -> Tokens:

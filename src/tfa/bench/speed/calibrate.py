@@ -13,11 +13,11 @@ import numpy as np
 
 from tfa import pipeline
 from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.head import Head
+from tfa.types import HeadSpec
 
 WARM_UP = 8  # images
 

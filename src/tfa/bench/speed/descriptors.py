@@ -11,11 +11,11 @@ from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import Bars, fastest, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, listed
 from tfa.core.arrays import backend_for, l2_normalize, map_in_threads
-from tfa.core.config import HeadSpec
 from tfa.core.progress import SilentProgress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.types import HeadSpec
 
 BAR = Bar(1.5)
 TURN = 16  # images

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.method.head import Head
@@ -21,6 +20,7 @@ from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.method.spectrum import gram_matrix
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import encode, fit
+from tfa.types import HeadSpec
 
 
 @dataclass(frozen=True)

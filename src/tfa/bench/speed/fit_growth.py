@@ -21,13 +21,13 @@ from tfa.bench.speed.measure import measure, resident, thread_count
 from tfa.bench.speed.result_line import Bar, Line, compared
 from tfa.bench.speed.synthetic_tokens import lazy_tokens
 from tfa.core.arrays import Spill, backend_for, release
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, Described, describe_residuals
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import decide_head, fit, fit_spectra
+from tfa.types import HeadSpec
 
 FIT = Bar(1.3)
 WARM_UP = 8  # images

@@ -16,10 +16,10 @@ from tfa.bench.speed.fit_growth import FitSize, exponent, fit_size
 from tfa.bench.speed.measure import thread_count
 from tfa.bench.speed.result_line import Line
 from tfa.bench.speed.synthetic_tokens import lazy_tokens
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
+from tfa.types import HeadSpec
 
 MIB = 2**20
 WARM_UP = 8  # images

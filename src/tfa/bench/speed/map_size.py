@@ -11,12 +11,12 @@ from typing import Any
 from tfa.bench.speed.result_line import Bar, Line, format_bytes
 from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_head, synthetic_spaces
 from tfa.bench.speed.synthetic_states import synthetic_state
-from tfa.core.config import STORAGES
 from tfa.core.progress import Progress, as_progress
 from tfa.maps.folder import writer
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
+from tfa.types import STORAGES
 
 BAR = Bar(4.0, at_least=True)
 SECOND_ORDER = "second-order, tempered"

@@ -17,7 +17,6 @@ from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
 from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.bench.speed.result_line import Bar, Line
 from tfa.core.arrays import backend_for
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -26,6 +25,7 @@ from tfa.method.spectrum import fit_geometry, gram_matrix
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
 from tfa.search.exact import ExactSearch, gather_rows
+from tfa.types import HeadSpec
 
 FIT = "TFA, whole database-only fit"
 WORDS, RESIDUALS = "AnyLoc, k-means (fast-pytorch-kmeans)", "AnyLoc, residuals"

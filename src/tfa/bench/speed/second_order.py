@@ -18,7 +18,6 @@ from tfa.bench.speed.calibrate import seen_again
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.bench.speed.result_line import Bar, Line, compared
-from tfa.core.config import HeadSpec, RerankSpec
 from tfa.core.progress import Progress, SilentProgress, Task, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -28,6 +27,7 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
+from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 
 PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"

@@ -20,7 +20,6 @@ import numpy as np
 from tfa.bench.speed.measure import measure, resident, thread_count
 from tfa.bench.speed.result_line import Bar, Line
 from tfa.core.arrays import Spill, backend_for, l2_normalize, release
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.method.branch import DatabaseSplit
@@ -29,6 +28,7 @@ from tfa.method.scorer import Scorer
 from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
 from tfa.method.second_order_head import measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
+from tfa.types import HeadSpec
 from tfa.verification.judge import limit_pseudo_queries
 
 LINEAR = Bar(1.0)  # of an exponent

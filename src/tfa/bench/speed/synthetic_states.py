@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.scorer import as_residual_side
+from tfa.types import ImageRecord
 
 WORDS = 64  # of the residual heads that compete with a second-order one
 THREE = [0.1] * 3  # a number of each construction
@@ -69,7 +69,7 @@ def synthetic_state(
     records = []
     for number in range(images):
         digest = hashlib.sha256(number.to_bytes(8, "little")).hexdigest()
-        records.append(ImageRecord(number, f"/photos/of/a/town/{number:08d}.jpg", digest, True))
+        records.append(ImageRecord(id=number, path=f"/photos/of/a/town/{number:08d}.jpg", digest=digest, fitted=True))
     facts = {
         "id": SyntheticEncoder.id,
         "fingerprint": SyntheticEncoder.fingerprint,

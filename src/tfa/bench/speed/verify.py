@@ -18,9 +18,9 @@ import numpy as np
 
 from tfa.bench.speed.calibrate import seen_again
 from tfa.bench.speed.fit import synthetic_tokens
-from tfa.core.config import RerankSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
+from tfa.types import RerankSpec
 from tfa.verification.patches import CompactTokens
 
 REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed

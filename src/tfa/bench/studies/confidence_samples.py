@@ -16,7 +16,6 @@ import numpy as np
 
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.core.arrays import backend_for
-from tfa.core.config import AUTO, HeadSpec
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.maps.confidence import ALTERNATIVES, Features, compute_features
@@ -30,6 +29,7 @@ from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.search.exact import QueryVectors
+from tfa.types import AUTO, HeadSpec
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.judge import make_unjudged_evidence
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank

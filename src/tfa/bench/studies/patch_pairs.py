@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfa.core.arrays import Spill
-from tfa.core.config import RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
+from tfa.types import RerankSpec
 from tfa.verification.admission import cache_evidence
 from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, Comparison

@@ -14,7 +14,6 @@ import numpy as np
 from tfa.bench.run import Bench
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.studies.streams import EventStudy, events, measured
-from tfa.core.config import AUTO
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -24,6 +23,7 @@ from tfa.online.adaptation import AdaptedScorer, DescribedPhoto, describe_photos
 from tfa.online.follow import StreamFrame, follow_scores
 from tfa.online.sequence_filter import Belief, OrderMotion, SequenceSpec
 from tfa.pipeline import fit_second_order
+from tfa.types import AUTO
 from tfa.verification.reranking import Compared, Comparison
 
 Positives = Sequence[np.ndarray]

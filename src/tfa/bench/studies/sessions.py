@@ -15,7 +15,6 @@ import numpy as np
 
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.metrics.resampling import interval
-from tfa.core.config import EncoderOptions
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
@@ -23,6 +22,7 @@ from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.merge import MergedPart, merge_maps
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 
 FEWEST = 8  # photos of a session
 AT_ONCE = 16  # photos answered at a time

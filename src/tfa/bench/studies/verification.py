@@ -20,13 +20,13 @@ from tfa.bench.run import Bench, calibrated
 from tfa.bench.studies.match_geometries import Measure, Pair
 from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Kept, Variant
-from tfa.core.config import AUTO, Candidates
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.evidence import standardize_ranked
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import top_k
+from tfa.types import AUTO, Candidates
 from tfa.verification.admission import space_evenly
 from tfa.verification.patches import Compaction, CompactTokens, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.reranking import count_candidates, is_settled, plan_rounds

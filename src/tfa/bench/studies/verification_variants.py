@@ -20,8 +20,8 @@ from tfa.bench.studies.match_geometries import (
     window_of,
     without_geometry,
 )
-from tfa.core.config import AUTO, Candidates, RerankSpec
 from tfa.errors import BadSpec
+from tfa.types import AUTO, Candidates, RerankSpec
 from tfa.verification.reranking import combine_scores
 
 Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them

@@ -10,7 +10,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import console, delivered, open_table, say, wants_progress
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.studies.confidence import ConfidenceStudy

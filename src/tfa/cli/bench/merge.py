@@ -9,7 +9,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import delivered, print_text, wants_progress
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 
 @options.with_encoder

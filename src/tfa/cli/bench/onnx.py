@@ -9,8 +9,8 @@ import typer
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import delivered, print_text, wants_progress
-from tfa.core.config import EncoderOptions, MapSpec
 from tfa.errors import BadSpec
+from tfa.types import BuildOptions, EncoderOptions
 
 LEAST = 4  # numbers of a vector, as of tfa export
 
@@ -41,7 +41,7 @@ def onnx(
     ] = None,
     head: Annotated[
         str, typer.Option(metavar="KIND", help="Of the map: judged, second-order or paper, as for tfa build.")
-    ] = MapSpec.head,
+    ] = BuildOptions.head,
     encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
@@ -61,7 +61,7 @@ def onnx(
     if encoding.fast:
         raise BadSpec("tfa bench onnx measures files with and without --fast; leave it out")
     import_onnxruntime()  # before anything is encoded
-    spec = MapSpec(head=head, storage="float32", rerank=False)
+    spec = BuildOptions.from_dict({"head": head, "storage": "float32", "rerank": False})
     loaded = load_all(dataset, out=out)
     bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)

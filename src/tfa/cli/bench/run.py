@@ -10,7 +10,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, wants_progress
-from tfa.core.config import EncoderOptions
+from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.load import Dataset

@@ -152,8 +152,8 @@ def identified(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets
     from tfa.bench.run import prepare
     from tfa.bench.scale.datasets import Datasets
     from tfa.cli.bench.run import load_all, loaded_encoder
-    from tfa.core.config import EncoderOptions
     from tfa.core.progress import as_progress
+    from tfa.types import EncoderOptions
 
     model, bars, loaded = loaded_encoder(encoder, EncoderOptions()), as_progress(progress), load_all(dataset)
     known = [identify(data, model) for data in loaded]

@@ -10,8 +10,8 @@ import typer
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
 from tfa.cli.console import console, delivered, open_table, print_text, say, wants_progress
-from tfa.core.config import EncoderOptions
 from tfa.errors import BadSpec
+from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
     from tfa.bench.heads.contract import HeadCard, Shared

@@ -25,8 +25,7 @@ from tfa.exports.answers.record import (
     with_times,
 )
 from tfa.exports.answers.recording import check_installed, write_mcap
-from tfa.maps import Answer
-from tfa.photos.positions import Position
+from tfa.types import Answer, Position
 from tfa.version import __version__
 
 # --- csv table ------------------------------------------------------------------------------------

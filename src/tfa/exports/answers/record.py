@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tfa.core.text import make_printable
-from tfa.maps import Answer
-from tfa.maps.records import Place
 from tfa.photos.images import Photo
 from tfa.photos.metadata import read_photo_time
-from tfa.photos.positions import Position, to_degrees
+from tfa.photos.positions import to_degrees
+from tfa.types import Answer, Place, Position
 
 # --- export context -------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import EncoderOptions
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, NoImages
@@ -42,6 +41,7 @@ from tfa.photos.token_cache import TokenCache
 from tfa.search.quantized import QuantizedRows
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Opener, Store
+from tfa.types import EncoderOptions
 from tfa.verification.patches import Compaction, CompactTokens
 
 # --- encoding ------------------------------------------------------------------------------------------------------

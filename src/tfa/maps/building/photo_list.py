@@ -23,7 +23,8 @@ from tfa.core.files import hash_json
 from tfa.core.reading import read_text
 from tfa.errors import BadImage, BadManifest, BadPositions, MissingExtra, NoImages
 from tfa.photos.images import find_images, image_extensions, split_nameable
-from tfa.photos.positions import Position, match_positions
+from tfa.photos.positions import match_positions
+from tfa.types import Position
 
 # --- buckets -------------------------------------------------------------------------------------------------------
 

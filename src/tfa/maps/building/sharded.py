@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from tfa.core.arrays import Spill, backend_for
-from tfa.core.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.core.files import cache_folder, hash_json
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
@@ -49,7 +48,6 @@ from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, name_re
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.photo_paths import find_common_folder
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import describe_encoder, make_state
 from tfa.maps.store.header import StoreHeader
@@ -64,9 +62,9 @@ from tfa.method.decisions import SpectralStrengths
 from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measure_spaces
 from tfa.method.second_order_space import MAX_RANK, sample_space
 from tfa.method.spectrum import PrincipalAxes, fit_principal_axes
-from tfa.photos.positions import Position
 from tfa.search.reduced import Moments
 from tfa.search.store import find_opener, hide_password, split_map_url
+from tfa.types import BuildOptions, EncoderOptions, HeadSpec, ImageRecord, Position
 from tfa.verification.judge import limit_pseudo_queries, make_unjudged_evidence
 
 # --- settings and report -------------------------------------------------------------------------------------------
@@ -124,7 +122,7 @@ def build_sharded(
     *,
     encoder: str | Callable[[], Encoder] = DEFAULT_ENCODER,
     spec: HeadSpec | None = None,
-    map_spec: MapSpec | None = None,
+    map_spec: BuildOptions | None = None,
     options: EncoderOptions | None = None,
     sharding: Sharding | None = None,
     progress: bool | Progress | None = None,
@@ -134,7 +132,7 @@ def build_sharded(
     `encoder` is a name, or a function that workers can import and that gives one. If the build is killed, another one
     with the same photos and settings resumes it.
     """
-    map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
+    map_spec, options, sharding = map_spec or BuildOptions(), options or EncoderOptions(), sharding or Sharding()
     _check_storable(map_spec)
     base, name = split_map_url(url)
     if sharding.patches_at is not None:
@@ -161,7 +159,7 @@ class _Build:
     publisher: Publisher
     encoding: Encoding
     spec: HeadSpec
-    map_spec: MapSpec
+    map_spec: BuildOptions
     sharding: Sharding
     runner: PassRunner
     notes: list[str] = field(default_factory=list)
@@ -338,7 +336,7 @@ def _first_ids(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[
 _STRENGTHS = ("rho", "participation", "displacement")
 
 
-def _check_storable(map_spec: MapSpec) -> None:
+def _check_storable(map_spec: BuildOptions) -> None:
     """Refuse what a map in a store cannot be."""
     if map_spec.head == "paper":
         raise BadSpec("--head paper is for a map in a folder (--out); one in a store has second-order heads: judged "
@@ -353,7 +351,7 @@ def _make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list
     """Image records of a skeleton."""
     place = lambda one: None if one["position"] is None else Position.from_dict(one["position"])  # noqa: E731
     return [
-        ImageRecord(int(own), one["path"], one["digest"], True, place(one))
+        ImageRecord(id=int(own), path=one["path"], digest=one["digest"], fitted=True, position=place(one))
         for own, one in zip(ids, payload, strict=True)
     ]
 
@@ -362,7 +360,7 @@ def _fit_sample(
     tokens: Tokens,
     records: list[ImageRecord],
     encoder: dict[str, Any],
-    map_spec: MapSpec,
+    map_spec: BuildOptions,
     spec: HeadSpec,
     device: str,
     progress: Progress,

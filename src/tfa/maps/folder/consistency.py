@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfa.core.json_shape import BadShape, boolean, fields, finite_number, integer, list_of, mapping_of, maybe, text
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.scorer import GLOBAL, ResidualSide
+from tfa.types import ImageRecord
 
 RECORD = fields(
     {

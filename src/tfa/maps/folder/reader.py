@@ -13,10 +13,10 @@ from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.consistency import check_records, check_state
 from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_map_header
 from tfa.maps.folder.photo_paths import resolve_path, resolve_photo_root
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
+from tfa.types import ImageRecord, Position
 from tfa.verification.patches import CompactTokens
 
 _ATTEMPTS = 20  # headers read while other processes edit the map
@@ -40,6 +40,12 @@ def read_map(folder: Path, *, checksum: bool = False) -> MapState:
     raise AssertionError
 
 
+def _parse_record(values: dict[str, Any], path: str) -> ImageRecord:
+    """Read an image; its values were checked (`consistency.RECORD`), so that many are read fast."""
+    position = None if values["position"] is None else Position.from_dict(values["position"])
+    return ImageRecord(**{**values, "path": path, "position": position})
+
+
 def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     for entry in header["files"]:
         check_file(folder / entry["name"], entry, checksum)
@@ -54,8 +60,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         here = str(folder.resolve())
         root = resolve_photo_root(header["photos"], here)
         images = [
-            ImageRecord.from_dict({**record, "path": resolve_path(record["path"], root, here)})
-            for record in _read_records(folder, header)
+            _parse_record(record, resolve_path(record["path"], root, here)) for record in _read_records(folder, header)
         ]
         state = MapState(
             **{key: header[key] for key in AS_THEY_ARE},

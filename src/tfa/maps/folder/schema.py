@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tfa.core.config import HEAD_KINDS, STORAGES, HeadSpec, RerankSpec, Spec
 from tfa.core.json_shape import (
     BadShape,
     Check,
@@ -26,6 +25,7 @@ from tfa.core.json_shape import (
     refuse,
     text,
 )
+from tfa.core.plain import Options
 from tfa.errors import BadSpec
 from tfa.maps.state import DATABASE
 from tfa.method.carriers import CARRIER_KERNELS, MEAN
@@ -34,6 +34,7 @@ from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
 from tfa.method.second_order import SECOND_ORDER
 from tfa.search.reduced import LEAST_DIMS
+from tfa.types import HEAD_KINDS, STORAGES, HeadSpec, RerankSpec
 
 FORMAT_VERSION = 2
 REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same
@@ -47,7 +48,7 @@ _GRID = list_of(integer(1, 10**5), 2, 2)
 _REASONS = mapping_of(text())
 
 
-def _check_spec(kind: type[Spec]) -> Check:
+def _check_spec(kind: type[Options]) -> Check:
     def check(value: Any, where: str) -> None:
         if type(value) is not dict:
             raise refuse(value, where, "an object")

@@ -42,8 +42,8 @@ from tfa.maps.folder.header import (
     read_map_header,
 )
 from tfa.maps.folder.photo_paths import describe_photo_folder, shorten_path
-from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState
+from tfa.types import ImageRecord
 from tfa.version import __version__
 
 try:
@@ -215,8 +215,12 @@ def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[s
 
 def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:
     """An image in the list; one that belongs to no session says nothing of it."""
-    kept = {**image.to_dict(), "path": shorten_path(image.path, root, here)}
-    return {name: value for name, value in kept.items() if name != "session" or value is not None}
+    position = None if image.position is None else image.position.to_dict()
+    values = {
+        "id": image.id, "path": shorten_path(image.path, root, here), "digest": image.digest, "fitted": image.fitted,
+        "position": position,
+    }  # fmt: skip
+    return values if image.session is None else {**values, "session": image.session}
 
 
 def _tensors(

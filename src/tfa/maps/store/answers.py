@@ -19,14 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.core.config import Candidates
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.maps.confidence import ALTERNATIVES, compute_confidence
+from tfa.maps.answer import AnsweringMap, answer_photos, make_empty_answer, make_where
+from tfa.maps.confidence import ALTERNATIVES
 from tfa.maps.database_scores import NEAREST
-from tfa.maps.fused_place import REACH, locate_photo
-from tfa.maps.hits import make_hit
-from tfa.maps.records import Hits, ImageRecord
+from tfa.maps.fused_place import REACH
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
 from tfa.maps.store.versions import MapView, Version
@@ -34,7 +32,8 @@ from tfa.method.evidence import z_scores
 from tfa.method.scorer import Scorer
 from tfa.search.exact import DAMAGED, QueryVectors, check_k, direct_sum
 from tfa.search.gallery import as_multiplied, top_k
-from tfa.search.store import NO_ID, Where
+from tfa.search.store import NO_ID
+from tfa.types import Answer, Candidates, ImageRecord, QueryOptions
 from tfa.verification.patches import PhotoPairs
 from tfa.verification.reranking import count_candidates, reorder
 
@@ -150,53 +149,42 @@ _PHOTOS_AT_ONCE = 16  # photos searched at a time: the rows of all their candida
 _RESCORED = 100  # images that are scored again at least
 
 
-@dataclass(frozen=True)
-class SearchParams:
-    """How photos are params, beside themselves."""
-
-    k: int
-    rerank: Candidates  # how many are reranked
-    where: Where | None = None
-
-    @property
-    def width(self) -> int:
-        """Images that are ranked: to be verified, or to be compared with for confidence."""
-        return max(self.k, count_candidates(self.rerank), ALTERNATIVES)
-
-
-def find_hits(
+def answer_from_store(
     view: MapView,
     version: Version,
     tokens: Tokens,
-    params: SearchParams,
+    options: QueryOptions,
+    candidates: Candidates,
     cache: ScoreCache,
-    likeness: DomainShiftMonitor | None = None,
-) -> list[Hits]:
-    """The k best images for each photo; none where nobody passes the filter."""
-    check_k(params.k)
-    hits: list[Hits] = []
+    shift: DomainShiftMonitor | None = None,
+) -> list[Answer]:
+    """Answer each photo with its k best images, `candidates` of them reranked; no hits if none passes the filter."""
+    check_k(options.k)
+    answers: list[Answer] = []
     for start in range(0, len(tokens), _PHOTOS_AT_ONCE):
         block = tokens.select(slice(start, min(start + _PHOTOS_AT_ONCE, len(tokens))))
-        hits += _block(view, version, block, params, cache, likeness)
-    return hits
+        answers += _answer_block(view, version, block, options, candidates, cache, shift)
+    return answers
 
 
-def _block(
+def _answer_block(
     view: MapView,
     version: Version,
     tokens: Tokens,
-    params: SearchParams,
+    options: QueryOptions,
+    rerank: Candidates,
     cache: ScoreCache,
-    likeness: DomainShiftMonitor | None,
-) -> list[Hits]:
+    shift: DomainShiftMonitor | None,
+) -> list[Answer]:
     scorer = version.head.stored.scorer
+    width = max(options.k, count_candidates(rerank), ALTERNATIVES)  # images to rerank, or to compare with
     try:
         vectors = scorer.query_vectors(tokens)
     except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
         raise BadMap(DAMAGED) from None
     queries, gone = _reduce_queries(version, vectors), view.header.removing
     ids, _ = version.collection.nearest(
-        queries.astype(np.float32), max(params.width, _RESCORED) + len(gone), params.where
+        queries.astype(np.float32), max(width, _RESCORED) + len(gone), make_where(options)
     )
     ids = np.where(np.isin(ids, list(gone)), NO_ID, ids) if gone else ids
     candidates = _fetch_candidates(version, ids[ids != NO_ID])
@@ -208,55 +196,27 @@ def _block(
         raise BadMap(DAMAGED)
     mean, spread = version.moments.mean_and_spread(queries)
     counts = may.sum(axis=1)
-    hits = [Hits() for _ in range(len(tokens))]
+    image_scores = CandidateScores(version, candidates, cache)
+    place_map = AnsweringMap(candidates.records, image_scores, REACH, version.head.name)
+    answers = [make_empty_answer(place_map.calibration) for _ in range(len(tokens))]
     for count in np.unique(counts[counts > 0]):  # as a rule all are as many
         rows = np.flatnonzero(counts == count)
-        columns, best = top_k(scores[rows], min(int(count), params.width))
+        columns, best = top_k(scores[rows], min(int(count), width))
         z = z_scores(best.astype(np.float64), mean[rows, None] + version.reduction.mean_bias, spread[rows, None])
-        photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
-        ranked = _Ranked(tokens.select(rows), photos, candidates, columns, best, z)
-        answered = _verified(view, ranked, params, CandidateScores(version, candidates, cache), likeness)
-        for row, own in zip(rows.tolist(), answered, strict=True):
-            hits[row] = own
-    return hits
+        pairs = _pair_photos(view, tokens.select(rows), candidates) if rerank else None
+        ranked = reorder(columns, z, width, rerank, pairs)
+        if shift is not None:
+            photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
+            shift.observe(candidates.scorer, [photos], ranked, np.arange(len(candidates)), candidates.ids)
+        by_image = [dict(zip(*row, strict=True)) for row in zip(columns.tolist(), best.tolist(), strict=True)]
+        answered = answer_photos(place_map, ranked, by_image, options.k)
+        for row, answer in zip(rows.tolist(), answered, strict=True):
+            answers[row] = answer
+    return answers
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """Photos `q`, and the images found for them `q c`, best first."""
-
-    tokens: Tokens
-    photos: QueryVectors
-    candidates: CandidateImages
-    columns: np.ndarray  # in `candidates`
-    scores: np.ndarray
-    standardised: np.ndarray
-
-
-def _verified(
-    view: MapView, ranked: _Ranked, params: SearchParams, scores: CandidateScores, likeness: DomainShiftMonitor | None
-) -> list[Hits]:
-    """The hits, verified, with their confidence."""
-    candidates, tokens = ranked.candidates, ranked.tokens
-    patches = view.patches if params.rerank else None
-    grid = None if patches is None else patches.resolve_grid(tokens)
-    pairs = None if patches is None or grid is None else PhotoPairs(patches, tokens, grid, candidates.ids)
-    verified = reorder(ranked.columns, ranked.standardised, params.width, params.rerank, pairs)
-    if likeness is not None:
-        likeness.observe(candidates.scorer, [ranked.photos], verified, np.arange(len(candidates)), candidates.ids)
-    confidence, sure = compute_confidence(verified, scores, params.k)
-    if not np.isfinite(confidence).all():
-        raise BadMap(DAMAGED)
-    hits = []
-    for row in range(len(tokens)):
-        score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
-        first = verified.indices[row, : params.k].tolist()
-        rows_of_hits = zip(
-            first, confidence[row].tolist(), verified.inliers[row].tolist(), sure[row].tolist(), strict=False
-        )
-        own_hits = (
-            make_hit(candidates.records[i], score[i], trust, matches, is_sure)
-            for i, trust, matches, is_sure in rows_of_hits
-        )
-        hits.append(Hits(own_hits, locate_photo(verified, row, candidates.records, REACH)))
-    return hits
+def _pair_photos(view: MapView, tokens: Tokens, candidates: CandidateImages) -> PhotoPairs | None:
+    grid = None if view.patches is None else view.patches.resolve_grid(tokens)
+    if view.patches is None or grid is None:
+        return None
+    return PhotoPairs(view.patches, tokens, grid, candidates.ids)

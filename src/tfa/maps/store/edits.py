@@ -19,7 +19,6 @@ import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import StoreConflict
-from tfa.maps.records import ImageRecord
 from tfa.maps.store.header import (
     ABANDONED,
     SWAP_ATTEMPTS,
@@ -38,6 +37,7 @@ from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks
 from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.search.reduced import Moments
 from tfa.search.store import Entries
+from tfa.types import ImageRecord
 
 _PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
 

@@ -17,11 +17,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from tfa.core.config import RerankSpec
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.store.header import pack_arrays, read_arrays, version_folder
 from tfa.search.store import Store, open_map_store, split_map_url
+from tfa.types import RerankSpec
 from tfa.verification.patches import CachedPatches, Compaction, CompactTokens, SourcedTokens
 
 _AT = "patches/at"  # how the document ends that says where pieces are

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.config import HeadSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps.query import ReadOnlyMap
@@ -47,6 +46,7 @@ from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import assemble_second_order
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Payload, Store
+from tfa.types import HeadSpec
 
 WRITTEN_AT_ONCE = 1000  # images written at a time
 

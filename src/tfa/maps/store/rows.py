@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfa.errors import BadMap, BadPositions
-from tfa.maps.records import ImageRecord
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.scorer import Scorer, compute_row_bias
 from tfa.method.second_order_space import normalize_rows
-from tfa.photos.positions import Position
 from tfa.search.exact import direct_sum
 from tfa.search.gallery import Gallery
 from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload
+from tfa.types import ImageRecord, Position
 
 _NUMBERS = np.dtype("<f4")  # step and length
 
@@ -136,7 +135,9 @@ def parse_record(image_id: int, payload: Payload) -> ImageRecord:
         position = payload.get("position")
         place = None if position is None else Position.from_dict(position)
         fitted, session = bool(payload["fitted"]), payload.get("session")
-        return ImageRecord(image_id, payload["path"], payload["digest"], fitted, place, session)
+        return ImageRecord(
+            id=image_id, path=payload["path"], digest=payload["digest"], fitted=fitted, position=place, session=session
+        )
     except (KeyError, TypeError, BadPositions) as error:
         raise BadMap(f"image {image_id} of the store is damaged ({error!r}); build the map again") from None
 

@@ -8,21 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from tfa.core.config import CalibrationSpec
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadMap, BadSpec, StoreConflict
+from tfa.maps.answer import make_where, resolve_candidates
 from tfa.maps.base_map import BaseMap
 from tfa.maps.calibrate import calibrate_head
 from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.lookup import drop_repeated_files, find_image_records
 from tfa.maps.query import ReadOnlyMap
-from tfa.maps.records import CalibrationReport, EditReport, Hits, ImageRecord
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import make_records
-from tfa.maps.store.answers import ScoreCache, SearchParams, find_hits
+from tfa.maps.store.answers import ScoreCache, answer_from_store
 from tfa.maps.store.edits import NewImages, add_images, remove_images
 from tfa.maps.store.header import StoreHeader
 from tfa.maps.store.publish import STORE_DIMS, WRITTEN_AT_ONCE, Publisher, publish_map
@@ -37,15 +36,24 @@ from tfa.maps.store.republish import (
 from tfa.maps.store.rows import parse_record
 from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.maps.summary import describe_map, summarize_map
-from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.photos.find_positions import PositionsLike, find_positions
 from tfa.photos.images import PhotosLike, find_images, split_nameable
-from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.store import Store, hide_password, open_map_store
+from tfa.types import (
+    Answer,
+    CalibrateOptions,
+    CalibrationReport,
+    EditReport,
+    ExpectedRecall,
+    ImageRecord,
+    MapInfo,
+    Position,
+    QueryOptions,
+)
 
 
-def _describe(view: MapView, name: str, url: str) -> dict[str, Any]:
+def _describe(view: MapView, name: str, url: str, notes: list[str]) -> MapInfo:
     """As `PlaceMap.info()`, of all images; without the list of photos, and with what the store says of itself."""
     header, patches = view.header, view.patches
     verification = None
@@ -54,44 +62,51 @@ def _describe(view: MapView, name: str, url: str) -> dict[str, Any]:
         kept = {"at": (header.patches or {}).get("at"), "cache": patches.source.facts()}
         verification = {**size, **kept, **(view.state.database.verification or {})}
     before = header.before
-    return {
-        **describe_map(view.state, [], None),
-        "name": name,
-        "path": url,
-        "revision": header.revision,
-        "images": header.count,
-        "fitted_images": header.fitted,
-        "removed_images": header.removed,
-        "unseen_share": 1 - header.fitted / max(header.count, 1),
-        "positions": header.placed,
-        "verification": verification,
-        "photos": [],
-        "sample": len(view.state.images),
-        "dims": header.dims,
-        "version": header.version,
-        "created": header.created,
-        "store": view.active.collection.describe(),
-        "previous": None
-        if before is None
-        else {"version": before.version, "created": before.created, "active": before.active, "images": before.count},
-    }
+    previous = None
+    if before is not None:
+        previous = {"version": before.version, "created": before.created, "active": before.active}
+        previous["images"] = before.count
+    return describe_map(
+        view.state,
+        [],
+        None,
+        name=name,
+        path=url,
+        revision=header.revision,
+        images=header.count,
+        fitted_images=header.fitted,
+        removed_images=header.removed,
+        unseen_share=1 - header.fitted / max(header.count, 1),
+        positions=header.placed,
+        verification=verification,
+        sample=len(view.state.images),
+        dims=header.dims,
+        version=header.version,
+        created=header.created,
+        store=view.active.collection.describe(),
+        previous=previous,
+        notes=notes,
+    )
 
 
 class SampleMap(ReadOnlyMap):
     """The sampled images that still answer, with their patches; what is said of the map is said of all images."""
 
-    def __init__(self, view: MapView, facts: Mapping[str, Any] | None = None, encoder: Encoder | None = None) -> None:
+    def __init__(self, view: MapView, facts: MapInfo | None = None, encoder: Encoder | None = None) -> None:
         there = set(view.active.collection.fetch(view.sample_ids).ids.tolist()) - view.header.removing
         gone = frozenset(view.sample_ids) - there
         compact = None if view.patches is None else view.patches.of(view.sample_ids)
         super().__init__(replace(view.state, compact=compact, removed=gone), encoder=encoder)
-        self._facts = dict(facts or {})
+        self._facts = facts
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> MapInfo:
         """That of the whole map."""
-        count, every = len(self), self._facts.get("images", len(self))
-        note = [f"near duplicates, hubs and lonely images are those of a sample of {count:,}"] if count < every else []
-        return {**self._facts, "notes": [*self._facts.get("notes", []), *note]}
+        facts, count = self._facts, len(self)
+        assert facts is not None, "a sample that is described is made with facts"
+        if count >= facts.images:
+            return facts
+        note = f"near duplicates, hubs and lonely images are those of a sample of {count:,}"
+        return replace(facts, notes=[*facts.notes, note])
 
 
 _UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which building again is advised
@@ -163,24 +178,26 @@ class StoreMap(BaseMap):
 
     # --- ask -----------------------------------------------------------------------------------------------------
 
-    def check(self, question: QueryParams) -> None:
+    def check(self, options: QueryOptions) -> None:
         view = self.view
-        view.chosen(question.calibration)
-        resolve_candidates(question, view.state, compact=view.patches)
+        make_where(options)
+        view.chosen(options.calibration)
+        resolve_candidates(options, view.state, compact=view.patches)
 
-    def hits(self, tokens: Tokens, question: QueryParams, likeness: DomainShiftMonitor | None = None) -> list[Hits]:
+    def answer_tokens(
+        self, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
+    ) -> list[Answer]:
         try:
-            return self._hits(self.view, tokens, question, likeness)
+            return self._answer_tokens(self.view, tokens, options, shift)
         except StoreConflict:  # the version was dropped while it was searched: replaced twice within half a second
-            return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
+            return self._answer_tokens(self._versions.now(fresh=True), tokens, options, shift)
 
-    def _hits(
-        self, view: MapView, tokens: Tokens, question: QueryParams, likeness: DomainShiftMonitor | None
-    ) -> list[Hits]:
-        version = view.chosen(question.calibration)
-        candidates = resolve_candidates(question, view.state, tokens, view.patches)
-        params = SearchParams(question.k, candidates, question.where)
-        return find_hits(view, version, tokens, params, self._scores_of(view, version), likeness)
+    def _answer_tokens(
+        self, view: MapView, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None
+    ) -> list[Answer]:
+        version = view.chosen(options.calibration)
+        candidates = resolve_candidates(options, view.state, tokens, view.patches)
+        return answer_from_store(view, version, tokens, options, candidates, self._scores_of(view, version), shift)
 
     def _scores_of(self, view: MapView, version: Version) -> ScoreCache:
         """What is remembered of a collection as it is."""
@@ -311,13 +328,15 @@ class StoreMap(BaseMap):
         for start in range(0, len(records), WRITTEN_AT_ONCE):
             part = slice(start, min(start + WRITTEN_AT_ONCE, len(records)))
             added += add_images(self._versions, NewImages(tokens.select(part), records[part], session))
-        return EditReport(added, [], [(str(path), reason) for path, reason in skipped], self._advice())
+        return EditReport(
+            added=added, removed=[], skipped=[(str(path), reason) for path, reason in skipped], notes=self._advice()
+        )
 
     def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
         """Take photos (paths or ids) out of the answers. What the sample taught stays until the map is built again."""
         gone = remove_images(self._versions, sorted({record.id for record in self._find_records(photos)}))
         notes = ["removed photos no longer answer; what was learnt from them stays until tfa build"] if gone else []
-        return EditReport([], gone, [], [*notes, *self._advice()])
+        return EditReport(added=[], removed=gone, skipped=[], notes=[*notes, *self._advice()])
 
     def _find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
         """By id in one read; by path all images are read, a page at a time."""
@@ -338,7 +357,7 @@ class StoreMap(BaseMap):
         photos: PhotosLike,
         name: str = "target",
         *,
-        budget: int = CalibrationSpec.budget,
+        budget: int = CalibrateOptions.budget,
         score: bool | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
@@ -358,12 +377,15 @@ class StoreMap(BaseMap):
         self._versions.now(fresh=True)
         return made.report
 
-    def _recall(self, view: MapView, version: Version, photos: Tokens) -> Any:
+    def _recall(self, view: MapView, version: Version, photos: Tokens) -> ExpectedRecall | None:
         """What the calibrated map expects of photos like these, from its answers to them."""
-        candidates = resolve_candidates(QueryParams(), view.state, photos, view.patches)
-        answers = find_hits(view, version, photos, SearchParams(1, candidates), ScoreCache())
-        best = [hits[0] for hits in answers if hits]
-        return estimate_recall([hit.confidence for hit in best], [hit.sure for hit in best], verified=bool(candidates))
+        options = QueryOptions(k=1)
+        candidates = resolve_candidates(options, view.state, photos, view.patches)
+        answers = [
+            answer for answer in answer_from_store(view, version, photos, options, candidates, ScoreCache()) if answer
+        ]
+        confidence, sure = [answer.confidence for answer in answers], [answer.sure for answer in answers]
+        return estimate_recall(confidence, sure, verified=bool(candidates))
 
     def activate(self, name: str | None, progress: bool | Progress | None = None) -> str | None:
         """Let the calibration of that name answer; None lets the database-only head answer.
@@ -422,10 +444,10 @@ class StoreMap(BaseMap):
         apart.options, apart.cache = self.options, self.cache
         return apart
 
-    def info(self) -> dict[str, Any]:
-        """The map in JSON: what it holds, what was decided and why. Its photos are not listed: see `records`."""
+    def info(self) -> MapInfo:
+        """Describe the map: what it holds, what was decided and why. Its photos are not listed: see `records`."""
         view = self._versions.now(fresh=True)
-        return {**_describe(view, self.name, self.called), "notes": [*view.header.notes, *self._advice()]}
+        return _describe(view, self.name, self.called, [*view.header.notes, *self._advice()])
 
     def close(self) -> None:
         """Let go of connections."""

@@ -25,7 +25,7 @@ from tfa.core.reading import read_json
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images
-from tfa.photos.positions import POSITION_EXTRAS, POSITION_KINDS, Position, format_count, metres_between, read_gpx
+from tfa.photos.positions import format_count, metres_between, read_gpx
 from tfa.photos.recordings.recording import (
     ALLOWED_RECORDINGS,
     BAGS,
@@ -36,6 +36,7 @@ from tfa.photos.recordings.recording import (
     detect_bag,
     is_bag_folder,
 )
+from tfa.types import POSITION_EXTRAS, POSITION_KINDS, Position
 from tfa.version import __version__
 
 # --- open recording -------------------------------------------------------------------------------

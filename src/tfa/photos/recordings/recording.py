@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from tfa.photos.positions import Position
+from tfa.types import Position
 
 # --- kinds ----------------------------------------------------------------------------------------
 

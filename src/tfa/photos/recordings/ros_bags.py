@@ -16,8 +16,9 @@ import numpy as np
 from PIL import Image
 
 from tfa.errors import BadImage, BadRecording, MissingExtra, from_os_error
-from tfa.photos.positions import POSITION_LIMITS, Position, Track, format_count
+from tfa.photos.positions import Track, format_count
 from tfa.photos.recordings.recording import NO_TOPIC, FramePicture, RecordedFrame, detect_bag
+from tfa.types import POSITION_LIMITS, Position
 
 # --- image messages -------------------------------------------------------------------------------
 

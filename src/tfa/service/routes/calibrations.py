@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -11,11 +10,8 @@ from typing import Any
 
 from fastapi import Request
 
-from tfa.core.config import CalibrationSpec
 from tfa.core.progress import Progress
-from tfa.maps import CalibrationReport
 from tfa.maps.calibrate import check_request
-from tfa.maps.expected_recall import format_expected_recall
 from tfa.maps.summary import list_differences
 from tfa.service.audit import asker_of
 from tfa.service.auth import editing_router, reading_router
@@ -26,6 +22,7 @@ from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped
 from tfa.service.problems import Refused
 from tfa.service.served import Served
 from tfa.service.uploads import Upload, file_name
+from tfa.types import CalibrateOptions, CalibrationReport
 
 calibrations_router, calibrations_edits = reading_router("calibration"), editing_router("calibration")
 _PHOTOS = body_schema(CalibrationFields, "images")
@@ -38,7 +35,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    await service.work(lambda: check_request(live.current_map.state, fields.name, CalibrationSpec.budget))
+    await service.work(lambda: check_request(live.current_map.state, fields.name, CalibrateOptions.budget))
     uploads, names, skipped = await _whole(uploads, service, live)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
@@ -117,9 +114,9 @@ def _reported(
         ),
     ]
     return {
-        **dataclasses.asdict(report),
+        **report.to_dict(),
         "skipped": skipped,
-        "in_words": None if report.expected_recall is None else format_expected_recall(report.expected_recall),
+        "in_words": None if report.expected_recall is None else str(report.expected_recall),
         "differences": list_differences(before, report.decisions),
         "revision": revision,
     }

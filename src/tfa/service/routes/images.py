@@ -12,7 +12,6 @@ from fastapi.responses import Response
 
 from tfa.errors import BadPositions
 from tfa.maps.confirmed import format_time
-from tfa.photos.positions import Position
 from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for
@@ -21,6 +20,7 @@ from tfa.service.models import Added, AddFields, ImageList, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
 from tfa.service.uploads import file_name
+from tfa.types import Position
 
 images_router, images_edits = reading_router("images"), editing_router("images")
 

@@ -41,7 +41,7 @@ async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
 
 def public_info(live: Served) -> dict[str, Any]:
     """`PlaceMap.info()` for the network: without paths of this machine and without the list of photos."""
-    info, place_map = live.info(), live.current_map
+    info, place_map = live.info().to_dict(), live.current_map
     state = place_map.state
     weights = info["encoder"]["weights"]
     info["encoder"] = {**info["encoder"], "weights": None if weights is None else Path(weights).name}

@@ -8,21 +8,17 @@ from typing import Any, NamedTuple
 
 from fastapi import Request
 
-from tfa.core.config import ONLY_SURE
 from tfa.errors import TfaError
-from tfa.maps.records import Answer, describe_hits
-from tfa.maps.state import DATABASE
-from tfa.maps.verification import QueryParams
-from tfa.search.store import Region, Where
+from tfa.maps.answer import make_where
 from tfa.service.auth import reading_router, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
 from tfa.service.cameras import CameraKey
 from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
 from tfa.service.models import BatchAnswer, ExplainFields, QueryAnswer, QueryFields
 from tfa.service.problems import Refused, status_of
-from tfa.service.query_queue import QueryResult
 from tfa.service.served import Served
 from tfa.service.uploads import Upload
+from tfa.types import Answer, QueryOptions
 
 query_router = reading_router("query")
 query_router.responses |= refusals(400, 408, 409, 413, 415)
@@ -33,7 +29,7 @@ async def query_photo(request: Request, service: Running, live: Chosen) -> dict[
     """The most likely places of one photo."""
     upload, fields = await read_photo(request, QueryFields, service.settings)
     queued = _parse_query(request, live, fields)
-    return await _answer(live, await _start(service, live, upload, queued), fields)
+    return await _answer(live, await _start(service, live, upload, queued), queued)
 
 
 @query_router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
@@ -41,7 +37,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     """The places of several photos; one that cannot be read gets an error in its place."""
     uploads, fields = await read_photos(request, QueryFields, service.settings)
     queued, answers = _parse_query(request, live, fields), list[dict[str, Any]]()
-    queries: list[Future[QueryResult]] = []
+    queries: list[Future[Answer]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
             queries.append(await _start(service, live, upload, queued))
@@ -52,7 +48,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
             queries[-1].set_exception(refusal)
     for query in queries:
         try:
-            answers.append(await _answer(live, query, fields))
+            answers.append(await _answer(live, query, queued))
         except TfaError as error:
             if status_of(error) == 503:
                 raise
@@ -63,50 +59,51 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
 class QueuedQuery(NamedTuple):
     """How the photos of a request are answered."""
 
-    question: QueryParams
+    question: QueryOptions
     camera: CameraKey | None = None  # None: the map alone answers
     sequence: bool = False  # are the photos frames of a drive?
 
 
 def _parse_query(request: Request, live: Served, fields: QueryFields) -> QueuedQuery:
     """Read what the request asks for; the impossible is refused before a photo is decoded."""
-    region = None if fields.region is None else Region(*fields.region)
-    where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
-    question = QueryParams(fields.k, fields.calibration, fields.rerank, fields.candidates, where)
+    region: Any = None if fields.region is None else tuple(fields.region)
+    question = QueryOptions(
+        k=fields.k,
+        min_confidence=fields.min_confidence,
+        sure=fields.sure,
+        calibration=fields.calibration,
+        rerank=fields.rerank,
+        candidates=fields.candidates,
+        sessions=tuple(fields.sessions),
+        region=region,
+    )
     live.check(question)
     if fields.camera is None:
         return QueuedQuery(question)
     if live.cameras is None:
         raise live.no_cameras()
-    if where is not None:
+    if make_where(question) is not None:
         raise Refused(422, "photos of a camera are answered by the whole map; leave out sessions and region")
     return QueuedQuery(question, CameraKey(who(request), fields.camera), fields.sequence)
 
 
-async def _start(service: Service, live: Served, upload: Upload, queued: QueuedQuery) -> Future[QueryResult]:
+async def _start(service: Service, live: Served, upload: Upload, queued: QueuedQuery) -> Future[Answer]:
     photo = await service.decoded(upload, live.encoder)
     return live.queries.hits(photo.image, *queued)
 
 
-async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
-    result = await wait_for(query)
-    told = Answer("", result.hits, result.confidence, None, **describe_hits(result.hits))
-    told = told.withhold_below(ONLY_SURE if fields.sure else fields.min_confidence)
+async def _answer(live: Served, query: Future[Answer], queued: QueuedQuery) -> dict[str, Any]:
+    answer = (await wait_for(query)).withhold(queued.question)
     return {
+        **answer.to_dict(),
         "hits": [  # a path may have been written on another system: this kind knows both separators
             {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
-            for hit in told.hits
+            for hit in answer.hits
         ],
-        "confidence": told.confidence,
-        "sure": told.sure,
-        "reranked": told.reranked,
-        "place": None if told.place is None else told.place.to_dict(),
-        "place_missing": told.place_missing,
-        "calibration": None if result.head == DATABASE else result.head,
-        "camera": fields.camera,
-        "adaptation_photos": result.adaptation_photos,
-        "lost": result.lost,
-        "seconds": result.seconds,
+        "calibration": answer.calibration,
+        "camera": None if queued.camera is None else queued.camera.name,
+        "adaptation_photos": answer.adaptation_photos or 0,
+        "lost": answer.lost,
     }
 
 

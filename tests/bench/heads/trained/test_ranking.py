@@ -17,11 +17,11 @@ from tfa.bench.heads.trained.ranking import fit_vectors, trained_card
 from tfa.bench.heads.trained.systems import SYSTEMS
 from tfa.bench.rank import ranked
 from tfa.bench.run import DEPTH
-from tfa.core.config import EncoderOptions
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.photos.token_cache import TokenCache
+from tfa.types import EncoderOptions
 
 
 def checkpoint(folder: Path, name: str, seed: int = 0) -> Path:

@@ -12,10 +12,10 @@ from tfa.bench.heads.contract import ONLY, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.trained.systems import TrainedSystem
 from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.records import LABELS
-from tfa.core.config import EncoderOptions
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.search.gallery import inner, top_k
+from tfa.types import EncoderOptions
 
 RERANKED = 100  # images nearest in bits, whose order the vectors decide
 _STEP = 1e-6  # of the score for a bit, below the last image that is reranked
