@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.fakes import FakeEncoder, random_image
 from tests.maps.conftest import SPEC, photo
 from tfa.maps import PlaceMap
-from tfa.types import BuildOptions
+from tfa.types import BuildOptions, EncoderOptions
 
 Run = Callable[..., Result]
 PLACES = 14
@@ -47,10 +47,16 @@ class Spy:
         @functools.wraps(real)
         def noted(owner: Any, *args: Any, **given: Any) -> Any:
             bound = signature.bind(owner, *args, **given)
-            self.calls.append((name, dict(list(bound.arguments.items())[1:])))
+            noted_values = dict(list(bound.arguments.items())[1:])
+            for one in signature.parameters.values():
+                if one.kind is inspect.Parameter.VAR_KEYWORD:
+                    noted_values |= noted_values.pop(one.name, {})
+            self.calls.append((name, noted_values))
             if self.raises is not None:
                 raise self.raises
-            if "options" in bound.arguments:  # what machine the tests run on must not matter
+            if isinstance(
+                bound.arguments.get("options"), EncoderOptions
+            ):  # what machine the tests run on must not matter
                 bound.arguments["options"] = replace(bound.arguments["options"], device="cpu")
             return real(*bound.args, **bound.kwargs)
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tfa.cli.query import MONTAGE_ROWS, write_montage
 from tfa.maps import PlaceMap
-from tfa.types import EncoderOptions, Hit
+from tfa.types import EncoderOptions, Hit, QueryOptions
 
 
 def hits(photo: str, k: int, **question: Any) -> list[Hit]:
@@ -56,7 +56,7 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
     assert result.stdout.count("best image") == 1
     assert "no place (confidence 0.84 below 0.90)" in result.stdout
     assert "3 of 4 photos answered" in result.stdout
-    assert re.search(r"^of photos like these about \d+ % are recognised, \d+–\d+; \d+ % surely$", result.stdout, re.M)
+    assert re.search(r"^of photos like these about \d+ % are recognized, \d+–\d+; \d+ % surely$", result.stdout, re.M)
 
 
 def test_json_answers(run, folder):
@@ -113,7 +113,7 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
     many = run("query", "town.tfa", "near.jpg", *["far.jpg"] * 3, "--rerank", "--no-online").stdout
     assert "57.50000° N, 13.25000° E ± 707 m" in many
     [doubtful] = json.loads(run(*words, "--json", "--min-confidence", "1").stdout)["answers"]
-    assert (doubtful["place"], doubtful["place_missing"]) == (None, "the answer is too doubtful to be given")
+    assert (doubtful["place"], doubtful["place_missing"]) == (None, "the answer is below the requested confidence")
 
 
 @pytest.mark.parametrize(("bad", "complaint"), [("bad.jpg", "it is not an image"), ("absent.jpg", "it does not exist")])
@@ -187,7 +187,7 @@ def test_a_montage_of_very_many_photos_is_cut(folder, monkeypatch, capsys):
     answers = PlaceMap.load("town.tfa").query_many(
         [Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, min_confidence=0.9
     )
-    write_montage(Path("answer.png"), answers, 0.9)
+    write_montage(Path("answer.png"), answers.answers, QueryOptions(min_confidence=0.9))
     assert len(drawn) == MONTAGE_ROWS
     assert drawn[-1].title == "far.jpg: no place (confidence 0.84 below 0.90)"
     [best] = hits("near.jpg", 1)

@@ -32,7 +32,7 @@ def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder):
         assert result.exit_code == 2
         assert said in " ".join(result.stderr.split())
     town = PlaceMap.load("town.tfa")
-    assert town.query("near.jpg", sure=True, rerank=True).hits == hits("near.jpg", 5, rerank=True)
+    assert town.query("near.jpg", sure=True, rerank=True).hits == hits("near.jpg", 5, rerank=True).hits
     assert town.query("far.jpg", sure=True, rerank=True).hits == []
     with pytest.raises(BadSpec, match="min_confidence='certain' is str, must be float"):
         town.query("far.jpg", min_confidence="certain")
@@ -66,7 +66,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
 
     asked = []
 
-    def followed(place_map, frames, **given):
+    def followed(place_map, frames, progress, **given):
         asked.append(([frame.name for frame in frames], given))
         [hit] = hits("near.jpg", 1)
         away = [frame.name == "b.jpg" for frame in frames]
@@ -89,8 +89,8 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert result.exit_code == 0, result.stderr
     assert asked[0][0] == ["a.jpg", "b.jpg"]
     assert asked[0][1] == {
-        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "rerank": None, "candidates": None,
-        "online": True, "sequence": True,
+        "k": 2, "min_confidence": 0.05, "sure": False, "calibration": None, "rerank": None, "candidates": None,
+        "online": True, "sequence": True, "sessions": (), "region": None, "camera": None,
     }  # fmt: skip
     assert "lost (probability 0.90)" in result.stdout
     assert "the last adapted by 1 photo;" in result.stderr

@@ -82,9 +82,13 @@ class Options(Value):
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise BadSpec(f"{cls.__name__} has no field {key!r}{hint} (fields: {', '.join(names)})")
         try:
-            return from_plain(cls, dict(values), cls.__name__)
+            read = {
+                key: from_plain(hints(cls)[key], value, key) if isinstance(value, dict) else value
+                for key, value in values.items()
+            }
         except BadShape as error:
             raise BadSpec(str(error)) from None
+        return cls(**read)
 
 
 _HINTS: dict[type, dict[str, Any]] = {}  # of classes that were looked at: resolving hints is slow
