@@ -189,8 +189,16 @@ def frames(
     skipped = show_notes(extracted.notes, extracted.skipped)
     if json:
         where = None if extracted.positions is None else str(extracted.positions)
-        facts = {"out": str(out), "frames": len(extracted.photos), "seen": extracted.seen, "positions": where}
-        print_json(FramesResult(**facts, skipped=skipped, notes=extracted.notes))
+        print_json(
+            FramesResult(
+                out=str(out),
+                frames=len(extracted.photos),
+                seen=extracted.seen,
+                positions=where,
+                skipped=skipped,
+                notes=extracted.notes,
+            )
+        )
         return
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]

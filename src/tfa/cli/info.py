@@ -42,11 +42,11 @@ def show_map(info: MapInfo, *, scales: bool = False) -> None:
 
 def describe_store(info: MapInfo) -> str:
     """Say where the images of a map in a store are, and which version a rollback restores."""
-    before = info.previous
+    before, store = info.previous, info.store or {}
     back = "no version before it"
     if before is not None:
         back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
-    return f"version {info.version} in {info.store['store']}, {info.dims:,} numbers per image; {back}"
+    return f"version {info.version} in {store['store']}, {info.dims:,} numbers per image; {back}"
 
 
 def _patches(facts: Mapping[str, Any]) -> str:

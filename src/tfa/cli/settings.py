@@ -121,9 +121,10 @@ class Settings:
         lines = [self._write_setting(settable, key, self.shared[name]) for key, (_, name) in settable.items()
                  if name in SHARED and name in self.shared]  # fmt: skip
         lines += [self._write_setting(settable, key, value) for key, value in values.items() if key in settable]
-        for line in made.get("set", []):
-            self._refuse(line.partition("=")[0], line, lambda line=line: split_setting(line, settable, where))
-        return {**made, "set": [*lines, *made.get("set", [])]} if lines else made
+        typed = [made["set"]] if isinstance(made.get("set"), str) else made.get("set", [])
+        for line in typed:
+            self._check("set", line, split_setting, line, settable, where)
+        return {**made, "set": [*lines, *typed]} if lines or typed else made
 
     def _write_setting(self, settable: Any, key: str, value: Any) -> str:
         """Write a setting as --set takes it; refuse one that its field refuses."""
@@ -131,12 +132,13 @@ class Settings:
         if not isinstance(value, _PLAIN):
             raise BadSpec(f"{self.file}: {key} = {value!r} must be a text, a number, true or false")
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        self._refuse(key, value, lambda: Part(part.cls, (), {field: key}).make({}, {key: text}))
+        self._check(key, value, Part(part.cls, (), {field: key}).make, {}, {key: text})
         return f"{key}={text}"
 
-    def _refuse(self, key: str, value: Any, check: Callable[[], Any]) -> None:
+    def _check(self, key: str, value: Any, check: Callable[..., Any], *arguments: Any) -> None:
+        """Name the file and the setting in an error of a check."""
         try:
-            check()
+            check(*arguments)
         except Exception as error:
             raise BadSpec(f"{self.file}: {key} = {value!r}: {getattr(error, 'message', error)}") from None
 
@@ -144,7 +146,7 @@ class Settings:
         several = isinstance(value, list) and all(isinstance(one, _PLAIN) for one in value)
         if not (several or isinstance(value, _PLAIN)):
             raise BadSpec(f"{self.file}: {key} = {value!r} must be a text, a number, true, false, or a list of these")
-        self._refuse(key, value, lambda: parameter.process_value(context, value))
+        self._check(key, value, parameter.process_value, context, value)
         return value
 
 
