@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rosbags.rosbag2 import Reader
 
-from tests.fakes import random_image
+from tests.fakes import FakeEncoder, random_image
 from tests.photos.recordings.made import (
     FIXES,
     IMAGES,
@@ -22,7 +22,9 @@ from tests.photos.recordings.made import (
     write_video,
 )
 from tfa.maps import PlaceMap
+from tfa.maps.building import passes
 
+GPX = '<gpx><trk><trkseg><trkpt lat="50" lon="8"><time>2025-06-01T12:00:00Z</time></trkpt></trkseg></trk></gpx>'
 RECIPE = Path(__file__).parents[2] / "docs/recipes/bags.md"
 
 
@@ -69,6 +71,24 @@ def test_the_map_of_a_bag_is_that_of_its_photos_bit_for_bit(run, drive):
     records = PlaceMap.load("bag.tfa").images
     assert [Path(record.path).parent.name for record in records] == ["bag-frames"] * 6
     assert [record.position.alt for record in records] == [40.0] * 6
+
+
+def test_a_recording_becomes_a_map_in_a_store(run, drive, monkeypatch):
+    monkeypatch.setattr(passes, "load_encoder", lambda *_, **__: FakeEncoder())
+    passes._load_once.cache_clear()
+    words = ("--topic", IMAGES, "--every", "5", "--set", "build.work=work", "--json")
+    built = run("build", "drive.mcap", "--out", "memory://drive/bag", *words)
+    passes._load_once.cache_clear()
+    assert built.exit_code == 0, built.stderr
+    facts = json.loads(built.stdout)
+    assert facts["notes"][0] == "drive.mcap: 6 of 30 frames kept, one in 5"
+    records = sorted(PlaceMap.load("memory://drive/bag").images, key=lambda record: record.id)
+    assert [Path(record.path).parent.name for record in records] == ["bag-frames"] * 6
+    assert [record.position.alt for record in records] == [40.0] * 6
+    (drive / "ride.gpx").write_text(GPX)
+    for words in (("--gpx", "ride.gpx"), ("--utm", "33N")):
+        refused = run("build", "bag-frames", "--out", "memory://drive/other", *words)
+        assert "--gpx and --utm are for maps in folders" in refused.stderr
 
 
 def test_answers_to_a_recording_say_when(run, drive, monkeypatch):

@@ -34,6 +34,7 @@ from tfa.types import (
 )
 
 if TYPE_CHECKING:
+    from tfa.maps.building.sharded import BuildReport
     from tfa.photos.find_positions import PositionSources
     from tfa.photos.recordings.frames import ExtractedFrames, FrameSpec
 
@@ -325,7 +326,8 @@ def build(
         paths, notes, skipped = [extracted.folder], extracted.notes, extracted.skipped
     if location.in_store:
         settings = {"encoder": encoder, "spec": spec, "map_spec": kind, "options": encoding}
-        _build_in_store(paths, location.text, shards, sources, settings, progress=progress, json=json)
+        report = _build_in_store(paths, location.text, shards, sources, settings, progress=progress)
+        _report_store_build(report, [*notes, *report.notes], [*skipped, *report.skipped], json=json)
         return
     place_map = PlaceMap.build(
         paths[0] if len(paths) == 1 else paths,
@@ -404,8 +406,7 @@ def _build_in_store(
     settings: Mapping[str, Any],
     *,
     progress: bool,
-    json: bool,
-) -> None:
+) -> BuildReport:
     from tfa.maps.building import Sharding, build_sharded, list_photos
     from tfa.maps.building.executors import choose_executor
     from tfa.maps.building.photo_list import SHARD_SIZE
@@ -426,10 +427,16 @@ def _build_in_store(
         )
         # A store searches by vectors of its own, so the head is not reduced.
         fitted = {**settings, "map_spec": dataclasses.replace(kind, dims=None)}
-        report = build_sharded(listed, url, sharding=sharding, progress=progress, **fitted)
-    skipped = show_notes(report.notes, report.skipped)
+        return build_sharded(listed, url, sharding=sharding, progress=progress, **fitted)
+
+
+def _report_store_build(
+    report: BuildReport, notes: list[str], left_out: Sequence[tuple[str, str]], *, json: bool
+) -> None:
+    skipped = show_notes(notes, left_out)
     if json:
-        print_json(StoreBuildResult.from_dict({**report.to_dict(), "skipped": to_plain(skipped)}))
+        facts = {**report.to_dict(), "notes": notes, "skipped": to_plain(skipped)}
+        print_json(StoreBuildResult.from_dict(facts))
         return
     say(f"built {report.url}", style="bold green")
     say(
