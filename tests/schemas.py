@@ -1,7 +1,11 @@
-"""The JSON Schemas of docs/schemas, and what they say of JSON that a verb of the command line printed."""
+"""JSON Schemas, and what they say of JSON that a command printed.
+
+Those of commands that print a value of `tfa.types` are derived from it; the others are written by hand in docs/schemas.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,14 +20,28 @@ from typer.testing import Result
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 ENDING = ".schema.json"
-PARTS = {"shared", "head", "evidence"}  # what the schemas of several verbs refer to
+PARTS = {"shared"}  # what the schemas of several verbs refer to
+
+
+@cache
+def derived() -> dict[str, str]:
+    """Return the texts of schemas that are made from types, by their names."""
+    script = FOLDER.parent / "site" / "make_schemas.py"
+    spec = importlib.util.spec_from_file_location("make_schemas", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    texts: dict[str, str] = module.write_schemas()
+    return texts
 
 
 @cache
 def schemas() -> dict[str, Any]:
-    """Every schema by its name."""
+    """Return every schema by its name."""
     files = sorted(FOLDER.glob(f"*{ENDING}"))
-    return {file.name.removesuffix(ENDING): json.loads(file.read_text("utf-8")) for file in files}
+    texts = {file.name.removesuffix(ENDING): file.read_text("utf-8") for file in files}
+    return {name: json.loads(text) for name, text in {**texts, **derived()}.items()}
 
 
 @cache

@@ -464,3 +464,120 @@ class MapInfo(Value):
     editable: bool | None = opt(None, "Whether the service accepts edits.")
     recent: dict[str, Any] | None = opt(None, "Expected recall of the service's last queries.")
     rules: dict[str, str] | None = opt(None, "Meaning of confidence and sure.")
+
+
+# --- what commands print -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedFile(Value):
+    """A photo that was left out."""
+
+    file: str = req("The photo.")
+    reason: str = req("Why it was left out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditResult(Value):
+    """What `tfa add` and `tfa remove` did."""
+
+    added: list[int] = req("Ids of images that were added.")
+    removed: list[int] = req("Ids of images that were removed.")
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+    notes: list[str] = req("Notes for the user.")
+    images: int = req("Images of the map now.", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult(MapInfo):
+    """A map in a folder that was built."""
+
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPass(Value):
+    """One pass of a build over the photos."""
+
+    name: str = req("Name of the pass.")
+    shards: int = req("Shards it was divided into.", ge=0)
+    before: int = req("Shards that an earlier run had finished.", ge=0)
+    images: int = req("Images of all shards.", ge=0)
+    seconds: float = req("Seconds it took.", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreBuildResult(Value):
+    """A map in a store that was built."""
+
+    url: str = req("URL of the map, without a password.")
+    images: int = req("Images of the map.", ge=0)
+    revision: int = req("Number of edits so far.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+    passes: list[BuildPass] = req("Passes over the photos, in the order they ran.")
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationResult(CalibrationInfo):
+    """A calibration that was made."""
+
+    skipped: list[SkippedFile] = req("Photos that were left out.")
+    notes: list[str] = req("Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveCalibration(Value):
+    """The calibrations of a map after `tfa calibrate --activate` or `--drop`."""
+
+    active: str = req("Calibration that answers if a query names none; none for the head without calibration.")
+    calibrations: list[str] = req("Calibrations of the map.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramesResult(Value):
+    """Frames of recordings that became photos."""
+
+    out: str = req("Folder of the photos.")
+    frames: int = req("Frames that were written.", ge=0)
+    seen: int = req("Frames of the recordings.", ge=0)
+    positions: str | None = req("Positions of the frames as CSV; null if none has a position.")
+    skipped: list[SkippedFile] = req("Frames that cannot be read, as RECORDING@SECONDS.")
+    notes: list[str] = req("Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileSize(Value):
+    """Size of a tile in pixels of the orthophoto."""
+
+    across: int = req("Pixels from west to east.", ge=1)
+    down: int = req("Pixels from north to south.", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TilesResult(Value):
+    """Tiles of an orthophoto."""
+
+    out: str = req("Folder of the tiles and of positions.csv.")
+    tiles: int = req("Tiles that were written.", ge=0)
+    left_out: int = req("Tiles that show too little.", ge=0)
+    pixels: TileSize = req("Size of a tile.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackResult(Value):
+    """The version of a map in a store that answers again."""
+
+    version: int = req("Version that answers now.", ge=0)
+    active: str = req("Calibration that answers if a query names none.")
+    images: int = req("Images of the map.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotResult(Value):
+    """The copy of a map in a store."""
+
+    url: str = req("URL of the copy, without a password.")
+    version: int = req("Version of the copy.", ge=1)
+    images: int = req("Images of the copy.", ge=0)

@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tfa.cli.app import app
 from tfa.core import text
 from tfa.maps import confidence
 from tfa.report import neighbors
@@ -40,12 +38,6 @@ def words(text: str) -> str:
 def test_documents_say_it_word_for_word(page, said):
     text = words((ROOT / page).read_text("utf-8"))
     assert [one for one in said if one not in text] == []
-
-
-def test_help_says_it_too(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    told = words(CliRunner().invoke(app, ["query", "--help"]).stdout)
-    assert [one for one in OF_CONFIDENCE if one not in told] == []
 
 
 def test_numbers_are_those_of_the_code():

@@ -47,7 +47,7 @@ def test_answers_are_written_as_they_are_printed(run, folder):
 def test_a_calibration_and_frames_of_a_drive_are_named(run, folder):
     from rosbags.highlevel import AnyReader
 
-    words = ("--sequence", "camera", "--calibration", "night", "--no-images", "--out", "drive.mcap")
+    words = ("--sequence", "camera", "--calibration", "night", "--set", "out.images=no", "--out", "drive.mcap")
     assert run("query", "calibrated.tfa", *words).exit_code == 0
     with AnyReader([Path("drive.mcap")]) as bag:
         messages = [(one.topic, bag.deserialize(data, one.msgtype)) for one, _, data in bag.messages()]
@@ -76,9 +76,9 @@ def test_a_file_is_there_even_if_nobody_reads_what_is_printed(run, folder, monke
     [
         (("--out", "a.kml"), 2, "must end in one of .mcap .geojson .gpx .csv"),
         (("--out", "near.jpg/a.csv"), 1, "near.jpg is a file, not a folder"),
-        (("--out", "a.csv", "--no-images"), 2, "give one with --out FILE.mcap"),
-        (("--utm", "33N"), 2, "give one with --out FILE"),
-        (("--out", "a.csv", "--utm", "99N"), 1, "'99N' is no UTM zone"),
+        (("--out", "a.csv", "--set", "out.images=no"), 2, "give one with --out FILE.mcap"),
+        (("--set", "out.utm=33N"), 2, "give one with --out FILE"),
+        (("--out", "a.csv", "--set", "out.utm=99N"), 1, "'99N' is no UTM zone"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_map_is_read(run, spy, folder, words, code, complaint):

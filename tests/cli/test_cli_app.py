@@ -67,7 +67,7 @@ def test_version(run):
         ["build"],
         ["build", "photos"],
         ["build", "absent", "--out", "new.tfa"],
-        ["build", "photos", "--out", "new.tfa", "--words", "0"],
+        ["build", "photos", "--out", "new.tfa", "--set", "head.words=0"],
         ["build", "photos", "--out", "new.tfa", "--weights", "absent.pth"],
         ["build", "photos", "--out", "new.tfa", "--positions", "absent.csv"],
         ["query", "town.tfa"],
@@ -93,7 +93,6 @@ def test_usage_errors_exit_with_2(run, spy, folder, words):
 @pytest.mark.parametrize(
     "words",
     [
-        ["query", "town.tfa", "near.jpg"],
         ["explain", "town.tfa", "near.jpg"],
         ["pairs", "town.tfa", "near.jpg", "-o", "pairs.txt"],
         ["add", "town.tfa", "near.jpg"],
@@ -140,6 +139,7 @@ def test_a_defect_and_a_full_disk_are_readable_too(run, spy, folder):
     result = run("info", "town.tfa")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ZeroDivisionError: division by zero\n")
+    assert "This is a bug in tfa" in result.stderr
     assert "Traceback" not in result.stderr
     spy.raises = OSError(28, "No space left on device", "town.tfa/head.safetensors")
     said = run("info", "town.tfa").stderr
@@ -160,14 +160,14 @@ def test_what_ran_out_is_no_defect(run, spy, folder, error, words):
     result = run("info", "town.tfa")
     assert result.exit_code == 1
     assert result.stderr.startswith(words)
-    assert "defect" not in result.stderr
+    assert "bug" not in result.stderr
 
 
 def test_ctrl_c_says_what_is_kept(run, spy, folder):
     spy.raises = KeyboardInterrupt()
     result = run("build", "photos", "--out", "new.tfa")
     assert result.exit_code == 130
-    assert "photos encoded so far are kept in" in result.stderr
+    assert "Encoded photos are cached in" in result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
 
@@ -215,5 +215,5 @@ def test_a_real_ctrl_c(tmp_path):
         running.send_signal(signal.SIGINT)
         told = running.stderr.read()
     assert running.returncode == 130
-    assert told.startswith("\nstopped. Saved maps are as they were")
+    assert told.startswith("\ninterrupted. No saved map was changed.")
     assert "Traceback" not in told

@@ -24,8 +24,9 @@ def test_defaults_are_passed_on(run, spy, folder):
 
 def test_every_option_is_passed_on(run, spy, folder):
     (folder / "w.pth").touch()
-    options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --storage float32 "
-    options += "--no-rerank --dims 64 --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
+    options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --set map.ensemble=yes "
+    options += "--set map.storage=float32 --no-rerank --dims 64 --fast --set head.words=8 --device cuda "
+    options += "--set encoder.threads=2 --set encoder.batch_size=4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert spy.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224",
@@ -51,7 +52,7 @@ def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
 
 
 def test_small_patches_are_passed_on(run, spy, folder):
-    assert run("build", "photos", "--out", "new.tfa", "--patches", "small").exit_code == 0
+    assert run("build", "photos", "--out", "new.tfa", "--set", "rerank.patches=small").exit_code == 0
     assert spy.given("build")["map_spec"] == BuildOptions(rerank=RerankSpec(patches="small"))
     assert "48 bytes per image" in run("info", "new.tfa").stdout  # two bits of 12 numbers of 16 patches
 
@@ -90,14 +91,20 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "near.jpg/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
-        (["--out", "new.tfa", "--patches", "tiny"], "patches='tiny' is unknown; use full or small"),
-        (["--out", "new.tfa", "--patches", "small", "--no-rerank"], "--no-rerank keeps none"),
+        (["--out", "new.tfa", "--set", "rerank.patches=small", "--no-rerank"], "--no-rerank stores none"),
     ],
 )
 def test_what_cannot_end_well_is_not_begun(run, spy, folder, words, complaint):
     result = run("build", "photos", *words)
     assert result.exit_code == 1
     assert complaint in result.stderr
+    assert spy.calls == []
+
+
+def test_a_setting_is_checked_by_its_field(run, spy, folder):
+    result = run("build", "photos", "--out", "new.tfa", "--set", "rerank.patches=tiny")
+    assert result.exit_code == 2
+    assert "rerank.patches: 'tiny' is unknown; use full or small" in result.stderr
     assert spy.calls == []
 
 

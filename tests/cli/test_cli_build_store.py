@@ -16,6 +16,8 @@ from tfa.maps.building.executors import SerialExecutor
 from tfa.maps.store.header import read_store_header
 from tfa.search.store import open_map_store
 
+SHARDED = ("--set", "build.shard_size=5", "--set", "build.work=work")
+
 
 @pytest.fixture
 def url(tmp_path, monkeypatch):
@@ -30,12 +32,12 @@ def url(tmp_path, monkeypatch):
     ("options", "said"),
     [
         (["--out", "new.tfa", "--ray", "auto"], "--ray is for a map in a store; give its URL with --out"),
-        (["--out", "new.tfa", "--workers", "3"], "--workers is for a map in a store"),
-        (["--out", "new.tfa", "--shard-size", "3"], "--shard-size is for a map in a store"),
+        (["--out", "new.tfa", "--set", "build.workers=3"], "build.workers is for a map in a store"),
+        (["--out", "new.tfa", "--set", "build.shard_size=3"], "build.shard_size is for a map in a store"),
         (["--out", "postgre://x/town"], "did you mean postgres://?"),
         (["--out", "memory://x/town", "--ray", "somewhere"], "give auto, local, ray://HOST:10001 or HOST:PORT"),
         (["--out", "memory://x/town", "--head", "paper"], "--head paper is for a map in a folder"),
-        (["--out", "memory://x/town", "--storage", "float16"], "--storage float16 is for a map in a folder"),
+        (["--out", "memory://x/town", "--set", "map.storage=float16"], "map.storage=float16 is for a map in a folder"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_sentence(run, folder, options, said):
@@ -47,7 +49,7 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(run, folder, options
 def test_a_map_has_a_place(run, folder):
     result = run("build", "photos")
     assert result.exit_code == 2
-    assert "Give --out NAME.tfa" in " ".join(result.stderr.replace("│", " ").split())
+    assert "pass --out NAME.tfa" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_photos_are_looked_for_before_the_work(run, folder):
@@ -56,10 +58,10 @@ def test_photos_are_looked_for_before_the_work(run, folder):
 
 
 def test_a_map_is_built_in_a_store_and_reported(run, folder, url):
-    result = run("build", "photos", "--out", url, "--shard-size", "5", "--dims", "16", "--work", "work")
+    result = run("build", "photos", "--out", url, "--dims", "16", *SHARDED)
     assert result.exit_code == 0, result.stderr
     told = " ".join(result.stdout.split())
-    assert f"built {url} 14 images in town__v1, 16 numbers each" in told
+    assert f"built {url} 14 images in town__v1, 16 dimensions each" in told
     assert "built by 1 worker (serial): sample " in result.stderr
     assert read_store_header(*open_map_store(url), url)[0].count == 14
 
@@ -70,7 +72,7 @@ def test_photos_become_a_map_in_every_store_by_its_url(run, folder, url, kind, r
     monkeypatch.setattr(base_map, "load_encoder", lambda *_, **__: FakeEncoder())
     dusk, said = photo(tmp_path / "dusk.png", 5, light=0.8), []
     for place in (url, f"{place_of(kind, request)}/{new_name()}"):
-        built = run("build", "photos", "--out", place, "--shard-size", "5", "--dims", "16", "--work", "work")
+        built = run("build", "photos", "--out", place, "--dims", "16", *SHARDED)
         assert built.exit_code == 0, built.stderr
         asked = run("query", place, dusk, "--json")
         assert asked.exit_code == 0, asked.stderr

@@ -78,7 +78,7 @@ def test_refit_says_what_changed(run, folder):
     result = run("refit", "town.tfa")
     assert result.exit_code == 0
     after = PlaceMap.load("town.tfa").info().to_dict()["decisions"]
-    assert "fitted town.tfa again" in result.stdout
+    assert "refitted town.tfa" in result.stdout
     assert before["assignment"] != after["assignment"]
     assert f"changed: assignment: {before['assignment']} → {after['assignment']}" in result.stdout
     assert json.loads(run("refit", "town.tfa", "--json").stdout)["decisions"] == after

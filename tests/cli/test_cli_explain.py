@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.cli.show_answers import write_montage
+from tfa.cli.query import write_montage
 from tfa.errors import BadCalibration, BadSpec
 from tfa.explain.why import Explanation, describe_view, explain_match
 from tfa.maps import PlaceMap

@@ -72,7 +72,7 @@ def clean(text: str) -> bool:
 )
 def test_no_verb_prints_an_escape_code(run, hostile, words):
     result = run(*words)
-    assert "defect" not in result.stderr, result.stderr
+    assert "bug" not in result.stderr, result.stderr
     assert result.stdout or result.stderr
     assert clean(result.stdout), result.stdout
     assert clean(result.stderr), result.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tfa.cli.show_answers import MONTAGE_ROWS, write_montage
+from tfa.cli.query import MONTAGE_ROWS, write_montage
 from tfa.maps import PlaceMap
 from tfa.types import EncoderOptions, Hit, QueryOptions
 
@@ -138,13 +138,14 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
 def test_a_confidence_outside_0_and_1_is_a_usage_error(run, spy, folder, share):
     result = run("query", "town.tfa", "near.jpg", f"--min-confidence={share}")
     assert result.exit_code == 2
-    assert "give a number between 0 and 1" in result.stderr
+    assert "--min-confidence" in result.stderr
     assert spy.calls == []
 
 
 def test_the_encoder_options_are_passed_on(run, spy, folder):
     (folder / "w.pth").touch()
-    run("query", "town.tfa", "near.jpg", "--weights", "w.pth", "--device", "cuda", "--threads", 2)
+    settings = ("encoder.weights=w.pth", "encoder.device=cuda", "encoder.threads=2")
+    run("query", "town.tfa", "near.jpg", *(word for one in settings for word in ("--set", one)))
     assert spy.given("use_encoder")["options"] == EncoderOptions(weights=Path("w.pth"), device="cuda", threads=2)
 
 
@@ -153,9 +154,12 @@ def test_checksums_are_compared_when_asked_for(run, folder):
     content = bytearray(file.read_bytes())
     content[-8] ^= 1
     file.write_bytes(content)
-    for verb in (("query", "town.tfa", "near.jpg"), ("info", "town.tfa")):
-        assert run(*verb).exit_code == 0
-        result = run(*verb, "--checksum")
+    for command, words in (
+        (("query", "town.tfa", "near.jpg"), ("--set", "checksum=yes")),
+        (("info", "town.tfa"), ("--checksum",)),
+    ):
+        assert run(*command).exit_code == 0
+        result = run(*command, *words)
         assert result.exit_code == 1
         assert "sha256 differs" in result.stderr
 
@@ -239,8 +243,13 @@ def test_no_candidates_is_a_usage_error(run, spy, folder):
 
 
 def test_photos_or_a_sequence_are_asked_not_both(run, spy, folder):
-    for given in (["near.jpg", "--sequence", "walk"], []):
-        assert run("query", "town.tfa", *given).exit_code == 2
+    for given, said in (
+        (["near.jpg", "--sequence", "walk"], "pass photos or --sequence FOLDER, not both"),
+        ([], "no photos given: pass photos or folders, or --sequence FOLDER"),
+    ):
+        result = run("query", "town.tfa", *given)
+        assert result.exit_code == 2
+        assert said in result.stderr
     assert run("query", "town.tfa", "--sequence", "near.jpg").exit_code == 2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rosbags.rosbag2 import Reader
 
-from tests.fakes import random_image
+from tests.fakes import FakeEncoder, random_image
 from tests.photos.recordings.made import (
     FIXES,
     IMAGES,
@@ -22,7 +22,9 @@ from tests.photos.recordings.made import (
     write_video,
 )
 from tfa.maps import PlaceMap
+from tfa.maps.building import passes
 
+GPX = '<gpx><trk><trkseg><trkpt lat="50" lon="8"><time>2025-06-01T12:00:00Z</time></trkpt></trkseg></trk></gpx>'
 RECIPE = Path(__file__).parents[2] / "docs/recipes/bags.md"
 
 
@@ -71,18 +73,39 @@ def test_the_map_of_a_bag_is_that_of_its_photos_bit_for_bit(run, drive):
     assert [record.position.alt for record in records] == [40.0] * 6
 
 
+def test_a_recording_becomes_a_map_in_a_store(run, drive, monkeypatch):
+    monkeypatch.setattr(passes, "load_encoder", lambda *_, **__: FakeEncoder())
+    passes._load_once.cache_clear()
+    words = ("--topic", IMAGES, "--every", "5", "--set", "build.work=work", "--json")
+    built = run("build", "drive.mcap", "--out", "memory://drive/bag", *words)
+    passes._load_once.cache_clear()
+    assert built.exit_code == 0, built.stderr
+    facts = json.loads(built.stdout)
+    assert facts["notes"][0] == "drive.mcap: 6 of 30 frames kept, one in 5"
+    records = sorted(PlaceMap.load("memory://drive/bag").images, key=lambda record: record.id)
+    assert [Path(record.path).parent.name for record in records] == ["bag-frames"] * 6
+    assert [record.position.alt for record in records] == [40.0] * 6
+    (drive / "ride.gpx").write_text(GPX)
+    for words in (("--gpx", "ride.gpx"), ("--utm", "33N")):
+        refused = run("build", "bag-frames", "--out", "memory://drive/other", *words)
+        assert "--gpx and --utm are for maps in folders" in refused.stderr
+
+
 def test_answers_to_a_recording_say_when(run, drive, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(drive / "tmp"))
     (drive / "tmp").mkdir()
     assert run("build", "drive.mcap", "--out", "town.tfa", "--every", "5m").exit_code == 0
-    asked = run("query", "town.tfa", "drive.mcap", "--every", "1s", "--json", "--montage", "m.png")
+    asked = run("query", "town.tfa", "drive.mcap", "--set", "frames.every=1s", "--json", "--montage", "m.png")
     answers = json.loads(asked.stdout)["answers"]
     assert [answer["time_ns"] for answer in answers] == [START + second * 10**9 for second in range(3)]
     assert answers[0]["query"] == "drive.mcap@1700000000.000000000"
     assert "drive.mcap: 3 of 30 frames kept, one every 1 s" in asked.stderr
     assert Path("m.png").stat().st_size > 1000
-    assert "drive.mcap@1700000002.000000000" in run("query", "town.tfa", "drive.mcap", "--every", "1s").stdout
-    kept = run("query", "town.tfa", "--sequence", "drive.mcap", "--every", "10", "--frames", "kept", "--json")
+    assert (
+        "drive.mcap@1700000002.000000000" in run("query", "town.tfa", "drive.mcap", "--set", "frames.every=1s").stdout
+    )
+    words = ("--set", "frames.every=10", "--set", "frames.folder=kept")
+    kept = run("query", "town.tfa", "--sequence", "drive.mcap", *words, "--json")
     answers = json.loads(kept.stdout)["answers"]
     assert [Path(answer["query"]) for answer in answers] == sorted(Path("kept").glob("*.jpg"))
     assert all({"lost", "time_ns"} <= set(answer) for answer in answers)
@@ -94,7 +117,7 @@ def test_a_frame_that_cannot_be_read_is_reported_and_the_others_are_answered(run
     made, when = Messages(), START + 10**9
     rows = [*drive_rows(4), (when, IMAGES, made.compressed(when, b"\0\0\0\1", "h264"))]
     write_bag(drive / "made/bad.mcap", rows).rename(drive / "bad.mcap")
-    result = run("query", "town.tfa", "bad.mcap", "--every", "1", "--json")
+    result = run("query", "town.tfa", "bad.mcap", "--set", "frames.every=1", "--json")
     assert result.exit_code == 1
     assert (
         "bad.mcap, /camera/image/compressed at 1700000001.000000000: a CompressedImage of format 'h264'"
@@ -107,14 +130,13 @@ def test_what_does_not_go_together_is_refused(run, folder):
     write_bag(folder / "made/drive.mcap", drive_rows(2)).rename(folder / "drive.mcap")
     random_image(1).save("photo.png")
     for words, complaint in {
-        "build drive.mcap photo.png --out new.tfa": "drive.mcap is a recording and photo.png is none",
+        "build drive.mcap photo.png --out new.tfa": "drive.mcap is a recording and photo.png is not",
         "build drive.mcap --out new.tfa --positions where.csv": "frames of a recording have no names yet",
-        "build drive.mcap --out lance:///x/y": "recordings are for maps in folders",
         "build drive.mcap --out new.tfa --every 1x": "every='1x' is not allowed; give 10 (every tenth frame)",
-        "build photo.png --out new.tfa --topic /a": "--topic is about a bag or a video, and none was given",
+        "build photo.png --out new.tfa --topic /a": "topic is for a bag or a video, and none was given",
         "add town.tfa drive.mcap": "make photos of it first, with: tfa frames drive.mcap --out FOLDER",
         "frames photo.png --out new": "photo.png is no recording; give a ROS 1 bag",
-        "query town.tfa photo.png --frames new": "--frames is about a bag or a video",
+        "query town.tfa photo.png --set frames.folder=new": "folder is for a bag or a video",
     }.items():
         result = run(*words.split())
         assert result.exit_code == 1, words

@@ -25,7 +25,7 @@ def town(fake_encoder: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "written", "printing"),
     [
-        (["report", "town.tfa", "-o", "page.html"], "page.html", "tfa.cli.report.say"),
+        (["report", "town.tfa", "-o", "page.html"], "page.html", "tfa.cli.info.say"),
         (["query", "town.tfa", "photos/1.png", "--montage", "hits.png"], "hits.png", "tfa.cli.query.show_answers"),
         (
             ["evaluate", "town.tfa", "photos", "--ground-truth", "truth.json", "--html", "page.html"],

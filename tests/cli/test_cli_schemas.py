@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-import tfa.cli.config
-from tests.schemas import ENDING, PARTS, fault, registry, schemas, verbs_with_json
+import tfa.cli.settings
+from tests.schemas import ENDING, FOLDER, PARTS, derived, fault, registry, schemas, verbs_with_json
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -24,6 +24,12 @@ def test_every_verb_with_json_has_a_schema_and_every_schema_a_verb():
     named = {"-".join(words): f"tfa {' '.join(words)} --json" for words in verbs_with_json()}
     assert named.keys() | PARTS == schemas().keys()
     assert {name: schemas()[name]["title"] for name in named} == named
+
+
+@pytest.mark.parametrize("name", sorted(derived()))
+def test_a_derived_schema_is_in_the_docs_as_it_was_made(name):
+    text = (FOLDER / f"{name}{ENDING}").read_text("utf-8")
+    assert text == derived()[name], "run python docs/site/make_schemas.py"
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))
@@ -76,6 +82,6 @@ def test_every_field_of_the_documented_example_is_needed_and_typed(verb):
 
 @pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "from": 3, "variable": "TFA_FAST"}])
 def test_a_verb_that_prints_something_else_is_noticed(run, monkeypatch, wrong):
-    monkeypatch.setattr(tfa.cli.config, "_row", lambda *_: wrong)
+    monkeypatch.setattr(tfa.cli.settings, "_row", lambda *_: wrong)
     with pytest.raises(AssertionError, match=r"config\.schema\.json, \$\.settings"):
         run("config", "--json")

@@ -31,7 +31,7 @@ def started(monkeypatch, folder):
 
     monkeypatch.setattr(app, "create_app", create_app)
     monkeypatch.setattr(running, "run_server", run)
-    monkeypatch.setattr(verb, "opened_maps", opened)
+    monkeypatch.setattr(verb, "open_maps", opened)
     return seen
 
 
@@ -102,7 +102,7 @@ def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
 
 @pytest.mark.parametrize(("text", "number"), [("20MB", 20_000_000), ("500", 500), ("1.5k", 1500), ("2 GB", 2 * 10**9)])
 def test_sizes(text, number):
-    assert verb.size(text) == number
+    assert verb.parse_size(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-3MB", "3TB", "much"])

@@ -56,13 +56,13 @@ def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(ru
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("thread = 2\n", "thread is no setting for all verbs; there are encoder, weights"),
+        ("thread = 2\n", "thread is not a setting for all commands; there are encoder, weights"),
         ("threads = 'many'\n", "threads = 'many':"),
         ("weights = 'gone.pth'\n", "weights = 'gone.pth': file 'gone.pth' does not exist"),
         ("threads = [{a = 1}]\n", "must be a text, a number"),
-        ("[qury]\n", "[qury] is no verb; there are add, bench, build"),
-        ("[query]\nfoo = 1\n", "foo of [query] is no option of tfa query; there are calibration"),
-        ("[bench.run]\nfoo = 1\n", "foo of [bench.run] is no option of tfa bench run"),
+        ("[qury]\n", "[qury] is not a command; there are add, bench, build"),
+        ("[query]\nfoo = 1\n", "foo of [query] is not an option of tfa query; there are calibration"),
+        ("[bench.run]\nfoo = 1\n", "foo of [bench.run] is not an option of tfa bench run"),
         ("a b", "is not TOML"),
     ],
 )

@@ -72,6 +72,28 @@ def test_several_photos_are_answered_one_by_one(run, url, tmp_path):
     assert "are not followed in a store" in " ".join(refused.stderr.split())
 
 
+def test_a_file_of_answers_is_checked_against_all_positions_of_the_map(run, url, tmp_path, monkeypatch):
+    """Not only against those of the sample that the head was fitted on."""
+    monkeypatch.chdir(tmp_path)
+    for place in range(PLACES):
+        photo(tmp_path / "plain" / f"{place}.png", place)
+    small = PlaceMap.build(tmp_path / "plain", head="second-order", encoder=FakeEncoder(), spec=SPEC)
+    bare = new_url("memory://test{n}")
+    StoreMap.build_from(small, bare, dims=64)
+    new = photo(tmp_path / "new.png", 40)
+    words = ("query", bare, new, "--out", "a.gpx")
+    assert "a.gpx would be empty" in " ".join(run(*words).stderr.split())
+    (tmp_path / "where.csv").write_text("file,lat,lon\nnew.png,52.5,13.4\n")
+    assert run("add", bare, new, "--positions", "where.csv").exit_code == 0
+    assert all(image.position is None for image in PlaceMap.load(bare).state.images)  # the sample
+    result = run(*words)
+    assert result.exit_code == 0, result.stderr
+    assert "wrote a.gpx" in result.stderr
+    metric = run("query", url, new, "--out", "b.gpx")  # whose positions are in meters
+    assert metric.exit_code == 1
+    assert "cannot hold positions in metres" in " ".join(metric.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -27,7 +27,7 @@ def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder):
     result = run("query", "town.tfa", "near.jpg", "--sure")
     assert "not sure" in result.stdout
     assert "no answer was verified, so none is sure" in " ".join(result.stderr.split())
-    for words, said in ((["--no-rerank"], "others are not sure"), (["--min-confidence", 0.3], "have 0.9 and more")):
+    for words, said in ((["--no-rerank"], "--sure needs reranking"), (["--min-confidence", 0.3], "0.9 or more")):
         result = run("query", "town.tfa", "near.jpg", "--sure", *words)
         assert result.exit_code == 2
         assert said in " ".join(result.stderr.split())
@@ -90,7 +90,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert asked[0][0] == ["a.jpg", "b.jpg"]
     assert asked[0][1] == {
         "k": 2, "min_confidence": 0.05, "sure": False, "calibration": None, "rerank": None, "candidates": None,
-        "online": True, "sequence": True,
+        "online": True, "sequence": True, "sessions": (), "region": None, "camera": None,
     }  # fmt: skip
     assert "lost (probability 0.90)" in result.stdout
     assert "the last adapted by 1 photo;" in result.stderr

@@ -61,7 +61,8 @@ def environment(work):
 
 @pytest.fixture(scope="module")
 def built(run_alone, work, town, random_weights):
-    options = ("--encoder", ENCODER, "--weights", random_weights, "--positions", town.positions_csv, "--words", 16)
+    options = ("--encoder", ENCODER, "--weights", random_weights, "--positions", town.positions_csv)
+    options += ("--set", "head.words=16")
     done = run_alone("build", town.references, "--out", work / "town.tfa", *options)
     assert "20" in done.stdout
     return work / "town.tfa"
@@ -176,7 +177,8 @@ def test_a_broken_photo_among_good_ones(run, town, work, random_weights):
     for name in town.reference_files[:5]:
         (photos / name).write_bytes((town.references / name).read_bytes())
     (photos / "torn.jpg").write_bytes((town.references / town.reference_files[6]).read_bytes()[:900])
-    options = ("--out", work / "mixed.tfa", "--encoder", ENCODER, "--weights", random_weights, "--words", 4)
+    options = ("--out", work / "mixed.tfa", "--encoder", ENCODER, "--weights", random_weights)
+    options += ("--set", "head.words=4")
     assert "torn.jpg" in run("build", photos, *options, expect=1).stderr
     done = run("build", photos, *options, "--skip-bad")
     assert "torn.jpg" in done.stdout + done.stderr

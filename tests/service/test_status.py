@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, opened, picture
 from tests.waiting import PATIENCE, wait_until
-from tfa.cli.serve import opened_maps
+from tfa.cli.serve import open_maps
 from tfa.core.plain import hints
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, base_map
@@ -216,7 +216,7 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
 
     monkeypatch.setattr(base_map, "load_encoder", load)
     other = shutil.copytree(town, town.with_name("forest.tfa"))
-    one, two = opened_maps([MapLocation(str(town)), MapLocation(str(other))], EncoderOptions(threads=2))
+    one, two = open_maps([MapLocation(str(town)), MapLocation(str(other))], EncoderOptions(threads=2))
     assert one.encoder is two.encoder
     assert [name for name, _ in loaded] == ["fake@28"]
     assert loaded[0][1]["threads"] == 2

@@ -1,4 +1,4 @@
-"""`tfa`: one verb a file. Nothing heavy is imported before a verb runs."""
+"""The `tfa` command: its subcommands, and how errors end it. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -12,41 +12,30 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.cli import add_remove_refit as edit
-from tfa.cli import (
-    build,
-    cache,
-    calibrate,
-    config,
-    demo,
-    encoders,
-    evaluate,
-    explain,
-    export,
-    frames,
-    info,
-    merge,
-    prune,
-    query,
-    report,
-    rollback,
-    serve,
-    snapshot,
-    streams,
-    tiles,
-)
+from tfa.cli import build, calibrate, evaluate, export, info, query, serve, settings, tools
 from tfa.cli.commands import PluginCommands, plugin_commands
-from tfa.cli.console import console, examples, show_error
+from tfa.cli.console import (
+    NOT_PRINTED,
+    PIPE_CLOSED,
+    console,
+    discard_output,
+    end_without_memory,
+    examples,
+    flush_output,
+    open_missing,
+    show_error,
+)
+from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snapshot_command
 from tfa.cli.settings import Settings
 from tfa.core.text import make_lines_printable, make_printable
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
 
-INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
+INTERRUPTED = 130  # exit code that shells report for Ctrl-C
 
 
 class Shell(TyperGroup):
-    """Turns whatever a verb raises into one readable block and an exit code."""
+    """Turn errors of commands into readable messages and exit codes."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -73,33 +62,33 @@ class Shell(TyperGroup):
         except (typer.Exit, typer.Abort):
             raise  # not errors
         except BrokenPipeError:
-            raise typer.Exit(streams.PIPE_CLOSED) from None
+            raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
             if hasattr(error, "format_message"):
-                _made_printable(error)
+                _escape_message(error)
                 raise  # a usage error: typer prints it and exits with 2
             if ctx.params.get("debug"):
-                console(stderr=True).print(Text(_traced(error)), soft_wrap=True, end="")
-            show_error(*_explained(error))
+                console(stderr=True).print(Text(_format_traceback(error)), soft_wrap=True, end="")
+            show_error(*_split_message(error))
             raise typer.Exit(1) from None
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         try:
             return super().make_context(*args, **extra)
         except Exception as error:
-            _made_printable(error)
+            _escape_message(error)
             raise
 
 
-def _made_printable(error: Exception) -> None:
-    """A usage error quotes arguments, and with `tfa query town.tfa *` these are names of files."""
+def _escape_message(error: Exception) -> None:
+    """Escape a usage error, which quotes arguments: with `tfa query town.tfa *` these are file names."""
     message = getattr(error, "message", None)
     if isinstance(message, str):
         error.message = make_printable(message)  # type: ignore[attr-defined]
 
 
-def _traced(error: Exception) -> str:
-    """The traceback, in which the messages have no more lines than they were given on purpose."""
+def _format_traceback(error: Exception) -> str:
+    """Return the traceback, with messages that have only their intended line breaks."""
     text = traceback.format_exc()
     for one in _chain(error):
         lines = one.lines if isinstance(one, TfaError) else (str(one),)
@@ -113,18 +102,18 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _explained(error: Exception) -> tuple[str, ...]:
-    """In lines."""
+def _split_message(error: Exception) -> tuple[str, ...]:
+    """Split an error message into display lines."""
     if isinstance(error, TfaError):
         return error.lines
-    known = from_os_error(error)
-    if known is not None:
-        return known.lines
+    cause = from_os_error(error)
+    if cause is not None:
+        return cause.lines
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return (f"{where}{error.strerror or error}",)
     said = f"{type(error).__name__}: {error}".splitlines()
-    return *said, "This is a defect of tfa; --debug shows where it happened."
+    return *said, "This is a bug in tfa. Rerun with --debug and report the traceback."
 
 
 def _show_interruption() -> None:
@@ -132,8 +121,8 @@ def _show_interruption() -> None:
 
     console(stderr=True).print()
     console(stderr=True).print(
-        f"stopped. Saved maps are as they were; photos encoded so far are kept in {cache_folder()}, "
-        "so the same command goes on from there.",
+        f"interrupted. No saved map was changed. Encoded photos are cached in {cache_folder()}; rerun the command to "
+        "resume.",
         soft_wrap=True,
     )
 
@@ -164,10 +153,10 @@ def tfa(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
-    settings = Settings.find()
-    settings.set_environment()
-    context.default_map = settings.defaults(context.command, context)
+    """Visual place recognition without training: turn photos into a map and find where others were taken."""
+    read = Settings.find()
+    read.set_environment()
+    context.default_map = read.defaults(context.command, context)
 
 
 # Every verb with its examples, in the order of `tfa --help`.
@@ -175,7 +164,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     build.build: (
         "tfa build photos/ --out town.tfa",
         "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
-        "tfa build photos/ --out town.tfa --head second-order --carrier blend",
+        "tfa build photos/ --out town.tfa --head second-order --set map.carrier=blend",
         "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
         "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
     ),
@@ -187,16 +176,16 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa photo.jpg --calibration night",
         "tfa query town.tfa photo.jpg --rerank --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",
-        "tfa query town.tfa drive.bag --every 2s",
+        "tfa query town.tfa drive.bag --set frames.every=2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
-    explain.explain_command: (
+    info.explain_command: (
         "tfa explain town.tfa photo.jpg",
         "tfa explain town.tfa photo.jpg -o why.png --rank 2",
         "tfa explain town.tfa photo.jpg --json > why.json",
     ),
     info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
-    report.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
+    info.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
     evaluate.evaluate: (
         "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
         "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
@@ -211,17 +200,17 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa calibrate town.tfa --activate none",
         "tfa calibrate town.tfa --drop night",
     ),
-    edit.add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
-    edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
-    edit.refit: ("tfa refit town.tfa",),
-    merge.merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
-    prune.prune_command: (
+    add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
+    remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
+    refit: ("tfa refit town.tfa",),
+    merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
+    prune_command: (
         "tfa prune town.tfa --dry-run",
         "tfa prune town.tfa --photos evening-walk/ --yes",
         "tfa prune town.tfa --unconfirmed 365 --json",
     ),
-    rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
-    snapshot.snapshot_command: (
+    rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
+    snapshot_command: (
         "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
         "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
     ),
@@ -247,32 +236,32 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa export town.tfa --format hloc -o map.h5",
         "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
     ),
-    tiles.tiles: (
+    build.tiles: (
         "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
         "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
     ),
-    frames.frames: (
+    build.frames: (
         "tfa frames drive.mcap --out frames/ --topic /camera/image/compressed --every 1m",
         "tfa frames ride.mp4 --out frames/ --every 1s --gpx ride.gpx",
         "tfa build frames/ --out drive.tfa --positions frames/positions.csv",
     ),
-    config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
-    encoders.encoders: ("tfa encoders", "tfa encoders --json"),
-    cache.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
-    demo.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
+    settings.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
+    tools.encoders: ("tfa encoders", "tfa encoders --json"),
+    tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
+    tools.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
 }
 for verb, shown in VERBS.items():
     app.command(verb.__name__.removesuffix("_command"), epilog=examples(*shown))(verb)
-app.add_typer(encoders.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
+app.add_typer(tools.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
 
 
 def main() -> None:
-    """The entry point of the `tfa` command."""
-    streams.open_missing()
+    """Run the `tfa` command."""
+    open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without β or → shows ? rather than an error
-    code: Any = streams.NOT_PRINTED
+    code: Any = NOT_PRINTED
     try:
         app(prog_name="tfa")
     except SystemExit as end:
@@ -288,10 +277,10 @@ def main() -> None:
         # Before a verb runs, or while its error is shown.
         if not isinstance(error, MemoryError) and from_os_error(error) is None:
             raise
-        streams.end_without_memory()
+        end_without_memory()
     finally:
-        unwritten = streams.failure()
+        unwritten = flush_output()
         if unwritten is not None:
-            streams.discard_output()
-            code = streams.PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or streams.NOT_PRINTED
+            discard_output()
+            code = PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or NOT_PRINTED
     sys.exit(code)

@@ -1,94 +1,291 @@
-"""`tfa build`: photos in, a map out."""
+"""`tfa build`, `tfa frames` and `tfa tiles`: photos, recordings and orthophotos in, a map out."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfa.cli import options, recordings
+from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
-from tfa.cli.show_map import show_map
+from tfa.cli.info import show_map
+from tfa.cli.options import Part, PositionOptions, check_writable, list_set_keys, takes
+from tfa.core.plain import Options, opt, to_plain
 from tfa.core.text import format_command
 from tfa.errors import BadSpec, NoImages, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
-from tfa.types import BuildOptions, EncoderOptions, HeadSpec, RerankSpec
+from tfa.types import (
+    BuildOptions,
+    BuildResult,
+    EncoderOptions,
+    FramesResult,
+    HeadSpec,
+    RerankSpec,
+    StoreBuildResult,
+    TileSize,
+    TilesResult,
+)
 
-_HELP = {field.name: field.metadata["description"].rstrip(".") for field in dataclasses.fields(HeadSpec)}
+if TYPE_CHECKING:
+    from tfa.maps.building.sharded import BuildReport
+    from tfa.photos.find_positions import PositionSources
+    from tfa.photos.recordings.frames import ExtractedFrames, FrameSpec
 
-
-_Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Build a store map on a Ray cluster: auto, local, ray://HOST:10001 or HOST:PORT. "
-        "Needs pip install 'tfa-vpr\\[ray]'.",
-    ),
-]
-_Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Store maps: number of processes, or of Ray tasks at a time.")
-]
-_ShardSize = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Store maps: photos per shard. \\[default: 1000]")
-]
-_Work = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        file_okay=False,
-        help="Store maps: folder for shards, to resume an interrupted build; visible to all workers. "
-        "\\[default: beside the token cache]",
-    ),
-]
-_Seal = Annotated[
-    str | None,
-    typer.Option(metavar="INDEX", help="Store maps: index to search by. \\[default: exact search]"),
-]
+# --- recordings ----------------------------------------------------------------------------------------------------
 
 
-_PatchesAt = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Store maps: where patches are stored, lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME. "
-        "\\[default: in the store]",
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class FrameOptions(Options):
+    """Which frames of a recording become photos, and where these are written."""
 
-
-@dataclass(frozen=True)
-class _ShardOptions:
-    """Options of a build in shards, which only a map in a store has."""
-
-    ray: str | None = None
-    workers: int | None = None
-    shard_size: int | None = None
-    work: Path | None = None
-    seal: str | None = None
-    patches_at: str | None = None
+    topic: str | None = opt(None, "Image topic to read from a bag. [default: the only one]", cli={"metavar": "NAME"})
+    position_topic: str | None = opt(
+        None,
+        "Topic with positions (NavSatFix, Odometry, PoseStamped), or none. [default: the only one]",
+        cli={"metavar": "NAME|none"},
+    )
+    every: str | None = opt(
+        None,
+        "Keep one frame per N frames, N seconds or N meters, or new ones. [default: 1s]",
+        cli={"metavar": "N|Ns|Nm|new"},
+    )
+    folder: Path | None = opt(None, "Folder for the frames of a recording.")
 
     @property
     def names(self) -> list[str]:
-        """Those that were set, as they are typed."""
-        return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
+        """Fields that were set."""
+        return [one.name for one in fields(self) if getattr(self, one.name) is not None]
+
+    def make_spec(self, gpx: PositionSources | None = None) -> FrameSpec:
+        """Return what the reader of recordings needs."""
+        from tfa.photos.recordings.frames import DEFAULT_INTERVAL, FrameSpec
+
+        every = DEFAULT_INTERVAL if self.every is None else self.every
+        return FrameSpec(topic=self.topic, position_topic=self.position_topic, every=every, gpx=gpx)
 
 
-@options.with_encoder
+def are_recordings(paths: Sequence[str | Path], chosen: FrameOptions) -> bool:
+    """Say whether these are recordings; refuse a mix with photos, and frame options without a recording."""
+    from tfa.photos.recordings.recording import is_recording
+
+    kinds = [not is_url(one) and is_recording(Path(one)) for one in paths]
+    if not any(kinds):
+        if chosen.names:
+            raise BadSpec(f"{chosen.names[0]} is for a bag or a video, and none was given; leave it out")
+        return False
+    if not all(kinds):
+        recording, other = paths[kinds.index(True)], paths[kinds.index(False)]
+        raise BadSpec(
+            f"{recording} is a recording and {other} is not; pass recordings only, or extract photos first with: "
+            f"tfa frames {recording} --out FOLDER"
+        )
+    return True
+
+
+def extract_map_frames(
+    recordings: Sequence[Path], out: MapLocation, chosen: FrameOptions, sources: PositionSources, **how: Any
+) -> tuple[ExtractedFrames, PositionSources]:
+    """Extract the frames of a new map into a folder beside it; return them and the sources of their positions."""
+    from tfa.photos.recordings.frames import extract_frames
+
+    if sources.csv is not None:
+        raise BadSpec(
+            "--positions lists files, and frames of a recording have no names yet; use --set frames.position_topic or "
+            "--gpx, or extract photos first with: tfa frames"
+        )
+    beside = Path(f"{split_map_url(out.text)[1]}.tfa") if out.in_store else out.folder
+    folder = chosen.folder or beside.with_name(f"{beside.stem}-frames")
+    extracted = extract_frames(recordings, folder, chosen.make_spec(sources), **how)
+    return extracted, replace(sources, csv=extracted.positions, gpx=None)
+
+
+@dataclass
+class Queries:
+    """Photos to query, some of which may be frames of recordings."""
+
+    photos: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    frames: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)  # time, and name if not stored
+
+    def name_frame(self, answer: Any) -> Any:
+        """Return an answer with the time of its frame and the recording it is from."""
+        if answer.query not in self.frames:
+            return answer
+        time_ns, name = self.frames[answer.query]
+        return replace(answer, time_ns=time_ns, frame=name)
+
+
+def extract_queries(
+    recordings: Sequence[Path], chosen: FrameOptions, context: typer.Context, *, progress: bool
+) -> Queries:
+    """Extract frames of recordings into the folder that was named, or one that exists until the command ends."""
+    from tfa.photos.recordings.frames import KeyframeInterval, extract_frames, format_frame_name, parse_frame_time
+    from tfa.photos.recordings.recording import NO_TOPIC
+
+    queries, spec = Queries(), chosen.make_spec()
+    if spec.position_topic is None and KeyframeInterval.parse(spec.every).unit != "metres":
+        spec = replace(spec, position_topic=NO_TOPIC)  # positions are not needed, so several topics are no problem
+    folder = chosen.folder
+    if folder is None:
+        temporary = tempfile.TemporaryDirectory(prefix="tfa-frames-", ignore_cleanup_errors=True)
+        context.call_on_close(temporary.cleanup)
+    for number, recording in enumerate(recordings):
+        if folder is None:
+            target = Path(temporary.name, f"{number:03d}")
+        else:
+            target = folder if len(recordings) == 1 else folder / f"{number:03d}-{recording.stem}"
+        # A frame that cannot be read is reported, and the others are answered.
+        extracted = extract_frames(recording, target, spec, skip_bad=True, progress=progress)
+        queries.photos += extracted.photos
+        queries.notes += extracted.notes
+        queries.skipped += extracted.skipped
+        for photo in extracted.photos:
+            time_ns = parse_frame_time(photo)
+            name = None if folder is not None or time_ns is None else f"{recording}@{format_frame_name(time_ns)}"
+            queries.frames[str(photo)] = (time_ns, name)
+    return queries
+
+
+# --- frames --------------------------------------------------------------------------------------------------------
+
+
+@takes(
+    chosen=Part(FrameOptions, ("topic", "position_topic", "every")),
+    positions=Part(PositionOptions, ("gpx", "gpx_offset", "gpx_gap")),
+    encoding=Part(EncoderOptions, ("skip_bad",)),
+)
+def frames(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="RECORDING", exists=True, help="ROS 1 or ROS 2 bags, MCAP files, or videos.")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for photos and positions.csv; new or empty.")],
+    chosen: FrameOptions,
+    positions: PositionOptions,
+    encoding: EncoderOptions,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder of other frames.")] = False,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Extract photos and their positions from bags or videos.
+
+    Compressed images are copied unchanged, raw ones become PNG, video frames JPEG. Needs pip install
+    'tfa-vpr\\[bags]', for videos 'tfa-vpr\\[video]'.
+    """
+    from tfa.photos.recordings.frames import extract_frames
+
+    check_writable(out)
+    sources, progress = positions.read(), wants_progress(quiet)
+    extracted = extract_frames(
+        files, out, chosen.make_spec(sources), skip_bad=encoding.skip_bad, overwrite=force, progress=progress
+    )
+    skipped = show_notes(extracted.notes, extracted.skipped)
+    if json:
+        where = None if extracted.positions is None else str(extracted.positions)
+        print_json(
+            FramesResult(
+                out=str(out),
+                frames=len(extracted.photos),
+                seen=extracted.seen,
+                positions=where,
+                skipped=skipped,
+                notes=extracted.notes,
+            )
+        )
+        return
+    say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
+    placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
+    say("build a map: " + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))
+
+
+# --- tiles ---------------------------------------------------------------------------------------------------------
+
+
+def tiles(
+    orthophoto: Annotated[
+        Path, typer.Argument(metavar="ORTHO.tif", exists=True, dir_okay=False, help="GeoTIFF in bytes, north up.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for tiles and positions.csv; new or empty.")],
+    size: Annotated[float, typer.Option(metavar="M", help="Side of a tile in meters: about one photo's view.")],
+    step: Annotated[float | None, typer.Option(metavar="M", help="Meters between tiles. \\[default: the size]")] = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Cut an orthophoto into tiles for a map of aerial photos.
+
+    Tiles that show nearly nothing are left out. Needs pip install 'tfa-vpr\\[geo]'.
+    """
+    from tfa.photos.orthophoto import TILE_POSITIONS, cut_tiles
+
+    cut = cut_tiles(orthophoto, out, size, step, wants_progress(quiet))
+    if json:
+        pixels = TileSize(across=cut.size[0], down=cut.size[1])
+        print_json(TilesResult(out=str(out), tiles=cut.written, left_out=cut.left_out, pixels=pixels))
+        return
+    say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
+    if cut.left_out:
+        say(f"  left out, with nearly nothing on them: {cut.left_out:,}")
+    say(
+        "build a map: "
+        + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
+    )
+
+
+# --- build ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions(Options):
+    """How a map in a store is built, shard by shard."""
+
+    ray: str | None = opt(
+        None,
+        "Build a store map on a Ray cluster: auto, local, ray://HOST:10001 or HOST:PORT.",
+        cli={"metavar": "ADDRESS"},
+    )
+    workers: int | None = opt(None, "Processes, or Ray tasks at a time.", ge=1)
+    shard_size: int | None = opt(None, "Photos per shard. [default: 1000]", ge=1)
+    work: Path | None = opt(
+        None, "Folder for shards that all workers see; an interrupted build resumes from it. [default: in the cache]"
+    )
+    index: str | None = opt(None, "Index to search by. [default: exact search]")
+    patches_at: str | None = opt(
+        None, "Store of the patches: lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME. [default: the map's]"
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """Options that were set, as typed."""
+        given = [one.name for one in fields(self) if getattr(self, one.name) is not None]
+        return ["--ray" if name == "ray" else f"build.{name}" for name in given]
+
+
+@takes(
+    positions=Part(PositionOptions, ("positions", "gpx", "utm"), {"gpx_offset": "gpx.offset", "gpx_gap": "gpx.gap"}),
+    chosen=Part(FrameOptions, ("topic", "every"), "frames"),
+    kind=Part(BuildOptions, ("head", "rerank", "dims"), "map"),
+    spec=Part(HeadSpec, (), "head"),
+    reranking=Part(RerankSpec, (), "rerank"),
+    encoding=Part(EncoderOptions, ("skip_bad", "weights", "device", "fast"), "encoder"),
+    shards=Part(ShardOptions, ("ray",), "build"),
+)
 def build(
+    context: typer.Context,
     photos: Annotated[
         list[str],
         typer.Argument(
-            metavar="PHOTOS",
-            help="Photos, or folders searched for photos; or bags and videos; for a store also a manifest "
-            "(.csv, .parquet) or a bucket.",
+            metavar="PHOTOS", help="Photos, folders, bags or videos; for a store also a manifest or a bucket."
         ),
     ],
+    *,
     out: Annotated[
         MapLocation | None,
         typer.Option(
@@ -96,132 +293,48 @@ def build(
         ),
     ] = None,
     encoder: options.EncoderOption = "dinov2-s14-focus",
-    positions: options.PositionsOption = None,
-    gpx: options.Gpx = None,
-    gpx_offset: options.GpxOffset = None,
-    gpx_gap: options.GpxGap = None,
-    utm: options.Utm = None,
-    topic: recordings.TopicOption = None,
-    position_topic: recordings.PositionTopic = None,
-    every: recordings.EveryOption = None,
-    frames: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            file_okay=False,
-            help="Where the frames of a recording are kept as photos. Beside the map, as NAME-frames, if not given.",
-        ),
-    ] = None,
-    skip_bad: options.SkipBad = False,
-    head: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND",
-            help="second-order, or paper: the head of the paper.",
-        ),
-    ] = BuildOptions.head,
-    carrier: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Carrier of a second-order head: original, partial, adaptive, blend, tempered or full. "
-            "[default: tempered]",
-        ),
-    ] = None,
-    ensemble: Annotated[
-        bool, typer.Option("--ensemble", help="Keep all three replicas: three times the size, steadier answers.")
-    ] = False,
-    storage: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND", help="float16, float32, or int7: a quarter of float32 and the fastest to search (ours)."
-        ),
-    ] = BuildOptions.storage,
-    rerank: Annotated[
-        bool,
-        typer.Option(
-            "--rerank/--no-rerank",
-            help="Keep what verifying answers by their patches needs, and decide whether it is used.",
-        ),
-    ] = True,
-    dims: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=2,
-            help="Search by N numbers of an image, a byte each, and score the best 100 again with all (ours): for "
-            "large maps, where 1024 is a good choice. If not given, all numbers are searched.",
-        ),
-    ] = None,
-    patches: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND",
-            help="How they are kept. full: a byte for each number of a patch; small: two bits for each, about a "
-            "quarter of the size (15,870 bytes an image, not 67,712).",
-        ),
-    ] = RerankSpec.patches,
-    ray: _Ray = None,
-    workers: _Workers = None,
-    shard_size: _ShardSize = None,
-    work: _Work = None,
-    seal: _Seal = None,
-    patches_at: _PatchesAt = None,
-    words: Annotated[int, typer.Option(min=1, help=f"{_HELP['words']}.")] = HeadSpec().words,
-    batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
+    positions: PositionOptions,
+    chosen: FrameOptions,
+    kind: BuildOptions,
+    spec: HeadSpec,
+    reranking: RerankSpec,
+    encoding: EncoderOptions,
+    shards: ShardOptions,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
-    *,
-    encoding: EncoderOptions,
 ) -> None:
     """Build a searchable map from photos.
 
-    Each photo is encoded once and kept in a cache: a stopped build goes on where it was.
+    Tokens of each photo are cached, so an interrupted build resumes.
     """
     from tfa.maps import PlaceMap
 
-    # What can be refused is refused before the work, not after an hour of it.
-    shards = _ShardOptions(ray, workers, shard_size, work, seal, patches_at)
+    # Everything that can be refused is refused before the work.
     location = _check_out(out, photos, shards, force=force)
-    given = BuildOptions.carrier if carrier is None else carrier
-    kept = rerank if patches == RerankSpec.patches else RerankSpec.from_dict({"patches": patches})
-    if kept and not rerank:
-        raise BadSpec(f"--patches {patches} says how patches are kept, and --no-rerank keeps none; leave one out")
-    if patches_at is not None and not rerank:
-        raise BadSpec("--patches-at says where patches are kept, and --no-rerank keeps none; leave one out")
-    own_dims = None if location.in_store else dims  # a store searches by its own vectors
-    texts = {"head": head, "carrier": given, "storage": storage, "ensemble": ensemble, "rerank": kept}
-    map_spec = BuildOptions.from_dict({**texts, "dims": own_dims})
-    if carrier is not None and head != "second-order":
-        raise BadSpec(f"--carrier {carrier} is for --head second-order; the {head} head decides about its carrier")
-    sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
-    if location.in_store and (gpx is not None or utm is not None):
+    kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
+    sources = positions.read()
+    recorded = are_recordings(photos, chosen)
+    if location.in_store and (sources.utm is not None or (sources.gpx is not None and not recorded)):
         raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
-    chosen = recordings.FrameOptions(topic, position_topic, every, frames)
-    recorded = recordings.are_recordings(photos, chosen)
-    if recorded and location.in_store:
-        raise BadSpec("recordings are for maps in folders; make photos of them first with: tfa frames")
-    spec = HeadSpec(words=words)
-    encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
     progress = wants_progress(quiet)
-    if location.in_store:
-        settings = {"encoder": encoder, "spec": spec, "map_spec": map_spec, "options": encoding}
-        _build_in_store(photos, location.text, shards, dims, positions, settings, progress=progress, json=json)
-        return
-
-    paths, notes, skipped = [Path(photo) for photo in photos], list[str](), list[tuple[str, str]]()
+    paths: list[Any] = list(photos) if location.in_store else [Path(photo) for photo in photos]
+    notes, skipped = list[str](), list[tuple[str, str]]()
     if recorded:
-        found, sources = recordings.frames_for_map(
-            paths, location.folder, chosen, sources, skip_bad=skip_bad, overwrite=force, progress=progress
-        )
-        paths, notes, skipped = [found.folder], found.notes, found.skipped
+        how = {"skip_bad": encoding.skip_bad, "overwrite": force, "progress": progress}
+        extracted, sources = extract_map_frames([Path(one) for one in photos], location, chosen, sources, **how)
+        paths, notes, skipped = [extracted.folder], extracted.notes, extracted.skipped
+    if location.in_store:
+        settings = {"encoder": encoder, "spec": spec, "map_spec": kind, "options": encoding}
+        report = _build_in_store(paths, location.text, shards, sources, settings, progress=progress)
+        _report_store_build(report, [*notes, *report.notes], [*skipped, *report.skipped], json=json)
+        return
     place_map = PlaceMap.build(
         paths[0] if len(paths) == 1 else paths,
         encoder=encoder,
         positions=sources,
         spec=spec,
-        map_spec=map_spec,
+        map_spec=kind,
         options=encoding,
         progress=progress,
     )
@@ -230,12 +343,25 @@ def build(
     report_build(place_map, location.folder, json=json)
 
 
-def _check_out(out: MapLocation | None, photos: Sequence[str], shards: _ShardOptions, *, force: bool) -> MapLocation:
+def _choose_kind(
+    kind: BuildOptions, reranking: RerankSpec, shards: ShardOptions, set_keys: frozenset[str]
+) -> BuildOptions:
+    """Combine the settings of a map; refuse those that do not go together."""
+    keys = sorted(key for key in set_keys if key.startswith("rerank.") or key == "build.patches_at")
+    if keys and not kind.rerank:
+        raise BadSpec(f"{keys[0]} is about stored patches, and --no-rerank stores none; leave one out")
+    if "map.carrier" in set_keys and kind.head != "second-order":
+        raise BadSpec(
+            f"map.carrier={kind.carrier} is for --head second-order; the {kind.head} head decides about its carrier "
+            "itself"
+        )
+    return kind if reranking == RerankSpec() else dataclasses.replace(kind, rerank=reranking)
+
+
+def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOptions, *, force: bool) -> MapLocation:
     """Refuse, before the work, a place that cannot be written to and options that do not belong to it."""
     if out is None:
-        raise typer.BadParameter(
-            f"where shall the map be? Give --out NAME.tfa, a folder, or a store URL: {URL_EXAMPLES}"
-        )
+        raise typer.BadParameter(f"missing output: pass --out NAME.tfa (a folder) or a store URL: {URL_EXAMPLES}")
     if not out.in_store:
         if shards.names:
             raise BadSpec(f"{shards.names[0]} is for a map in a store; give its URL with --out: {URL_EXAMPLES}")
@@ -251,19 +377,21 @@ def _check_out(out: MapLocation | None, photos: Sequence[str], shards: _ShardOpt
 
 
 def check_out(out: Path, *, force: bool) -> None:
+    """Refuse to replace what is there, unless it is a map and --force is given."""
     if out.exists() or out.is_symlink():
         if not force:
             raise TfaError(f"{out} exists already; choose another --out, or replace it with --force")
         if out.suffix != ".tfa":  # a slip of the pen must not cost a folder of photos
             raise TfaError(f"{out} is not named like a map (NAME.tfa): --force will not replace it")
-    options.check_writable(out)
+    check_writable(out)
 
 
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:
-    info = place_map.info().to_dict()
+    """Print what was built."""
+    info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:
-        print_json({**info, "skipped": skipped})
+        print_json(BuildResult(**vars(info), skipped=skipped))
         return
     say(f"built {out}", style="bold green")
     show_map(info)
@@ -273,39 +401,46 @@ def report_build(place_map: Any, out: Path, *, json: bool) -> None:
 def _build_in_store(
     photos: Sequence[str],
     url: str,
-    shards: _ShardOptions,
-    dims: int | None,
-    positions: Path | None,
+    shards: ShardOptions,
+    sources: PositionSources,
     settings: Mapping[str, Any],
     *,
     progress: bool,
-    json: bool,
-) -> None:
+) -> BuildReport:
     from tfa.maps.building import Sharding, build_sharded, list_photos
     from tfa.maps.building.executors import choose_executor
     from tfa.maps.building.photo_list import SHARD_SIZE
     from tfa.maps.building.sharded import _DIMS
 
     split_map_url(url)  # before a cluster is started
-    encoding = settings["options"]
-    listed = list_photos(photos, positions=positions, skip_bad=encoding.skip_bad)
+    encoding, kind = settings["options"], settings["map_spec"]
+    listed = list_photos(photos, positions=sources.csv, skip_bad=encoding.skip_bad)
     # What executors print is not our output: Ray writes of lost workers to standard output.
     with redirect_stdout(sys.stderr), choose_executor(shards.ray, shards.workers, encoding.device) as executor:
         sharding = Sharding(
             executor=executor,
             shard_size=shards.shard_size or SHARD_SIZE,
             work=shards.work,
-            dims=dims or _DIMS,
-            index=shards.seal,
+            dims=kind.dims or _DIMS,
+            index=shards.index,
             patches_at=shards.patches_at,
         )
-        report = build_sharded(listed, url, sharding=sharding, progress=progress, **settings)
-    skipped = show_notes(report.notes, report.skipped)
+        # A store searches by vectors of its own, so the head is not reduced.
+        fitted = {**settings, "map_spec": dataclasses.replace(kind, dims=None)}
+        return build_sharded(listed, url, sharding=sharding, progress=progress, **fitted)
+
+
+def _report_store_build(
+    report: BuildReport, notes: list[str], left_out: Sequence[tuple[str, str]], *, json: bool
+) -> None:
+    skipped = show_notes(notes, left_out)
     if json:
-        print_json({**report.to_dict(), "skipped": skipped})
+        facts = {**report.to_dict(), "notes": notes, "skipped": to_plain(skipped)}
+        print_json(StoreBuildResult.from_dict(facts))
         return
     say(f"built {report.url}", style="bold green")
     say(
-        f"{format_count(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each"
+        f"{format_count(report.header.count, 'image')} in {report.header.collection}, "
+        f"{report.header.dims} dimensions each"
     )
     say("query it: " + format_command("tfa", "query", report.url, "PHOTO"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,60 +9,50 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
-from tfa.cli.show_map import show_calibration
+from tfa.cli.info import show_calibration
+from tfa.cli.options import Part, takes
 from tfa.core.text import format_command
-from tfa.types import CalibrateOptions, EncoderOptions
+from tfa.types import ActiveCalibration, CalibrateOptions, CalibrationResult, EncoderOptions
 
 
-@options.with_encoder
+@takes(chosen=CalibrateOptions, encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")))
 def calibrate_command(
     map: options.MapPath,
     photos: Annotated[
         list[Path] | None, typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the calibration; one of that name is replaced.")] = "target",
-    budget: Annotated[int, typer.Option(min=2, help="Photos to use at most; of more, so many are drawn.")] = (
-        CalibrateOptions.budget
-    ),
-    score: Annotated[
-        bool | None,
-        typer.Option(
-            "--score/--no-score",
-            help="Calibrate scores: subtract each image's mean score. [default: from 8 photos on, paper: 16]",
-        ),
-    ] = None,
+    *,
+    chosen: CalibrateOptions,
     activate: Annotated[
         str | None,
-        typer.Option(metavar="NAME|none", help="Without photos: let this calibration of the map answer from now on."),
+        typer.Option(metavar="NAME|none", help="Without photos: let this calibration answer from now on."),
     ] = None,
     drop: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Without photos: take this calibration out of the map for good.")
+        str | None, typer.Option(metavar="NAME", help="Without photos: remove this calibration from the map.")
     ] = None,
-    skip_bad: options.SkipBad = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
-    *,
     encoding: EncoderOptions,
 ) -> None:
     """Calibrate a map with photos of the camera it will be used with.
 
-    The photos need no labels and must not be in the map; 64 are enough. A map can hold several calibrations
-    beside the one without; the newest answers unless another is named.
+    The photos need no labels and must not be in the map; 64 are enough. A map can hold several calibrations; the newest
+    answers unless another is named.
     """
     if [bool(photos), activate is not None, drop is not None].count(True) != 1:
         raise typer.BadParameter("give photos to calibrate with, or one of --activate NAME and --drop NAME")
-    place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
     if not photos:
         _change(place_map, activate, drop, json=json)
         return
-    report = place_map.calibrate(photos, name, budget=budget, score=score, progress=progress)
-    [entry] = [entry for entry in place_map.info().to_dict()["calibrations"] if entry["name"] == report.name]
+    report = place_map.calibrate(photos, progress=progress, **vars(chosen))
+    [made] = [one for one in place_map.info().calibrations if one.name == report.name]
     skipped = show_notes(report.notes, report.skipped)
     if json:
-        print_json({**entry, "skipped": skipped, "notes": list(report.notes)})
+        print_json(CalibrationResult(**vars(made), skipped=skipped, notes=list(report.notes)))
         return
     say(f"calibrated {map} as {report.name}", style="bold green")
-    show_calibration(entry)
+    show_calibration(made)
     say(
         "it answers from now on; without it: "
         + format_command("tfa", "query", str(map), "PHOTO", "--calibration", "none")
@@ -71,13 +60,13 @@ def calibrate_command(
 
 
 def _change(place_map: Any, activate: str | None, drop: str | None, *, json: bool) -> None:
-    """Choose among the calibrations there are, or drop one."""
+    """Choose another calibration, or drop one."""
     if drop is not None:
         place_map.drop_calibration(drop)
     else:
         place_map.activate(activate)
     active, names = place_map.state.active, place_map.calibrations
     if json:
-        print_json({"active": active, "calibrations": names})
+        print_json(ActiveCalibration(active=active, calibrations=names))
         return
     say(f"the map has {', '.join(names) or 'no calibration'}; {active} answers where none is named", style="bold green")

@@ -1,12 +1,17 @@
-"""What the command line prints and where: results on standard output, everything else on standard error."""
+"""What the command line prints and where: results on standard output, everything else on standard error.
+
+Streams that are closed, full or no longer read end the program quietly; the exit code says what happened.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -14,21 +19,84 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tfa.cli import streams
+from tfa.core.plain import to_plain
 from tfa.core.text import make_lines_printable, make_printable
+from tfa.types import SkippedFile
+
+# --- streams --------------------------------------------------------------------------------------
+
+NOT_PRINTED = 1  # the result could not be written: it is not where it was wanted
+PIPE_CLOSED = 141  # what shells report for a program whose reader went away, as `head -1` does
+NO_MEMORY = b"error: there is not enough memory; what was saved before is as it was. End other programs\n"
+
+
+def open_missing() -> None:
+    """Put the null device where a stream was closed (`>&-`).
+
+    Otherwise the next file that is opened, a map say, takes its number, and whoever prints writes into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+@contextlib.contextmanager
+def name_stream(*, stderr: bool = False) -> Iterator[None]:
+    """Name the stream in an error; that of a full disk would otherwise look like a file's."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard error" if stderr else "standard output") from error
+
+
+def flush_output() -> OSError | None:
+    """Write what was printed so far; return the error if that fails."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def end_without_memory() -> NoReturn:
+    """Print an error and exit without allocating memory."""
+    with contextlib.suppress(OSError):
+        os.write(2, NO_MEMORY)
+    os._exit(NOT_PRINTED)
+
+
+def discard_output(stream: TextIO | None = None) -> None:
+    """Discard what a stream still holds, so that the interpreter does not try to write it again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, (stream or sys.stdout).fileno())
+    except (OSError, ValueError):  # a stream of a test, without a number
+        pass
+    finally:
+        os.close(null)
+
+
+# --- console --------------------------------------------------------------------------------------
 
 _NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "metres")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
 
 
 class PlainConsole(Console):
-    """Prints text as it is, file names too: neither markup nor the terminal's own codes are obeyed."""
+    """Print text as it is, including file names: without markup or terminal codes."""
 
     def render_str(self, text: str, **options: Any) -> Text:  # every text passes here, in a table too
         return super().render_str(make_printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        with streams.name_stream(stderr=self.stderr):
+        with name_stream(stderr=self.stderr):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
@@ -36,32 +104,34 @@ class PlainConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
+    """Return a console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
     return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 def say(text: str = "", style: str | None = None) -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     console().print(text, style=style, soft_wrap=True)
 
 
 def note(*lines: str) -> None:
+    """Print a note on standard error."""
     _titled("note:", "yellow", lines)
 
 
 def show_error(*lines: str) -> None:
+    """Print an error on standard error."""
     _titled("error:", "bold red", lines)
 
 
-def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
-    """Notes and skipped files in words; returns the files as JSON has them."""
+def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[SkippedFile]:
+    """Print notes and skipped files; return the files as JSON has them."""
     for text in notes:
         note(text)
     if skipped:
         note(f"{format_count(len(skipped), 'file')} skipped:", *(f"  {file}: {reason}" for file, reason in skipped))
-    return [{"file": file, "reason": reason} for file, reason in skipped]
+    return [SkippedFile(file=file, reason=reason) for file, reason in skipped]
 
 
 def _titled(title: str, style: str, lines: Iterable[str]) -> None:
@@ -70,18 +140,19 @@ def _titled(title: str, style: str, lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    with streams.name_stream():
-        typer.echo(json.dumps(value, indent=1, allow_nan=False))  # in ASCII: control characters are escaped
+    """Print a value as JSON."""
+    with name_stream():
+        typer.echo(json.dumps(to_plain(value), indent=1, allow_nan=False))  # in ASCII: control characters are escaped
 
 
 def print_text(text: str) -> None:
-    """A page or table that ends its own lines."""
-    with streams.name_stream():
+    """Print a page or table that has its line breaks."""
+    with name_stream():
         typer.echo(make_lines_printable(text), nl=False)
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
-    """Write a result to `out` if given, print it as JSON if wanted; false if it is still to be shown."""
+    """Write a result to `out`, or print it as JSON; return false if it is still to be shown."""
     from tfa.core.files import write_json
 
     if out is not None:
@@ -93,7 +164,7 @@ def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
 
 
 def open_table(*headings: str, fold: Container[str] = ()) -> Table:
-    """A table without lines. Columns of numbers stand at the right; those in `fold` break where they are too long."""
+    """Make a table without lines. Numbers are aligned right; columns in `fold` break if they are too long."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         justify: Any = "right" if heading in _NUMBERS else "left"
@@ -102,15 +173,16 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
 
 
 def format_count(number: int, noun: str) -> str:
+    """Write a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def examples(*lines: str) -> str:
-    """The epilog of a command; blank lines between its lines are how typer keeps them apart."""
+    """Return the epilog of a command; typer needs blank lines between its lines."""
     shown = [f"[cyan]$ {escape(line)}[/cyan]" for line in lines]
     return "\n\n".join(["[bold]Examples[/bold]", *shown])
 
 
 def wants_progress(quiet: bool) -> bool:
-    """Bars and lines go to standard error, so they do no harm to JSON."""
+    """Say whether progress is shown; it goes to standard error, so JSON stays intact."""
     return not quiet

@@ -24,53 +24,46 @@ def evaluate(
     map: options.MapPath,
     queries: Annotated[
         list[Path],
-        typer.Argument(metavar="QUERIES", exists=True, help="Photos whose places are known, or folders of them."),
+        typer.Argument(metavar="QUERIES", exists=True, help="Photos whose places are labeled, or folders of them."),
     ],
     ground_truth: Annotated[
         Path,
         typer.Option(
             metavar="positions.csv|positives.json",
             dir_okay=False,
-            help="Where the queries were taken (columns file,lat,lon or file,x,y), or which images of the map show "
-            'the place of each: {"query.jpg": ["image.jpg", …]}.',
+            help="Positions of the queries (CSV), or the map images that show each one's place (JSON).",
         ),
     ],
     radius: Annotated[
         float | None,
-        typer.Option(
-            metavar="M", help="With positions: an answer is right up to so many metres away. 25 if not given."
-        ),
+        typer.Option(metavar="M", help="With positions: meters within which an answer is right. \\[default: 25]"),
     ] = None,
     utm: Annotated[
         str | None,
         typer.Option(
             metavar="ZONE",
-            help="x and y, of the ground truth or of the map, are metres in this UTM zone, such as 33N; needed where "
-            "only one of the two is in degrees. Needs pip install 'tfa-vpr\\[geo]'.",
+            help="UTM zone of x and y, such as 33N, if sides differ.",
         ),
     ] = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME|none",
-            help="Evaluate this calibration, or none of them; may be repeated. The map's own head and every "
-            "calibration if not given.",
+            help="Calibration to evaluate, or none; repeat for more. \\[default: all and none]",
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Answers kept for each query.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 20,
     skip_unanswerable: Annotated[
         bool,
         typer.Option(
             "--skip-unanswerable",
-            help="Leave out queries whose place the map does not have, rather than count them as missed.",
+            help="Leave out queries whose place is not in the map.",
         ),
     ] = False,
-    worst: Annotated[int, typer.Option(min=0, help="Confident mistakes that are listed.")] = 10,
+    worst: Annotated[int, typer.Option(min=0, help="Number of confident mistakes to list.")] = 10,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.html", dir_okay=False, help="Write the failure explorer: one page, no network needed."
-        ),
+        typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page."),
     ] = None,
     against: Annotated[
         Path | None,
@@ -78,7 +71,7 @@ def evaluate(
             metavar="FILE.json",
             exists=True,
             dir_okay=False,
-            help="Set an earlier evaluation beside this one, as --out wrote it: of another map, or before a change.",
+            help="Compare with an earlier evaluation that --out wrote.",
         ),
     ] = None,
     out: options.JsonFile = None,
@@ -87,12 +80,12 @@ def evaluate(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Evaluate a map with photos whose places are known: recall, precision against recall, confident mistakes, and
-    whether the recall that was expected without labels holds. Each query is answered by the map alone.
+    """Measure the recall of a map with labeled photos.
 
-    A query that cannot be read, or whose place the ground truth does not name, is left out and reported.
+    Reports recall, precision against recall, confident mistakes, and whether the expected recall holds. Each query is
+    answered independently. A query that cannot be read or has no ground truth is left out and reported.
     """
-    from tfa.cli.query import expanded
+    from tfa.cli.query import expand_folders
     from tfa.evaluate import map_evaluation
     from tfa.evaluate.ground_truth import check_ground_truth, read_ground_truth
     from tfa.evaluate.map_evaluation import choose_heads, evaluate_map
@@ -102,9 +95,9 @@ def evaluate(
         if file is not None:
             options.check_writable(file)
     options.check_folder(map, "evaluate")
-    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
     choose_heads(place_map, calibration or ())
-    photos = expanded(queries)
+    photos = expand_folders(queries)
     root = queries[0] if len(queries) == 1 and queries[0].is_dir() else None
     known = read_ground_truth(ground_truth, photos, root, place_map.images, radius, utm)
     evaluation = evaluate_map(

@@ -10,7 +10,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, say, show_notes
-from tfa.cli.show_answers import end_with_errors
+from tfa.cli.query import end_with_errors
 from tfa.errors import BadSpec
 from tfa.types import EncoderOptions
 
@@ -37,22 +37,18 @@ class PairFormat(StrEnum):
 def pairs(
     map: options.MapPath,
     photos: options.PhotosArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.txt", dir_okay=False, help="Where to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.txt", dir_okay=False, help="File to write.")],
     format: Annotated[
         PairFormat,
-        typer.Option(
-            help="hloc: names of query and image; colmap: a match list, each two images once; alicevision: pairs of "
-            "views; kapture: a pairs file with scores."
-        ),
+        typer.Option(help="hloc: names; colmap: match list; alicevision: pairs of views; kapture: with scores."),
     ] = PairFormat.hloc,
-    k: Annotated[int, typer.Option("-k", min=1, help="Map images for each photo.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, help="Map images per photo.")] = 20,
     root: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             file_okay=False,
-            help="Name all photos as they are below this folder. If not given: for hloc, queries below the folder "
-            "that holds them all, and the map's photos too, unless names collide; else below one folder for all.",
+            help="Name photos relative to this folder. \\[default: their common folder]",
         ),
     ] = None,
     views: Annotated[
@@ -61,25 +57,24 @@ def pairs(
             metavar="cameraInit.sfm",
             exists=True,
             dir_okay=False,
-            help="For alicevision: the views of all photos, as cameraInit wrote them.",
+            help="For alicevision: views of all photos, as cameraInit wrote them.",
         ),
     ] = None,
-    calibration: options.Calibration = None,
+    calibration: options.CalibrationOption = None,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Write retrieval pairs for 3-D localization: by default hloc's text format, a line "query map-image" each.
+    """Write retrieval pairs for 3D localization, such as hloc's.
 
-    No name stands for two photos. A photo that cannot be read is reported and the others are written; the exit code is
-    then 1.
+    A photo that cannot be read is reported, the others are written, and the exit code is 1.
     """
     options.check_folder(map, "pairs")
     options.check_writable(out)
     if (views is not None) != (format is PairFormat.alicevision):
         raise BadSpec("--format alicevision and --views cameraInit.sfm go together: its pairs are of views")
 
-    from tfa.cli.query import expanded
+    from tfa.cli.query import expand_folders
     from tfa.exports.hloc import (
         find_common_folder,
         list_photo_pairs,
@@ -94,7 +89,7 @@ def pairs(
 
     numbers = {} if views is None else read_views(views)
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
-    queries = expanded(photos)
+    queries = expand_folders(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
     found, images = list_photo_pairs(answers.answers), [Path(record.path) for record in place_map.images]
     if format is PairFormat.alicevision:
@@ -119,42 +114,40 @@ def pairs(
 @options.with_encoder
 def export(
     map: options.MapPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="Where to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="File to write.")],
     format: Annotated[
         Format,
-        typer.Option(
-            help="npz: one vector and bias per image, with ids; faiss: an index file; onnx-head: the query side, "
-            "tokens to vector, as an ONNX graph; onnx: photo to unit vector, encoder and all, as one ONNX graph, and "
-            "beside it FILE.npz with the images' rows; hloc: global descriptors in an h5 file."
-        ),
+        typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file."),
     ] = Format.npz,
     queries: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="PHOTO|FOLDER",
             exists=True,
-            help="For hloc: descriptors of these photos, to search the map's with, instead of the map's own. May be "
-            "given several times.",
+            help="For hloc: write descriptors of these photos instead; repeat for more.",
         ),
     ] = None,
     root: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="For hloc: name photos below this folder, else below the one of all."
+            exists=True,
+            file_okay=False,
+            help="For hloc: name photos relative to this folder. \\[default: a common one]",
         ),
     ] = None,
-    calibration: options.Calibration = None,
+    calibration: options.CalibrationOption = None,
     dims: Annotated[
         int | None,
-        typer.Option(
-            min=4, metavar="D", help="With --format onnx: numbers of a vector; as many as the head has if not given."
-        ),
+        typer.Option(min=4, metavar="D", help="For onnx: dimensions of a descriptor. \\[default: the head's]"),
     ] = None,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Write a map for other programs: score = query vector · image vector + bias."""
+    """Export descriptors or the model for other programs.
+
+    The score of an image is query descriptor · image descriptor + bias.
+    """
     options.check_folder(map, "export")
     options.check_writable(out)
     if format is not Format.onnx and dims is not None:
@@ -203,15 +196,15 @@ def _export_hloc(
     *,
     progress: bool,
 ) -> None:
-    """Descriptors of the map's images, or of queries for them."""
+    """Write descriptors of map images, or of queries."""
     from tfa import exports
-    from tfa.cli.query import expanded
+    from tfa.cli.query import expand_folders
     from tfa.exports.hloc import find_common_folder, roots_without_collisions
 
     compiled = exports.compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
-        asked, images = expanded(queries), photos
+        asked, images = expand_folders(queries), photos
         *_, collision = roots_without_collisions(
             asked, images, root or find_common_folder(asked), root or find_common_folder(images)
         )

@@ -1,30 +1,327 @@
-"""`tfa info`: what a map holds and why it answers the way it does."""
+"""Commands that describe a map: info, report, explain."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
 from tfa.cli import options
-from tfa.cli.console import print_json, say, show_notes
-from tfa.cli.show_map import show_calibration, show_evidence, show_map
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
 from tfa.core.text import WITHIN_NOISE
+from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, MapInfo
+
+# --- show map -------------------------------------------------------------------------------------
+
+
+def show_map(info: MapInfo, *, scales: bool = False) -> None:
+    """Print the lines that build, info and refit share; `scales` adds the spreads of scores."""
+    say(f"  {count_images(info)}")
+    size = f", {format_size(info.bytes)}" if info.bytes else ""
+    say(f"  encoder {info.encoder.id}; stored as {info.storage}{size}")
+    if info.version:
+        say(f"  {describe_store(info)}")
+    if info.reduction:
+        small = info.reduction
+        say(
+            f"  searched by {small['dims']:,} numbers per image, {small['bytes_per_image']:,} bytes; the best "
+            f"{small['scored_again']} are scored again with all {small['full_dims']:,}"
+        )
+    if info.verification:
+        say(f"  patches to verify answers with: {_patches(info.verification)}")
+    say(f"  {info.answers.in_words}")
+    for calibration in info.calibrations:
+        if calibration.active:  # what answers stands first
+            show_calibration(calibration)
+            say("without a calibration", style="bold")
+    show_decisions(info.decided, *(list_spreads(info.decisions) if scales else []))
+
+
+def describe_store(info: MapInfo) -> str:
+    """Say where the images of a map in a store are, and which version a rollback restores."""
+    before, store = info.previous, info.store or {}
+    back = "no version before it"
+    if before is not None:
+        back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
+    return f"version {info.version} in {store['store']}, {info.dims:,} numbers per image; {back}"
+
+
+def _patches(facts: Mapping[str, Any]) -> str:
+    """Say how large patches are, and where those of a map in a store are."""
+    size, cache = f"{facts['bytes_per_image']:,} bytes per image", facts.get("cache")
+    if cache is None:
+        return size
+    where = f" in {facts['at']}" if facts["at"] else ""
+    return f"{size}{where}; up to {format_size(cache['most_bytes'])} of them are kept in memory"
+
+
+def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> None:
+    """Print every decision with its reason and its margin; then other rows."""
+    from tfa.maps.decided import format_reason
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for name, value, reason in [*((row.name, row.choice, format_reason(row.to_dict())) for row in rows), *more]:
+        table.add_row(f"  {name}", value, reason)
+    console().print(table)
+
+
+def show_calibration(made: CalibrationInfo) -> None:
+    """Print a calibration: the data it used, what it decided, and what that changes."""
+    active = ", answers unless another is named" if made.active else ""
+    say(f"calibration {made.name}{active}", style="bold")
+    facts = made.calibration or {}
+    data_used = "the map's photos and the calibration's" if made.data_used == "target" else made.data_used
+    say(f"  made of {facts['used']:,} of {format_count(facts['given'], 'photo')}; data used: {data_used}")
+    show_decisions(made.decided)
+    say("  changes: " + ("; ".join(made.differences) or "nothing, the decisions are the same"))
+    if facts.get("expected_recall"):
+        say(f"  {ExpectedRecall.from_dict(facts['expected_recall'])}")
+
+
+def count_images(info: MapInfo) -> str:
+    """Say how many images a map has, with a position and unseen by the head."""
+    text = format_count(info.images, "image")
+    text += f", {info.positions:,} with a position" if info.positions else ", positions unknown"
+    if info.unseen_share > 0:
+        text += f"; {info.unseen_share:.0%} of them not seen when the map was fitted"
+    return text
+
+
+def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """List the spreads of scores, which bring the terms of a head to one scale."""
+    if "representation" in made:
+        return [
+            ("σ of S_0", _shown(made["sigma_original"]), "spread of the plain scores, one for each construction"),
+            ("σ of S_P", _shown(made["sigma_partial"]), "spread of the partly whitened scores"),
+            ("σ of S_⅝", _shown(made["sigma_tempered"]), "spread of scores whitened a little more"),
+        ]
+    return [
+        ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
+        ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
+    ]
+
+
+def show_evidence(info: MapInfo) -> None:
+    """Print every measured number: a table for each group, a line for a single number."""
+    judged = info.verification
+    measured = ("photos", "favours_candidates", "needed")
+    shown = {"verification": {"sign test": {name: judged[name] for name in measured}}} if judged else {}
+    for name, group in {**info.evidence, **shown}.items():
+        if name == "reasons":
+            continue  # printed beside the decisions
+        title = name.replace("_", " ")
+        members = group.items() if isinstance(group, Mapping) else ()
+        rows = {key: row for key, row in members if isinstance(row, Mapping)}
+        if not rows:
+            say(f"  {title}  {_shown(group)}")
+            continue
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        table = open_table()
+        table.add_column(f"  {title}", no_wrap=True)
+        for column in columns:
+            table.add_column(column.replace("_", " "))
+        for key, row in rows.items():
+            table.add_row(f"  {key}", *(_shown(row.get(column)) for column in columns))
+        console().print(table)
+
+
+def show_changes(before: MapInfo, after: MapInfo) -> None:
+    """Print which decisions a refit changed."""
+    changed = [
+        f"{new.name}: {old.choice} → {new.choice}"
+        for old, new in zip(before.decided, after.decided, strict=False)
+        if old.choice != new.choice
+    ]
+    say("changed: " + "; ".join(changed) if changed else "no decision changed")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " ".join(_shown(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+    return "–" if value is None else str(value)
+
+
+def format_size(number: int) -> str:
+    """Write a number of bytes with a unit."""
+    size = float(number)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+# --- info -----------------------------------------------------------------------------------------
 
 
 def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:
-    """Show a map's decisions, the numbers they rest on and the reason for each; then those of its calibrations."""
+    """Show what a map holds, what was decided and why."""
     from tfa.maps import PlaceMap
 
-    facts = PlaceMap.load(map, checksum=checksum).info().to_dict()
+    facts = PlaceMap.load(map, checksum=checksum).info()
     if json:
         print_json(facts)
         return
     say(f"{map}", style="bold")
     show_map(facts, scales=True)
-    data_used = "its own photos only" if facts["data_used"] == "database" else facts["data_used"]
-    say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; data used: {data_used}")
-    if facts["evidence"]:
+    data_used = "its own photos only" if facts.data_used == "database" else facts.data_used
+    say(f"  format {facts.format_version}; fitted on {facts.fitted_images:,} images; data used: {data_used}")
+    if facts.evidence:
         say("evidence", style="bold")
         show_evidence(facts)
-    for calibration in facts["calibrations"]:
-        if not calibration["active"]:
+    for calibration in facts.calibrations:
+        if not calibration.active:
             show_calibration(calibration)
     say(WITHIN_NOISE, style="dim")
-    show_notes(facts["notes"])
+    show_notes(facts.notes)
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+@options.with_encoder
+def report(
+    map: options.MapPath,
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PHOTO|FOLDER",
+            exists=True,
+            help="Unlabeled photos to estimate recall with; repeat for more.",
+        ),
+    ] = None,
+    aged: Annotated[
+        float,
+        typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long."),
+    ] = 90,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Write the report as one HTML page."),
+    ] = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Report on the quality of a map, with advice.
+
+    Covers decisions and their evidence, near duplicates, hubs, isolated and aged images. Without [bold]--out[/bold] a
+    summary is printed.
+    """
+    if out is not None:
+        options.check_writable(out)
+
+    from tfa.cli.query import expand_folders
+    from tfa.maps.store import StoreMap
+    from tfa.report.collect import collect_report
+    from tfa.report.page import write_report
+
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    answers = place_map.query_many(expand_folders(photos), k=1, progress=progress) if photos else None
+    sample = place_map.sample() if isinstance(place_map, StoreMap) else place_map
+    facts = collect_report(sample, answers, aged_days=aged)
+    if out is not None:  # before anything is printed: whoever reads that may leave
+        write_report(out, facts)
+        note(f"report: {out}")
+    if json:
+        print_json(facts)
+    else:
+        say(f"{map}", style="bold")
+        say(f"  {facts['headline']}")
+        say(f"  {facts['map']['answers']['in_words']}")
+        show_decisions([Decision.from_dict(one) for one in facts["evidence"]["decided"]])
+        repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
+        images = format_count(facts["map"]["images"], "image")
+        say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
+            f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip
+        for one in facts["recall"]:
+            say(f"  like {one['photos_like']}: {one['in_words']}")
+        if facts["ageing"] is not None:
+            say(f"  {facts['ageing']['in_words']}")
+        for sentence in facts["advice"]:
+            say(f"  {sentence}")
+
+
+# --- explain --------------------------------------------------------------------------------------
+
+
+@options.with_encoder
+def explain_command(
+    map: options.MapPath,
+    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="Query photo.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE.png",
+            dir_okay=False,
+            callback=options.check_picture,
+            help="Draw matching patches and what each patch adds to the score.",
+        ),
+    ] = None,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the hit to explain; 1 is the best.")] = 1,
+    calibration: options.CalibrationOption = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Show which patches of a photo match the answer.
+
+    The map must store patches: [bold]tfa build --rerank[/bold].
+    """
+    from tfa.explain.why import explain_match as explained
+
+    options.check_folder(map, "explain")
+    place_map, _ = options.open_map(map, encoding, quiet=quiet)
+    explanation = explained(place_map, photo, rank=rank, calibration=calibration)
+    if json:
+        print_json(explanation.to_dict())
+    else:
+        _show(explanation)
+    if out is not None:
+        draw(place_map, explanation, calibration, out)
+
+
+def _show(explanation: Any) -> None:
+    from tfa.explain.why import describe_view
+
+    hit = explanation.hit
+    say(explanation.query, style="bold")
+    where = "" if hit.position is None else f" at {hit.position}"
+    say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
+    say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}{', sure' if hit.sure else ''}")
+    say(f"  {explanation.consistent} of {explanation.mutual} mutual matches move alike")
+    say(f"  {describe_view(explanation.displacement)}")
+    say(f"  verification is {explanation.reason}")
+
+
+def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -> None:
+    """The matches, and what each patch of the query and of the answer contributes unless the answer's photo is lost."""
+    import numpy as np
+
+    from tfa.errors import BadMap
+    from tfa.explain.draw_matches import draw_matches
+    from tfa.explain.why import explain_score
+
+    heats, linearised = None, False
+    try:
+        contributions = explain_score(place_map, explanation.tokens, explanation.hit.id, calibration)
+        linearised = contributions["linearised"]
+        heats = [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
+    except BadMap as error:
+        note(f"drawn without contributions: {error}")
+    answer, grid = Path(explanation.hit.image), explanation.grid
+    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats, linearised)
+    note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is gone)"))

@@ -1,19 +1,28 @@
-"""Options that several verbs share, each defined once."""
+"""Options of commands: derived from dataclasses, or shared by several commands.
+
+`@takes(options=QueryOptions)` gives a command one option for each field, with the field's description, bounds and
+choices, and passes it the dataclass. A new field of `QueryOptions` is an option of `tfa query` at once. Rarely used
+fields are set with `--set KEY=VALUE` instead.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import functools
 import inspect
-import math
 import os
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tfa.cli.console import wants_progress
-from tfa.cli.settings import variable
+from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation
 from tfa.types import EncoderOptions
@@ -23,27 +32,241 @@ if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
 
 _PICTURES = (".png", ".jpg", ".jpeg")
+SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # settings of several commands in tfa.toml
+_YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_SETTINGS = "tfa.settings"  # where a context keeps the keys that were set
 
+# Fields that are never typed: a command line is one camera, and a cache is an object.
+_HIDDEN = frozenset({"camera", "sequence", "cache"})
+
+# What typer needs beyond a field's type, description and bounds.
+_DETAILS: dict[str, dict[str, Any]] = {
+    "k": {"names": ("-k",)},
+    "min_confidence": {"metavar": "P"},
+    "calibration": {"metavar": "NAME|none"},
+    "sessions": {"metavar": "NAME"},
+    "region": {"metavar": "W,S,E,N"},
+    "weights": {"metavar": "FILE", "exists": True, "dir_okay": False},
+    "device": {"metavar": "cpu|cuda"},
+    "dims": {"metavar": "N"},
+}
+
+
+def name_variable(option: str) -> str:
+    """Return the environment variable of a shared option."""
+    return f"TFA_{option.upper()}"
+
+
+# --- options of a dataclass ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """The fields of a dataclass that a command takes: some as options, others with --set."""
+
+    cls: type[Any]
+    typed: Sequence[str] | None = None  # fields that are options; None: all
+    keys: str | Mapping[str, str] | None = None  # prefix of the other fields for --set, or the key of each
+
+    @property
+    def options(self) -> list[str]:
+        """Fields that are options."""
+        return [name for name in hints(self.cls) if name not in _HIDDEN and (self.typed is None or name in self.typed)]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Fields that are set with --set, by their keys."""
+        if self.keys is None:
+            return {}
+        rest = [name for name in hints(self.cls) if name not in _HIDDEN and name not in self.options]
+        if isinstance(self.keys, str):
+            return {f"{self.keys}.{name}" if self.keys else name: name for name in rest}
+        return {key: name for name in rest if (key := self.keys.get(name))}
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return the options as parameters of a function that typer reads."""
+        fields = {field.name: field for field in dataclasses.fields(self.cls)}
+        return [_parameter(fields[name], hints(self.cls)[name]) for name in self.options]
+
+    def make(self, arguments: dict[str, Any], settings: Mapping[str, str]) -> Any:
+        """Build the dataclass from options, which are taken out of `arguments`, and settings."""
+        values: dict[str, Any] = {}
+        for name in self.options:
+            value = arguments.pop(name)
+            values[name] = tuple(value or ()) if _is_repeated(hints(self.cls)[name]) else value
+        keys = {name: key for key, name in self.settings.items()}
+        for name, key in keys.items():
+            if key in settings:
+                values[name] = read_value(settings[key], hints(self.cls)[name])
+        try:
+            return self.cls(**values)
+        except BadSpec as error:
+            name, _, said = str(error).partition("=")
+            if name not in values:
+                raise
+            hint = f"--set {keys[name]}" if name in keys else spell(name, hints(self.cls)[name])
+            raise typer.BadParameter(said, param_hint=hint) from None
+
+
+def takes(**parts: type[Any] | Part) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options in place of the parameters named here, which it gets as dataclasses."""
+    chosen = {name: part if isinstance(part, Part) else Part(part) for name, part in parts.items()}
+    settable = {key: (part, field) for part in chosen.values() for key, field in part.settings.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in signature.parameters.items():
+            parameters += chosen[name].parameters() if name in chosen else [parameter]
+        if settable:
+            parameters += [_keyword("set", _Set, None)]
+            parameters += [] if "context" in signature.parameters else [_keyword("context", typer.Context)]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+
+        @functools.wraps(command)
+        def called(**arguments: Any) -> None:
+            settings: dict[str, str] = {}
+            if settable:
+                context = arguments["context"] if "context" in signature.parameters else arguments.pop("context")
+                settings = _read_settings(context, arguments.pop("set") or [], settable)
+            for name, part in chosen.items():
+                arguments[name] = part.make(arguments, settings)
+            command(**arguments)
+
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        called.settable = settable  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+_Set = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Set a rarely used option; repeat for more. An unknown KEY lists all."),
+]
+with_encoder = takes(encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast")))
+
+
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+    """Turn a field into an option."""
+    details = {**_DETAILS.get(field.name, {}), **field.metadata.get("cli", {})}
+    names = details.pop("names", (spell(field.name, hint),))
+    kinds, optional = _kinds(hint), type(None) in typing.get_args(hint)
+    details["help"] = field.metadata["description"].replace("[", "\\[")
+    if field.name in SHARED:
+        details["envvar"] = name_variable(field.name)
+    annotation: Any
+    if kinds[0] is bool:
+        if optional or field.default is True or field.name in SHARED:
+            names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
+        annotation = bool
+    elif _is_repeated(hint):
+        return _keyword(field.name, Annotated[list[str] | None, typer.Option(*names, **details)], None)
+    elif Path in kinds:
+        annotation = Path
+    elif len(kinds) == 1 and kinds[0] in (int, float, str):
+        [annotation] = kinds
+        details |= {"min": field.metadata.get("ge"), "max": field.metadata.get("le")} if annotation is not str else {}
+    elif len(kinds) == 1 and typing.get_origin(kinds[0]) is Literal:
+        [annotation] = kinds
+    else:  # a number or a word, or several numbers
+        words = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
+        details.setdefault("metavar", "|".join(["N", *words]))
+        annotation, details["parser"] = str, functools.partial(_parse, hint=hint, metavar=details["metavar"])
+    return _keyword(
+        field.name,
+        Annotated[annotation | None if optional else annotation, typer.Option(*names, **details)],
+        field.default,
+    )
+
+
+def spell(name: str, hint: Any) -> str:
+    """Return the option of a field; one that may be repeated is named in the singular."""
+    return "--" + (name.removesuffix("s") if _is_repeated(hint) else name).replace("_", "-")
+
+
+def _kinds(hint: Any) -> list[Any]:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return [kind for kind in (typing.get_args(hint) if union else (hint,)) if kind is not type(None)]
+
+
+def _is_repeated(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (Ellipsis,)
+
+
+def _parse(text: Any, hint: Any, metavar: str) -> Any:
+    value = text if isinstance(text, tuple) else read_value(str(text), hint)
+    if isinstance(value, str) and any(typing.get_origin(kind) is tuple for kind in _kinds(hint)):
+        raise typer.BadParameter(f"{value!r} is not {metavar}; give numbers, such as 13.3,52.4,13.5,52.6")
+    return value
+
+
+def read_value(text: str, hint: Any) -> Any:
+    """Read a value of a field's type from text; text that does not fit is returned for the field to refuse."""
+    for kind in _kinds(hint):
+        if typing.get_origin(kind) is Literal and text in typing.get_args(kind):
+            return text
+        try:
+            if kind is bool:
+                return _YES_NO[text.lower()]
+            if kind in (int, float, Path):
+                return kind(text)
+            if typing.get_origin(kind) is tuple:
+                return tuple(float(one) for one in text.split(","))
+        except (KeyError, ValueError):
+            continue
+    return text
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+def list_set_keys(context: typer.Context) -> frozenset[str]:
+    """Return the keys that a command was called with, by --set, the environment or tfa.toml."""
+    return frozenset(context.meta.get(_SETTINGS, ()))
+
+
+def _read_settings(context: typer.Context, typed: Sequence[str], settable: Mapping[str, Any]) -> dict[str, str]:
+    """Read tfa.toml, the environment and the command line; the last one counts."""
+    file = list((context.default_map or {}).get("set", []))
+    source = context.get_parameter_source("set")
+    from_command_line = source is not None and source.name == "COMMANDLINE"
+    settings = dict(split_setting(one, settable, context.info_name) for one in file)
+    for key, (_, field) in settable.items():
+        value = os.environ.get(name_variable(field)) if field in SHARED else None
+        if value:
+            settings[key] = value
+    if from_command_line:
+        settings |= dict(split_setting(one, settable, context.info_name) for one in typed)
+    context.meta[_SETTINGS] = frozenset(settings)
+    return settings
+
+
+def split_setting(text: str, settable: Iterable[str], command: str | None) -> tuple[str, str]:
+    """Split KEY=VALUE; an unknown key is refused with the nearest one and all others."""
+    key, equals, value = text.partition("=")
+    keys = sorted(settable)
+    if key not in keys:
+        near = difflib.get_close_matches(key, keys, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ";"
+        raise typer.BadParameter(
+            f"{key!r} is not a setting of tfa {command}{meant} Allowed: {', '.join(keys)}", param_hint="--set"
+        )
+    if not equals:
+        raise typer.BadParameter(f"{text!r} has no value; write {key}=VALUE", param_hint="--set")
+    return key, value
+
+
+# --- shared options ------------------------------------------------------------------------------------------------
 
 MapPath = Annotated[
     MapLocation,
-    typer.Argument(
-        metavar="MAP|URL",
-        parser=MapLocation,
-        help="A map, as written by [bold]tfa build[/bold]: a folder, or the URL of one in a store.",
-    ),
-]
-Sessions = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Only images of this session answer; again for more. See tfa add, tfa merge."),
-]
-RegionOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="W,S,E,N",
-        help="Only images within this box answer: west, south, east, north, in degrees, or in metres where positions "
-        "are x and y.",
-    ),
+    typer.Argument(metavar="MAP|URL", parser=MapLocation, help="Map folder, or the URL of a map in a store."),
 ]
 PhotosArgument = Annotated[
     list[Path],
@@ -52,125 +275,71 @@ PhotosArgument = Annotated[
 EncoderOption = Annotated[
     str,
     typer.Option(
-        envvar=variable("encoder"), help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold]."
+        envvar=name_variable("encoder"),
+        help="Encoder: name, name@size or name@size/layer-facet; see tfa encoders.",
     ),
 ]
-WeightsOption = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True,
-        dir_okay=False,
-        envvar=variable("weights"),
-        help="Weights of the encoder: a safetensors or .pth file.",
-    ),
-]
-PositionsOption = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True,
-        dir_okay=False,
-        metavar="CSV",
-        help="Where the photos were taken: columns file,lat,lon or file,x,y, and perhaps alt,heading. "
-        "Without it, positions come from @utm_east@utm_north@ names, from the XMP of drones and from EXIF GPS.",
-    ),
-]
-Gpx = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True,
-        dir_okay=False,
-        metavar="TRACK.gpx",
-        help="Place photos along this track by when they were taken (EXIF DateTimeOriginal).",
-    ),
-]
-GpxOffset = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="Added to the camera's clock to give the track's time, which is UTC: -7200 for a clock two hours ahead.",
-    ),
-]
-GpxGap = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS", help="No position between points of the track that are farther apart. 60 if not given."
-    ),
-]
-Utm = Annotated[
+CalibrationOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="ZONE",
-        help="x and y are metres in this UTM zone, such as 33N (N or S: the hemisphere), and are kept as degrees. "
-        "Needs pip install 'tfa-vpr\\[geo]'.",
-    ),
+    typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]"),
 ]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out and list photos that cannot be read, rather than stop.")
-]
-Device = Annotated[str, typer.Option(envvar=variable("device"), help="Where encoding and fitting run: cpu or cuda.")]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        envvar=variable("threads"),
-        help="CPU threads of the encoder; as many as there are cores if not given.",
-    ),
-]
-Fast = Annotated[
-    bool,
-    typer.Option(
-        "--fast/--no-fast",
-        envvar=variable("fast"),
-        help="Encode in 8-bit integers: about twice as fast on a CPU, tokens differ slightly. "
-        "Needs pip install 'tfa-vpr\\[fast]'.",
-    ),
-]
-Calibration = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|none",
-        help="Use this calibration of the map, or none; the active one if not given. See [bold]tfa calibrate[/bold].",
-    ),
-]
-Checksum = Annotated[
-    bool, typer.Option("--checksum", help="First compare every byte of the map with its checksums, not sizes only.")
-]
+Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 JsonFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result to this file, as JSON.")
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", envvar=variable("quiet"), help="No progress, neither bars nor lines.")
+    bool,
+    typer.Option("--quiet", "-q", envvar=name_variable("quiet"), help="Show no progress."),
 ]
+_FILE = {"exists": True, "dir_okay": False}
 
 
-# What a verb with an `encoding` parameter takes of its user, by the names of EncoderOptions.
-ENCODING: dict[str, Any] = {"weights": WeightsOption, "device": Device, "threads": ThreadsOption, "fast": Fast}
+@dataclass(frozen=True, kw_only=True)
+class PositionOptions(Options):
+    """Where positions of photos come from, besides the photos themselves."""
+
+    positions: Path | None = opt(
+        None,
+        "Positions of the photos: columns file,lat,lon or file,x,y. [default: from names, XMP and EXIF]",
+        cli={"metavar": "CSV", **_FILE},
+    )
+    gpx: Path | None = opt(
+        None, "GPX track that gives positions by the time of each photo.", cli={"metavar": "TRACK.gpx", **_FILE}
+    )
+    gpx_offset: float | None = opt(
+        None, "Seconds to add to the camera clock to get UTC. [default: 0]", cli={"metavar": "SECONDS"}
+    )
+    gpx_gap: float | None = opt(
+        None, "Do not interpolate across longer gaps of the track. [default: 60]", cli={"metavar": "SECONDS"}
+    )
+    utm: str | None = opt(None, "UTM zone of x and y, such as 33N; positions become degrees.", cli={"metavar": "ZONE"})
+
+    def read(self) -> PositionSources:
+        """Read the files, so that a bad one is refused before the work."""
+        from tfa.photos.find_positions import GPX_GAP, PositionSources
+        from tfa.photos.positions import read_gpx, read_positions_csv
+
+        if self.gpx is None and (self.gpx_offset is not None or self.gpx_gap is not None):
+            raise typer.BadParameter("an offset or a gap needs a track; pass it with --gpx TRACK.gpx")
+        gap = GPX_GAP if self.gpx_gap is None else self.gpx_gap
+        sources = PositionSources(
+            csv=self.positions, gpx=self.gpx, gpx_offset=self.gpx_offset or 0.0, gpx_gap=gap, utm=self.utm
+        )
+        if self.positions is not None:
+            read_positions_csv(self.positions)
+        if self.gpx is not None:
+            read_gpx(self.gpx)
+        return sources
 
 
-def with_encoder(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with --weights, --device, --threads and --fast in place of its parameter `encoding`."""
-
-    @functools.wraps(verb)
-    def called(**arguments: Any) -> None:
-        encoding = EncoderOptions(**{name: arguments.pop(name) for name in ENCODING})
-        verb(**arguments, encoding=encoding)
-
-    signature = inspect.signature(verb, eval_str=True)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "encoding"]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(EncoderOptions, name), annotation=kind)
-        for name, kind in ENCODING.items()
-    ]
-    called.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
-    return called
+# --- work that commands share --------------------------------------------------------------------------------------
 
 
 def open_map(
-    path: MapLocation, encoding: EncoderOptions, *, quiet: bool, json: bool = False, checksum: bool = False
+    path: MapLocation, encoding: EncoderOptions, *, quiet: bool, checksum: bool = False
 ) -> tuple[PlaceMap, bool]:
-    """A map that encodes photos as the options say, and whether progress is shown."""
+    """Open a map that encodes photos with these options; also say whether progress is shown."""
     from tfa.maps import PlaceMap
 
     place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet)
@@ -179,51 +348,14 @@ def open_map(
 
 
 def check_folder(map: MapLocation, verb: str) -> Path:
-    """Return the folder of a map; refuse a map in a store for a verb that needs every row in one place."""
+    """Return the folder of a map; refuse a map in a store for a command that needs every row in one place."""
     if map.in_store:
         raise BadSpec(f"tfa {verb} needs a map in a folder, {map} is in a store; build one with --out NAME.tfa")
     return map.folder
 
 
-def read_position_sources(
-    positions: Path | None, gpx: Path | None, gpx_offset: float | None, gpx_gap: float | None, utm: str | None
-) -> PositionSources:
-    """Where positions come from; what cannot be read is refused before the work, not after an hour of it."""
-    from tfa.photos.find_positions import GPX_GAP, PositionSources
-    from tfa.photos.positions import read_gpx, read_positions_csv
-
-    if gpx is None and (gpx_offset is not None or gpx_gap is not None):
-        raise typer.BadParameter("--gpx-offset and --gpx-gap are about a track; give it with --gpx TRACK.gpx")
-    gap = GPX_GAP if gpx_gap is None else gpx_gap
-    sources = PositionSources(csv=positions, gpx=gpx, gpx_offset=gpx_offset or 0.0, gpx_gap=gap, utm=utm)
-    if positions is not None:
-        read_positions_csv(positions)
-    if gpx is not None:
-        read_gpx(gpx)
-    return sources
-
-
-def where_of(sessions: list[str] | None, region: str | None) -> dict[str, Any]:
-    """Return the query options of --session and --region."""
-    chosen: dict[str, Any] = {"sessions": tuple(sessions)} if sessions else {}
-    if region is None:
-        return chosen
-    try:
-        west, south, east, north = (float(edge) for edge in region.split(","))
-    except ValueError:
-        raise typer.BadParameter(f"{region!r} is not a region; give W,S,E,N, such as 13.3,52.4,13.5,52.6") from None
-    return {**chosen, "region": (west, south, east, north)}
-
-
-def share(value: float) -> float:
-    """A number between 0 and 1 (typer's own range check lets nan through)."""
-    if math.isnan(value) or not 0 <= value <= 1:
-        raise typer.BadParameter(f"{value:g} is not allowed; give a number between 0 and 1")
-    return value
-
-
-def picture(path: Path | None) -> Path | None:
-    """A file that can be written, whose ending says which picture format to write."""
+def check_picture(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, or whose ending is not a picture format."""
     if path is not None:
         if path.suffix.lower() not in _PICTURES:
             raise typer.BadParameter(f"{path} must end in one of {' '.join(_PICTURES)}")

@@ -1,42 +1,289 @@
-"""`tfa query`: where were these photos taken?"""
+"""`tfa query`: find where photos were taken; print the answers and write them to files."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfa.cli import options, recordings
-from tfa.cli.answer_files import AnswerFiles, answer_files
-from tfa.cli.console import print_json, show_notes
-from tfa.cli.show_answers import end_with_errors, show_answers, write_montage
-from tfa.core.text import CONFIDENCE_RULE, SURE_RULE
-from tfa.types import AUTO, Candidates, EncoderOptions, QueryOptions
+from tfa.cli import options
+from tfa.cli.build import FrameOptions, Queries, are_recordings, extract_queries
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_error, show_notes
+from tfa.cli.options import Part, check_writable, takes
+from tfa.core.plain import Options, opt
+from tfa.core.text import LATER_HITS, describe_order
+from tfa.errors import BadSpec
+from tfa.types import Answer, Answers, EncoderOptions, Hit, QueryOptions
 
 if TYPE_CHECKING:
-    pass
+    from tfa.maps import PlaceMap
+
+# --- answer files ---------------------------------------------------------------------------------
 
 
-@options.with_encoder
+def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
+    """Refuse files that cannot be written or whose endings are no format of answers."""
+    if paths:
+        from tfa.exports.answers import format_of
+
+        for path in paths:
+            try:
+                chosen = format_of(path)
+            except BadSpec as error:
+                raise typer.BadParameter(str(error)) from None
+            chosen.check()
+            check_writable(path)
+    return paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(Options):
+    """What files of answers hold."""
+
+    images: bool = opt(True, "Copy the photos into a recording (.mcap).")
+    utm: str | None = opt(None, "UTM zone of x and y, such as 33N; answers also get degrees.")
+
+
+@dataclass(frozen=True)
+class AnswerFiles:
+    """The files of --out."""
+
+    paths: Sequence[Path]
+    options: FileOptions
+
+    def check_options(self) -> None:
+        """Refuse options about files that are not written."""
+        if self.options.utm is not None:
+            from tfa.photos.positions import utm_code
+
+            utm_code(self.options.utm)
+            if not self.paths:
+                raise typer.BadParameter("out.utm is about files of answers; give one with --out FILE")
+        if not self.options.images and not any(path.suffix.lower() == ".mcap" for path in self.paths):
+            raise typer.BadParameter("out.images=no is about a recording; give one with --out FILE.mcap")
+
+    def check_positions(self, place_map: PlaceMap, *, in_store: bool) -> None:
+        """Refuse a file that cannot hold the map's positions."""
+        if self.paths:
+            from tfa.exports.answers import check_positions
+            from tfa.photos.positions import to_degrees
+
+            positions = list_store_positions(place_map) if in_store else [one.position for one in place_map.images]
+            if self.options.utm is not None:
+                positions = to_degrees(positions, self.options.utm)  # now, rather than after the work
+            for path in self.paths:
+                check_positions(path, positions, self.options.utm)
+
+    def write(self, answers: Sequence[Answer], place_map: PlaceMap, calibration: str | None, seconds: float) -> None:
+        """Write all files, each whole or not at all."""
+        if not self.paths:
+            return
+        from tfa.exports.answers import ExportContext, format_of, write_answers
+        from tfa.exports.answers.record import times_of
+        from tfa.maps.state import DATABASE
+
+        used = place_map.state.chosen(calibration).name
+        context = ExportContext(
+            times=times_of(answers),
+            images=self.options.images,
+            utm=self.options.utm,
+            map_name=place_map.called,
+            calibration="" if used == DATABASE else used,
+            milliseconds=1000 * seconds / max(len(answers), 1),
+        )
+        counts = [write_answers(path, answers, context) for path in self.paths]
+        for path, count in zip(self.paths, counts, strict=True):  # all are there before anything is printed
+            note(f"wrote {path} ({format_of(path).holds}: {count:,} of {format_count(len(answers), 'photo')})")
+
+
+def list_store_positions(place_map: Any) -> list[Any]:
+    """Return positions of a map in a store: those of its sample, or another one if the sample has none."""
+    if not place_map.info().positions:
+        return []
+    positions = [image.position for image in place_map.state.images if image.position is not None]
+    rest = (record.position for record in place_map.records() if record.position is not None)
+    return positions or [next(rest)]
+
+
+# --- show answers ---------------------------------------------------------------------------------
+
+_FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
+ONE_BY_ONE = 3  # up to so many queries get a table of their own
+NEVER_SURE = (
+    "no answer was verified, so none is sure; --rerank verifies them, if the map was built with patches to do so"
+)
+MONTAGE_ROWS = 60  # a taller picture is no longer a picture
+
+
+def end_with_errors(answers: Sequence[Answer], unread: Sequence[str] = ()) -> None:
+    """Exit with 1 if a photo could not be read; `unread` says why frames of a recording could not."""
+    failed = [*unread, *(answer.error for answer in answers if answer.error is not None)]
+    for error in failed:
+        show_error(error)
+    if failed:
+        raise typer.Exit(1)
+
+
+def show_answers(answers: Answers, chosen: QueryOptions) -> None:
+    """Print a table for each photo, or one for all with the expected recall; then notes."""
+    if len(answers) > ONE_BY_ONE:
+        show_many(answers, chosen)
+        show_together(answers)
+    else:
+        for answer in answers:
+            show_one(answer, chosen)
+    show_order(answers)
+    if chosen.sure and not any(answer.reranked for answer in answers):
+        note(NEVER_SURE)
+    most = max((answer.adaptation_photos or 0 for answer in answers), default=0)
+    if most:
+        note(
+            "each photo is answered in the light of those before it, the last adapted by "
+            f"{format_count(most, 'photo')}; --no-online answers each by the map alone"
+        )
+
+
+def show_order(answers: Answers) -> None:
+    """Print how rows are ordered."""
+    answered = [answer for answer in answers if answer.hits]
+    if answered:
+        drive = any(answer.lost is not None for answer in answered)
+        rule = describe_order(verified=any(answer.reranked for answer in answered), sequence=drive)
+        say(f"{rule} {LATER_HITS}", style="dim")
+
+
+def show_together(answers: Answers) -> None:
+    """Print the expected recall, and whether the photos look unlike those the map was made for."""
+    if answers.expected_recall is not None:
+        say(str(answers.expected_recall))
+    if answers.notice is not None:
+        say(answers.notice, style="yellow")
+
+
+def _no_place(answer: Answer, chosen: QueryOptions) -> str:
+    if answer.error is not None:
+        return "not readable"
+    if (answer.lost or 0.0) > answer.confidence:
+        return f"lost (probability {answer.lost:.2f})"
+    if chosen.sure:
+        return f"not sure (confidence {answer.confidence:.2f})"
+    return f"no place (confidence {answer.confidence:.2f} below {chosen.min_confidence:.2f})"
+
+
+def show_one(answer: Answer, chosen: QueryOptions) -> None:
+    """Print the hits of one photo."""
+    say(answer.name, style="bold")
+    if not answer.hits:
+        say(f"  {_no_place(answer, chosen)}", style="yellow")
+        return
+    columns = _columns([answer])
+    table = open_table("", "image", *columns, fold=_FOLDED)
+    for rank, hit in enumerate(answer.hits, 1):
+        table.add_row(str(rank), *_cells(hit, columns))
+    console().print(table)
+    if answer.place is not None:
+        share = f"{100 * answer.place.share:.0f} % of what speaks for the verified images"
+        say(f"  place: {answer.place} ({share}; {format_count(answer.place.images, 'image')})")
+    elif any(hit.position is not None for hit in answer.hits):
+        say(f"  no place: {answer.place_missing}", style="yellow")
+
+
+def show_many(answers: Answers, chosen: QueryOptions) -> None:
+    """Print the best hit of each photo."""
+    columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
+    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=_FOLDED)
+    for answer in answers:
+        query = answer.name
+        if answer.hits:
+            table.add_row(query, *_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else []))
+        else:
+            table.add_row(query, _no_place(answer, chosen), style="yellow")
+    console().print(table)
+    answered = sum(bool(answer.hits) for answer in answers)
+    say(f"{answered:,} of {format_count(len(answers), 'photo')} answered")
+    if chosen.k > 1 and answered:
+        note(f"the best hit of each photo is shown; --json prints all {chosen.k}")
+
+
+def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:
+    verified = any(hit.inliers is not None for answer in answers for hit in answer.hits)
+    return ("id", "score", "confidence", *(["inliers"] if verified else []), "position")
+
+
+def _cells(hit: Hit, columns: Sequence[str]) -> tuple[str, ...]:
+    position = "" if hit.position is None else str(hit.position)
+    inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
+    confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
+    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *inliers, position
+
+
+def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -> None:
+    """Draw queries and their hits."""
+    from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
+
+    rows = []
+    for answer in answers[:MONTAGE_ROWS]:
+        file = Path(answer.query)
+        title = answer.name if answer.hits else f"{answer.name}: {_no_place(answer, chosen)}"
+        tiles = []
+        for hit in answer.hits:
+            where = [] if hit.position is None else [str(hit.position)]
+            numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
+            lines = [Path(hit.image).name, numbers, *format_matches(hit.inliers), *where]
+            tiles.append(MontageTile(Path(hit.image), lines))
+        rows.append(MontageRow(file, title, tiles))
+    draw_montage(rows, path)
+    left_out = len(answers) - len(rows)
+    note(f"montage: {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))
+
+
+# --- query ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenOptions(Options):
+    """How a map is opened."""
+
+    checksum: bool = opt(False, "Compare every byte of the map with its checksums first.")
+
+
+@takes(
+    chosen=QueryOptions,
+    encoding=Part(EncoderOptions, ("fast",), "encoder"),
+    recorded=Part(FrameOptions, (), "frames"),
+    written=Part(FileOptions, (), "out"),
+    opening=Part(OpenOptions, (), ""),
+)
 def query(
     context: typer.Context,
     map: options.MapPath,
     photos: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos; or bags and videos."),
+        typer.Argument(metavar="PHOTO|FOLDER", help="Photos, folders of photos, bags or videos."),
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits shown for each photo.")] = 5,
-    json: options.AsJson = False,
+    *,
+    chosen: QueryOptions,
+    sequence: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            metavar="FOLDER|RECORDING",
+            help="Follow the camera through frames of one drive, by name.",
+        ),
+    ] = None,
+    online: Annotated[
+        bool, typer.Option("--online/--no-online", help="Let photos adapt the answers to later ones, without labels.")
+    ] = True,
     montage: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.png",
             dir_okay=False,
-            callback=options.picture,
+            callback=options.check_picture,
             help="Write a picture of queries and hits, with scores and positions.",
         ),
     ] = None,
@@ -47,147 +294,59 @@ def query(
             "-o",
             metavar="FILE",
             dir_okay=False,
-            callback=answer_files,
-            help="Write the answers there: .mcap (a recording of ROS 2 messages; needs pip install 'tfa-vpr\\[bags]'), "
-            ".geojson, .gpx (sure ones alone) or .csv. May be given several times.",
+            callback=check_answer_files,
+            help="Write answers to .mcap, .geojson, .gpx (sure ones) or .csv; repeat for more.",
         ),
     ] = None,
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="With --out FILE.mcap: copy the photos into it, or not.")
-    ] = True,
-    utm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE",
-            help="With --out: x and y of the map are metres in this UTM zone, such as 33N (N or S: the hemisphere); "
-            "answers are then written in degrees, too. Needs pip install 'tfa-vpr\\[geo]'.",
-        ),
-    ] = None,
-    min_confidence: Annotated[
-        float,
-        typer.Option(
-            metavar="P",
-            callback=options.share,
-            help=f"Answer 'no place' below this confidence, a number between 0 and 1. {CONFIDENCE_RULE}",
-        ),
-    ] = 0.0,
-    sure: Annotated[
-        bool, typer.Option("--sure", help=f"Give only answers that are sure; others are 'not sure'. {SURE_RULE}")
-    ] = False,
-    calibration: options.Calibration = None,
-    rerank: Annotated[
-        bool | None,
-        typer.Option(
-            "--rerank/--no-rerank",
-            help="Order the best images by how many patches match in one spatial arrangement. "
-            "As [bold]tfa info[/bold] says if not given.",
-        ),
-    ] = None,
-    candidates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|auto",
-            help="Images of the head's ranking that are verified. auto: as many as pay for each photo, 10 to 100; on "
-            "average 10 to 30, each as much work. As the map was built if not given, which is auto.",
-        ),
-    ] = None,
-    sequence: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            metavar="FOLDER|RECORDING",
-            help="Consecutive frames of one drive, in the order of their names, or a bag or a video: a filter follows "
-            "the camera through the map. The map's photos must be in driving order, or have positions.",
-        ),
-    ] = None,
-    no_online: Annotated[
-        bool,
-        typer.Option(
-            "--no-online",
-            help="Answer each photo by the map alone. Otherwise several photos, in the order of their names, adapt the "
-            "answers to those after them, without labels.",
-        ),
-    ] = False,
-    topic: recordings.TopicOption = None,
-    position_topic: recordings.PositionTopic = None,
-    every: recordings.EveryOption = None,
-    frames: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            file_okay=False,
-            help="Where the frames of a recording are kept as photos. If not given, they are kept until "
-            "the answers are printed.",
-        ),
-    ] = None,
-    session: options.Sessions = None,
-    region: options.RegionOption = None,
-    checksum: options.Checksum = False,
-    quiet: options.Quiet = False,
-    *,
+    recorded: FrameOptions,
+    written: FileOptions,
+    opening: OpenOptions,
     encoding: EncoderOptions,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Find the places of a map that photos show. Several photos are taken to be of one camera, in this order;
-    of a map in a store, and with a session or a region, each is answered by the map alone.
+    """Find where photos were taken.
 
-    A photo that cannot be read is reported and the others are answered; the exit code is then 1.
+    Several photos are treated as one camera stream, in this order; --no-online queries each one independently, as do
+    stores, --session and --region. A photo that cannot be read is reported, the others are answered, and the exit code
+    is 1.
     """
-    wanted = parse_candidates(candidates)
-    check_combination(photos, sequence, bool(session) or region is not None)
-    if sure and (rerank is False or min_confidence):
-        other = (
-            "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-rerank: others are not sure"
-        )
-        raise typer.BadParameter(f"leave out --sure, or {other}")
-    where = options.where_of(session, region)
-    files = AnswerFiles(out or [], images, utm)
+    filtered = bool(chosen.sessions) or chosen.region is not None
+    check_combination(photos, sequence, filtered)
+    if chosen.sure and chosen.min_confidence:
+        raise typer.BadParameter("sure answers have a confidence of 0.9 or more; remove --min-confidence or --sure")
+    if chosen.sure and chosen.rerank is False:
+        raise typer.BadParameter("--sure needs reranking; remove --no-rerank or --sure")
+    files = AnswerFiles(out or [], written)
     files.check_options()
-    chosen = recordings.FrameOptions(topic, position_topic, every, frames)
-    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
-    files.check_positions(place_map)
-    given = [sequence] if sequence else photos or []
-    if recordings.are_recordings(given, chosen):
-        asked = recordings.query_frames(given, chosen, context, progress=progress)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet, checksum=opening.checksum)
+    place_map.check(chosen)
+    files.check_positions(place_map, in_store=map.in_store)
+    sources = [sequence] if sequence else photos or []
+    if are_recordings(sources, recorded):
+        queries = extract_queries(sources, recorded, context, progress=progress)
     else:
-        asked = recordings.Queries(expanded(given))
-    queries = asked.photos
-    common: dict[str, Any] = {"min_confidence": min_confidence, "sure": sure, "calibration": calibration}
-    common |= {"k": k, "rerank": rerank, "candidates": wanted}
-    least = QueryOptions(min_confidence=min_confidence, sure=sure)
+        queries = Queries(expand_folders(sources))
     started = time.perf_counter()
-    alone = no_online or map.in_store or bool(where) or len(queries) < 2
-    if sequence is None and alone:
-        answers = place_map.query_many(queries, progress=progress, **common, **where)
+    if sequence is None and (not online or map.in_store or filtered or len(queries.photos) < 2):
+        answers = place_map.query_many(queries.photos, progress=progress, **vars(chosen))
     else:
         from tfa.maps.sequence import query_sequence
 
-        answers = query_sequence(
-            place_map, queries, progress, online=not no_online, sequence=sequence is not None, **common
-        )
-    answers = asked.name_frames(answers)
-    files.write(answers.answers, place_map, calibration, time.perf_counter() - started)
-    if montage is not None:  # before anything is printed: whoever reads that may leave
-        write_montage(montage, answers.answers, least)
+        followed = {**vars(chosen), "online": online, "sequence": sequence is not None}
+        answers = query_sequence(place_map, queries.photos, progress, **followed)
+    answers = replace(answers, answers=[queries.name_frame(answer) for answer in answers])
+    files.write(answers.answers, place_map, chosen.calibration, time.perf_counter() - started)
+    if montage is not None:  # before anything is printed: a reader of the output may leave
+        write_montage(montage, answers.answers, chosen)
     if json:
-        # A frame that is not kept is named by its recording.
-        shown = [replace(answer, query=answer.name, frame=None) for answer in answers]
-        print_json(replace(answers, answers=shown).to_dict())
+        # A frame that is not stored is named by its recording.
+        named = [replace(answer, query=answer.name, frame=None) for answer in answers]
+        print_json(replace(answers, answers=named).to_dict())
     else:
-        show_answers(answers, k, least)
-    show_notes(asked.notes)
-    end_with_errors(answers.answers, [reason for _, reason in asked.skipped])
-
-
-def parse_candidates(text: str | None) -> Candidates | None:
-    if text is None:
-        return None
-    if text == AUTO:
-        return AUTO
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(
-            f"{text!r} is not allowed; give auto, or a number from 1 on", param_hint="--candidates"
-        )
-    return int(text)
+        show_answers(answers, chosen)
+    show_notes(queries.notes)
+    end_with_errors(answers.answers, [reason for _, reason in queries.skipped])
 
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filtered: bool) -> None:
@@ -200,12 +359,14 @@ def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filt
         )
     if sequence is not None and filtered:
         raise typer.BadParameter("a sequence is followed through the whole map; leave out --session and --region")
-    if (sequence is None) == (not photos):
-        raise typer.BadParameter("give photos or folders to query, or --sequence FOLDER, not both")
+    if sequence is None and not photos:
+        raise typer.BadParameter("no photos given: pass photos or folders, or --sequence FOLDER")
+    if sequence is not None and photos:
+        raise typer.BadParameter("pass photos or --sequence FOLDER, not both")
 
 
-def expanded(photos: Sequence[Path]) -> list[Path]:
-    """Folders replaced by the photos in them; a missing file stays, to be reported with its answer."""
+def expand_folders(photos: Sequence[Path]) -> list[Path]:
+    """Replace folders by the photos in them; a missing file stays, to be reported with its answer."""
     from tfa.photos.images import find_images
 
-    return [photo for given in photos for photo in (find_images(given) if given.is_dir() else [given])]
+    return [photo for path in photos for photo in (find_images(path) if path.is_dir() else [path])]

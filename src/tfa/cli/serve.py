@@ -19,12 +19,12 @@ ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
-def size(text: str) -> int:
-    """A number of bytes, such as 20MB or 500000."""
-    given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
-    if given is None:
+def parse_size(text: str) -> int:
+    """Read a number of bytes, such as 20MB or 500000."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
-    return int(float(given[1]) * _UNITS[given[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 @options.with_encoder
@@ -34,13 +34,11 @@ def serve(
         typer.Argument(
             metavar="MAP|URL…",
             parser=MapLocation,
-            help="Maps, in folders or in stores; the first answers where none is named.",
+            help="Map folders or URLs; the first answers if a query names none.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; other machines cannot reach the default.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     read_api_key: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +47,7 @@ def serve(
             envvar="TFA_READ_API_KEY",
             show_envvar=True,
             metavar="KEY",
-            help="Needed to query and to look. Safer in the environment, where no list of processes shows it.",
+            help="API key for reading. Prefer the environment: process lists show arguments.",
         ),
     ] = None,
     edit_api_key: Annotated[
@@ -58,7 +56,7 @@ def serve(
             envvar="TFA_EDIT_API_KEY",
             show_envvar=True,
             metavar="KEY",
-            help="Needed to add, remove and calibrate; it allows reading too.",
+            help="API key for edits, such as add and calibrate; also allows reading.",
         ),
     ] = None,
     api_keys: Annotated[
@@ -67,45 +65,44 @@ def serve(
             envvar="TFA_API_KEYS",
             show_envvar=True,
             metavar="FILE",
-            help="API keys with names, a line each: NAME read|edit KEY. Needed to query and to look, or to edit.",
+            help="File of named API keys, one line each: NAME read|edit KEY.",
         ),
     ] = None,
     rate_limit: Annotated[
         float,
-        typer.Option(min=0, metavar="N", help="Most requests a second of one API key; 0: any number. More get 429."),
+        typer.Option(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited)."),
     ] = 100.0,
     audit_log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Add a line of JSON for every edit asked for: when, which API key, what."),
+        typer.Option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="No API keys, although other machines reach the address.")
+        bool, typer.Option("--no-auth", help="Allow unauthenticated access from other machines.")
     ] = False,
     cors: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="A web origin whose pages may call; again for more. None if not given."),
+        typer.Option(metavar="ORIGIN", help="Web origin that may call the service; repeat for more."),
     ] = None,
     max_upload: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="Largest photo file that is taken.")
+        int, typer.Option(parser=parse_size, metavar="SIZE", help="Largest photo file that is accepted.")
     ] = "20MB",  # type: ignore[assignment]
-    max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Most pixels of a photo.")] = 50_000_000,
-    max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most photos of one request.")] = 64,
+    max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum pixels of a photo.")] = 50_000_000,
+    max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum photos per request.")] = 64,
     cameras: Annotated[
         int,
         typer.Option(
             min=0,
             max=4096,
             metavar="N",
-            help="Most cameras of a map that queries name (camera=cam0). The photos of each adapt the answers to its "
-            "later ones; the least recently used is forgotten. 0: none.",
+            help="Maximum cameras per map; the least recently used is forgotten (0: none).",
         ),
     ] = 64,
     patch_cache: Annotated[
         int | None,
         typer.Option(
-            parser=size,
+            parser=parse_size,
             metavar="SIZE",
-            help="Most memory for the patches of each map in a store, those used last; 256MB if not given.",
+            help="Memory for patches of each store map. \\[default: 256MB]",
         ),
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
@@ -113,9 +110,9 @@ def serve(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Serve maps over HTTP, with a page to look at.
+    """Serve maps over HTTP, with a web page.
 
-    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes what is under way and stops.
+    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes running requests, then stops.
     """
     try:
         from tfa.service.app import create_app
@@ -148,7 +145,7 @@ def serve(
         cameras=cameras,
     )
     with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        opened = opened_maps(maps, encoding, wants_progress(quiet), patch_cache)
+        opened = open_maps(maps, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.path.stem} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
@@ -162,17 +159,17 @@ def serve(
             say("stopped; accepted edits are on disk")
 
 
-def opened_maps(
+def open_maps(
     locations: list[MapLocation], encoder: EncoderOptions, progress: bool | None = None, patch_cache: int | None = None
 ) -> list[Any]:
-    """The maps, those of one encoder sharing it."""
+    """Open maps; those of one encoder share it."""
     from tfa.maps import PlaceMap
 
     opened: list[Any] = []
     for location in locations:
         place_map = PlaceMap.load(location, patch_cache=patch_cache)
-        wanted = place_map.state.encoder["fingerprint"]
-        alike = [other for other in opened if other.encoder.model == wanted]
+        fingerprint = place_map.state.encoder["fingerprint"]
+        alike = [other for other in opened if other.encoder.model == fingerprint]
         if alike and location.in_store:
             place_map = PlaceMap.load(location, encoder=alike[0].encoder, patch_cache=patch_cache)
         elif alike:

@@ -97,7 +97,7 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
         lag = lag if max(early, late) > 0 else f"its points are more than {sources.gpx_gap:g} s apart there"
         raise BadPositions(
             f"{gpx}: no photo was taken during the track ({lag}); correct the camera's clock with --gpx-offset "
-            "SECONDS, or allow longer gaps with --gpx-gap"
+            "SECONDS, or allow longer gaps with --gpx-gap (tfa build: --set gpx.offset=SECONDS, gpx.gap)"
         )
     notes = []
     outside = len(timed) - len(placed)
@@ -109,6 +109,10 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
         local = sum(not time.zoned for time in timed)
         notes.append(
             f"{format_count(local, 'photo')} without a time zone: the clock is taken as UTC"
-            + (f" {sources.gpx_offset:+g} s" if sources.gpx_offset else "; --gpx-offset SECONDS corrects it")
+            + (
+                f" {sources.gpx_offset:+g} s"
+                if sources.gpx_offset
+                else "; --gpx-offset SECONDS (tfa build: --set gpx.offset=SECONDS) corrects it"
+            )
         )
     return placed, notes

@@ -93,7 +93,9 @@ def test_gdal_and_we_ourselves_read_gpx(answers, tmp_path):
 
 def test_metres_are_refused_where_only_degrees_are_known_unless_the_zone_is(in_metres, tmp_path):
     for name in ("a.gpx", "a.geojson"):
-        with pytest.raises(BadPositions, match=r"in metres, such as x 381000.3 m.* --utm 33N, else write \.csv or"):
+        with pytest.raises(
+            BadPositions, match=r"in metres, such as x 381000.3 m.* --set out.utm=33N, else write \.csv or"
+        ):
             write_answers(tmp_path / name, in_metres)
         assert not (tmp_path / name).exists()
     assert write_answers(tmp_path / "a.geojson", in_metres, ExportContext(utm="33N")) == 3

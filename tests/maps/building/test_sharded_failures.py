@@ -52,7 +52,7 @@ def test_a_killed_worker_is_replaced_and_every_image_is_there_once(fleet, url, e
 
 @pytest.mark.kill
 def test_workers_that_die_again_and_again_end_the_build_with_a_sentence(fleet, url, encoded):
-    with ProcessExecutor(1) as pool, pytest.raises(OutOfResources, match="fewer --workers"):
+    with ProcessExecutor(1) as pool, pytest.raises(OutOfResources, match=r"fewer build\.workers"):
         build(fleet, url, encoder=AlwaysDyingEncoder, executor=pool)
 
 
@@ -171,5 +171,5 @@ def test_the_smallest_sample_is_one_block_of_neighbours(fleet, url):
 
 
 def test_a_folder_that_workers_do_not_share_is_named(tmp_path):
-    with pytest.raises(TfaError, match="--work"):
+    with pytest.raises(TfaError, match=r"--set build\.work="):
         WorkFolder(tmp_path, "digest").needed("rows-000001")

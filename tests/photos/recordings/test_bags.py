@@ -51,10 +51,11 @@ def test_one_topic_is_taken_and_several_are_listed(tmp_path):
     rows = [*images(), *((at(n), "/left", ROS2.compressed(at(n), jpeg(n))) for n in range(2))]
     rows += [(at(n), topic, ROS2.fix(at(n), 1.0, 2.0)) for n in range(2) for topic in (FIXES, "/other")]
     bag = write_bag(tmp_path / "two.mcap", sorted(rows, key=lambda row: row[0]))
-    told = "has 2 topics with images; choose one with --topic:\n  /camera/image/compressed .sensor_msgs/msg/Compressed"
+    told = r"has 2 topics with images; choose one with --topic \(tfa query: --set frames.topic=NAME\):\n"
+    told += "  /camera/image/compressed .sensor_msgs/msg/Compressed"
     for given, complaint in {
         (): rf"{told}Image, 3.\n  /left .*, 2",
-        ("/left",): "has 2 topics with positions; choose one with --position-topic, or --position-topic none:",
+        ("/left",): "topics with positions; choose one with --position-topic, or --position-topic none .tfa build",
         ("/right",): r"has no topic /right; its topics are:\n  /camera",
         (FIXES,): "is of sensor_msgs/msg/NavSatFix, must be of sensor_msgs/msg/CompressedImage or .*are:\n  /camera",
         ("/left", "/left"): "must be of sensor_msgs/msg/NavSatFix or nav_msgs/msg/Odometry",

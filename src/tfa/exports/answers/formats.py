@@ -163,7 +163,7 @@ def check_positions(path: str | Path, positions: Iterable[Position | None], utm:
     if wanted.degrees and utm is None and known and not any(one.is_global for one in known):
         raise BadPositions(
             f"{path} cannot hold positions in metres, such as {known[0]}: {wanted.name} knows degrees alone; if they "
-            "are UTM, give the zone, such as --utm 33N, else write .csv or .mcap"
+            "are UTM, give the zone, such as --set out.utm=33N, else write .csv or .mcap"
         )
 
 

@@ -271,5 +271,7 @@ def _compressed(photo: Photo) -> tuple[str, bytes]:
     try:
         as_rgb(content).save(written, "JPEG", quality=JPEG_QUALITY)
     except BadImage as error:
-        raise BadImage(f"{error} (it is to be copied into a recording; --no-images leaves photos out)") from None
+        raise BadImage(
+            f"{error} (it is to be copied into a recording; --set out.images=no leaves photos out)"
+        ) from None
     return "jpeg", written.getvalue()

@@ -98,8 +98,8 @@ class ProcessExecutor(Executor):
                     if losses == _LOSSES:
                         raise OutOfResources(
                             f"{_LOSSES} worker processes ended one after the other without a result, as happens when "
-                            "memory runs out; give fewer --workers or a smaller --shard-size, and build again: what is "
-                            "done is not repeated"
+                            "memory runs out; give fewer build.workers or a smaller build.shard_size, and build "
+                            "again: what is done is not repeated"
                         ) from None
                     self._stop()
                     done = [future for future in under_way if _has_result(future)]
@@ -142,7 +142,7 @@ def _start_worker(workers: int) -> None:
 
 
 def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -> Executor:
-    """What `--ray` and `--workers` name; without either this process."""
+    """Return what `--ray` and `build.workers` name; without either this process."""
     if ray is not None:
         return RayExecutor(ray, workers, gpus=0 if device == "cpu" else 1)
     return SerialExecutor() if workers in (None, 1) else ProcessExecutor(workers or 1)

@@ -346,9 +346,9 @@ def _check_storable(map_spec: BuildOptions) -> None:
     if map_spec.head == "paper":
         raise BadSpec("--head paper is for a map in a folder (--out); a map in a store has a second-order head")
     if map_spec.ensemble:
-        raise BadSpec("--ensemble is for a map in a folder (--out); one in a store keeps one row an image")
+        raise BadSpec("map.ensemble is for a map in a folder (--out); one in a store keeps one row an image")
     if map_spec.storage != "int7":
-        raise BadSpec(f"--storage {map_spec.storage} is for a map in a folder (--out); rows in a store are int7")
+        raise BadSpec(f"map.storage={map_spec.storage} is for a map in a folder (--out); rows in a store are int7")
 
 
 def _make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[ImageRecord]:

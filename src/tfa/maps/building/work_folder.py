@@ -68,7 +68,8 @@ class WorkFolder:
         if result is None:
             raise TfaError(
                 f"{self._file(name)} is not there, or is damaged, though a worker has made it; all workers must see "
-                "one work folder: name one that they share with --work, and build again: what is done is not repeated",
+                "one work folder: name one that they share with --set build.work=FOLDER, and build again: what is "
+                "done is not repeated",
                 self._file(name),
             )
         return result

@@ -1,7 +1,7 @@
 """Compact tokens of a map in a store: a piece an image, read a batch at a time.
 
 PREFIX compaction    what turns patches into compact ones, a document of the map's store
-PREFIX at            where the pieces are, if that is another store (`--patches-at`): written before them, so that
+PREFIX at            where the pieces are, if that is another store (`build.patches_at`): written before them, so that
                      dropping a version, or what a killed builder left, finds them
 FOLDER id            pieces: bytes `n g` of each image; FOLDER is PREFIX but in another store
 """
@@ -54,7 +54,7 @@ def check_elsewhere(url: str) -> None:
     split_map_url(url)
     if url.partition("://")[0] not in _ELSEWHERE:
         raise BadSpec(
-            f"--patches-at {url.partition('://')[0]}://… keeps no patches for another store; give "
+            f"build.patches_at={url.partition('://')[0]}://… keeps no patches for another store; give "
             "lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME"
         )
 

@@ -341,7 +341,8 @@ class _Placing:
             lag = lag if max(early, late) > 0 else f"its points are more than {self.sources.gpx_gap:g} s apart there"
             raise BadPositions(
                 f"{self.sources.gpx}: no frame of {self.recording.path} was taken during the track ({lag}); correct "
-                "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap"
+                "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap "
+                "(tfa build: --set gpx.offset=SECONDS, gpx.gap)"
             )
         outside = (
             f"{format_count(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"

@@ -166,7 +166,7 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
     if not rows:
         raise BadRecording(
             f"{topic} has no position: {format_count(without, 'message')} without a fix; give another "
-            "--position-topic, or none of them with --position-topic none"
+            f"--position-topic, or none of them with --position-topic none{_SET_ELSEWHERE['--position-topic']}"
         )
     is_global = kind == NAV_SAT_FIX
     if all(heading == _NEVER_TURNED for *_, heading in rows):  # nobody set it
@@ -312,10 +312,17 @@ def _topics(reader: Any) -> list[BagTopic]:
     ]
 
 
+# How topics are named to commands that do not have these options.
+_SET_ELSEWHERE = {
+    "--topic": " (tfa query: --set frames.topic=NAME)",
+    "--position-topic": " (tfa build and query: --set frames.position_topic=NAME)",
+}
+
+
 def choose_topic(
     topics: Sequence[BagTopic], requested: str | None, kinds: Sequence[str], path: Path, option: str, what: str
 ) -> BagTopic | None:
-    """The topic that is named, or the only one of these kinds; None if there are no positions."""
+    """Return the topic that is named, or the only one of these kinds; None if there are no positions."""
     able = [one for one in topics if one.kind in kinds and one.count]
     if requested == NO_TOPIC and option != "--topic":
         return None
@@ -323,7 +330,7 @@ def choose_topic(
         if len(able) == 1:
             return able[0]
         if able:
-            or_none = "" if option == "--topic" else f", or {option} {NO_TOPIC}"
+            or_none = ("" if option == "--topic" else f", or {option} {NO_TOPIC}") + _SET_ELSEWHERE[option]
             raise BadRecording(
                 f"{path} has {len(able)} topics with {what}; choose one with {option}{or_none}:", path, more=_list(able)
             )

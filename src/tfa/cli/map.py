@@ -1,0 +1,303 @@
+"""Commands that change a map: add, remove, refit, merge, prune, rollback, snapshot."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.build import check_out
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes, wants_progress
+from tfa.cli.info import show_changes, show_map
+from tfa.cli.options import Part, PositionOptions, takes
+from tfa.errors import BadSpec
+from tfa.search.store import MapLocation
+from tfa.types import EditResult, EncoderOptions, RollbackResult, SnapshotResult
+
+if TYPE_CHECKING:
+    from tfa.report.prunable import PruneCandidate
+
+
+# --- add remove refit -----------------------------------------------------------------------------
+
+
+@takes(
+    positions=PositionOptions,
+    encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")),
+)
+def add(
+    map: options.MapPath,
+    photos: options.PhotosArgument,
+    *,
+    positions: PositionOptions,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Session of the photos, such as a day or a drive.")
+    ] = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    encoding: EncoderOptions,
+) -> None:
+    """Add photos to a map without refitting it."""
+    sources = positions.read()
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    named: dict[str, Any] = {} if session is None else {"session": session}
+    report = place_map.add(photos, positions=sources, progress=progress, **named)
+    _show_edit(report, place_map, json=json)
+
+
+def remove(
+    map: options.MapPath,
+    images: Annotated[list[str], typer.Argument(metavar="FILE|ID", help="Images as answers name them, or their ids.")],
+    json: options.AsJson = False,
+) -> None:
+    """Remove images from a map without refitting it.
+
+    They no longer answer; the head stays fitted on them until [bold]tfa refit[/bold].
+    """
+    from tfa.maps import PlaceMap
+
+    place_map = PlaceMap.load(map)
+    report = place_map.remove([int(image) if image.isdecimal() else image for image in images])
+    _show_edit(report, place_map, json=json)
+
+
+@options.with_encoder
+def refit(
+    map: options.MapPath,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Refit a map on the images it holds now, from the token cache."""
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    before = place_map.info()
+    place_map.refit(progress)
+    after = place_map.info()
+    show_notes(place_map.notes)
+    if json:
+        print_json(after)
+        return
+    say(f"refitted {map}", style="bold green")
+    show_map(after)
+    show_changes(before, after)
+
+
+def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
+    skipped = show_notes(report.notes, report.skipped)
+    if json:
+        edits = {"added": list(report.added), "removed": list(report.removed), "notes": list(report.notes)}
+        print_json(EditResult(**edits, skipped=skipped, images=len(place_map)))
+        return
+    for verb, ids in (("added", report.added), ("removed", report.removed)):
+        if ids:
+            shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
+            say(
+                f"{verb} {format_count(len(ids), 'image')} ({'id' if len(ids) == 1 else 'ids'} {shown})",
+                style="bold green",
+            )
+    if not report.added and not report.removed:
+        say("nothing changed")
+    say(f"the map holds {format_count(len(place_map), 'image')}")
+
+
+# --- merge ----------------------------------------------------------------------------------------
+
+
+@options.with_encoder
+def merge(
+    maps: Annotated[
+        list[MapLocation],
+        typer.Argument(metavar="MAP MAP…", parser=MapLocation, help="Two or more maps with the same encoder."),
+    ],
+    out: Annotated[
+        MapLocation, typer.Option("--out", "-o", metavar="MAP.tfa", parser=MapLocation, help="Map folder to write.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Merge maps into a new one, with one head fitted on all images.
+
+    Reports how many photos of each map show places of the maps before it. A photo without a session gets the name of
+    its map. Needs the photos, or their cached tokens.
+    """
+    for one in maps:
+        options.check_folder(one, "merge")
+    folder = options.check_folder(out, "merge")
+    check_out(folder, force=force)
+
+    from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
+
+    opened = [options.open_map(one, encoding, quiet=quiet)[0] for one in maps]
+    merged, report = merge_maps(opened, progress=not quiet)
+    notes = [*report.notes, *note_dropped_calibrations(opened, folder)]
+    merged.save(folder, overwrite=force)
+    keep_confirmed(opened, merged)
+    show_notes(notes)
+    if json:
+        told = {**report.to_dict(), "notes": notes}
+        print_json({"path": str(out), "images": len(merged), **told})
+        return
+    say(f"merged {format_count(len(maps), 'map')} into {out}: {format_count(len(merged), 'image')}", style="bold green")
+    for part in report.parts[1:]:
+        say(f"  {part.in_words}")
+
+
+# --- prune ----------------------------------------------------------------------------------------
+
+_SHOWN = 20  # images listed; JSON has all
+
+
+@options.with_encoder
+def prune_command(
+    map: options.MapPath,
+    unconfirmed: Annotated[
+        float,
+        typer.Option(
+            metavar="DAYS",
+            min=0,
+            help="Remove images that no sure answer named for this long.",
+        ),
+    ] = 90,
+    duplicates_only: Annotated[bool, typer.Option("--duplicates-only", help="Remove only near duplicates.")] = False,
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PHOTO|FOLDER",
+            exists=True,
+            help="Unlabeled photos to estimate the loss of recall with; repeat for more.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without confirmation.")] = False,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Remove near duplicates and images that were never confirmed.
+
+    One image of each group of near duplicates stays. Shows what would be removed and what expected recall loses, then
+    asks for confirmation. Images of rarely visited places are not worth less: look before you prune.
+    """
+    options.check_folder(map, "prune")
+    if dry_run and yes:
+        raise BadSpec("--dry-run changes nothing and --yes does not ask; give one of them")
+
+    from tfa.cli.query import expand_folders
+    from tfa.report.prunable import estimate_losses, find_prunable
+
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    going = find_prunable(place_map, None if duplicates_only else unconfirmed)
+    losses, notes = estimate_losses(place_map, going, expand_folders(photos) if photos else None, progress)
+    reasons = Counter(one.why for one in going)
+    if not json:
+        _show(going, reasons, [one.in_words for one in losses], len(place_map))
+    removed = bool(going) and not dry_run and (yes or _confirm(len(going), json=json))
+    if removed:
+        notes += place_map.remove([one.image.id for one in going]).notes
+    elif going and not dry_run:
+        notes.append("nothing was removed; give --yes to remove without being asked")
+    show_notes(notes)
+    if json:
+        print_json(
+            {
+                "removed": removed,
+                "going": [one.to_dict() for one in going],
+                "reasons": dict(reasons),
+                "expected_recall": [one.to_dict() for one in losses],
+                "images": len(place_map),
+                "notes": notes,
+            }
+        )
+    elif removed:
+        say(
+            f"removed {format_count(len(going), 'image')}; the map holds {format_count(len(place_map), 'image')}",
+            "bold green",
+        )
+
+
+def _confirm(count: int, *, json: bool) -> bool:
+    """Ask for confirmation if somebody can answer."""
+    return not json and sys.stdin.isatty() and typer.confirm(f"Remove {format_count(count, 'image')}?")
+
+
+def _show(candidates: list[PruneCandidate], reasons: Counter[str], losses: list[str], images: int) -> None:
+    if not candidates:
+        say("nothing to remove: no near duplicates, and no image that counts as never confirmed")
+        return
+    parts = ", ".join(f"{count:,} {why}" for why, count in reasons.items())
+    say(f"{format_count(len(candidates), 'image')} of {images:,} can go: {parts}", style="bold")
+    table = open_table("id", "image", "why", "stays", fold=("image",))
+    for one in candidates[:_SHOWN]:
+        table.add_row(str(one.image.id), one.image.path, one.why, "" if one.keep_id is None else str(one.keep_id))
+    console().print(table)
+    if len(candidates) > _SHOWN:
+        note(f"the first {_SHOWN} are shown; --json lists all")
+    for sentence in losses:
+        say(sentence)
+
+
+# --- rollback -------------------------------------------------------------------------------------
+
+
+def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
+    """Restore the version before the last build or calibration.
+
+    For a map in a store, which stores one earlier version. A second rollback undoes the first.
+    """
+    if not map.in_store:
+        raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
+
+    from tfa.maps.store import StoreMap
+
+    opened = StoreMap.open(map.text)
+    notes = opened.rollback()
+    header = opened.view.header
+    if json:
+        print_json(RollbackResult(version=header.version, active=header.active, images=header.count, notes=notes))
+        return
+    say(f"took back the last change of {map}: {format_count(header.count, 'image')}", style="bold green")
+    for sentence in notes:
+        say(f"  {sentence}")
+
+
+# --- snapshot -------------------------------------------------------------------------------------
+
+
+def snapshot_command(
+    map: options.MapPath,
+    to: Annotated[
+        MapLocation, typer.Option(metavar="URL", parser=MapLocation, help="Map URL of the copy, in any store.")
+    ],
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Copy a map in a store to another name or another store.
+
+    The map answers as usual meanwhile; edits wait until the copy is done. Copying back restores it.
+    """
+    if not map.in_store:
+        raise BadSpec(f"{map} is a folder: copy it with cp -r")
+    if not to.in_store:
+        raise BadSpec(f"--to {to} is not a map URL, such as lance:///backups/town")
+
+    from tfa.maps.store import StoreMap
+    from tfa.maps.store.republish import copy_map as copied
+
+    opened = StoreMap.open(map.text)
+    try:
+        header = copied(opened, to.text, wants_progress(quiet))
+    finally:
+        opened.close()
+    if json:
+        print_json(SnapshotResult(url=str(to), version=header.version, images=header.count))
+        return
+    say(f"copied {opened.called} to {to}: {format_count(header.count, 'image')}", style="bold green")

@@ -1,0 +1,192 @@
+"""Commands that need no map: cache, encoders, weights, demo."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import console, examples, format_count, open_table, print_json, print_text, say, wants_progress
+from tfa.cli.info import format_size
+
+if TYPE_CHECKING:
+    from tfa.encoders.catalogue import Card
+
+
+# --- cache ----------------------------------------------------------------------------------------
+
+
+def cache(
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete old entries: --older-than, --max-size or both.")
+    ] = False,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: delete entries unused for this long.")
+    ] = None,
+    max_size: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="GB", help="With --prune: delete least recently used entries above this size."),
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete everything except weights.")] = False,
+    json: options.AsJson = False,
+) -> None:
+    """Show what the cache holds, or delete some of it.
+
+    Photos whose tokens were deleted are encoded again when needed; a build whose shards were deleted starts over.
+    """
+    if prune and clear:
+        raise typer.BadParameter("give --prune or --clear, not both")
+    if prune != (older_than is not None or max_size is not None):
+        raise typer.BadParameter("--prune goes with --older-than DAYS, --max-size GB or both")
+
+    from tfa.photos import cache_upkeep, token_cache
+    from tfa.photos.token_cache import TokenCache
+
+    deleted = None
+    if clear:
+        deleted = cache_upkeep.clear_cache()
+    elif prune:
+        deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
+    shelves, benchmark, builds = (
+        cache_upkeep.list_shelves(),
+        cache_upkeep.measure_benchmark(),
+        cache_upkeep.measure_unfinished_builds(),
+    )
+    size = sum(facts.bytes for facts in shelves)
+    if json:
+        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": token_cache.read_cache_limit()}
+        facts["encoders"] = [asdict(one) for one in shelves]
+        facts["benchmark"] = [asdict(one) for one in benchmark]
+        facts["unfinished_builds"] = asdict(builds)
+        print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
+        return
+    if deleted is not None:
+        say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")
+    most = token_cache.read_cache_limit()
+    bound = "no limit" if most is None else f"kept below {format_size(most)}, those used longest ago go first"
+    say(f"{TokenCache().folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} sets another)")
+    table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
+    for one in shelves:
+        table.add_row(one.encoder, f"{one.images:,}", format_size(one.bytes))
+    if shelves:
+        console().print(table)
+    for kept in benchmark:
+        say(f"{kept.kind} of the benchmark: {format_count(kept.files, 'file')}, {format_size(kept.bytes)}")
+    if builds.files:
+        room = f"{format_count(builds.files, 'file')}, {format_size(builds.bytes)}"
+        say(f"{format_count(builds.builds, 'unfinished build')}: {room}")
+
+
+# --- encoders -------------------------------------------------------------------------------------
+
+weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
+
+
+def encoders(json: options.AsJson = False) -> None:
+    """List the encoders and whether their weights are on this machine."""
+    from tfa.encoders import list_plugin_encoders
+    from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
+
+    brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
+    rows = [describe_encoder(card) for card in CATALOGUE.values()]
+    if json:
+        print_json([*rows, *brought])
+        return
+    table = open_table("encoder", "parameters", "patch", "size", "licence", "weights here", fold=("licence",))
+    for row in rows:
+        here = "yes" if row["weights"] else "no"
+        style = "bold" if row["name"] == DEFAULT_ENCODER else None
+        millions = f"{row['parameters'] / 1e6:.1f} M"
+        table.add_row(row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style)
+    for row in brought:
+        table.add_row(row["name"], "", "", "", f"from {row['distribution']}", "")
+    console().print(table)
+    say()
+    say(f"default: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
+    say("weights: tfa weights get NAME, or your own with --weights FILE")
+
+
+def describe_encoder(card: Card) -> dict[str, Any]:
+    from tfa.encoders.packaged_weights import expected_shapes
+
+    return {
+        "name": card.name,
+        "about": card.about,
+        "parameters": sum(math.prod(shape) for shape in expected_shapes(card).values()),
+        "patch": card.patch,
+        "size": card.size,
+        "channels": card.width,
+        "blocks": card.depth,
+        "licence": card.licence,
+        "hub": card.hub,
+        "weights": find_weights(card),
+    }
+
+
+def find_weights(card: Card) -> str | None:
+    """Return the file that holds the weights of `card` on this machine; does not use the network."""
+    if card.package is not None:
+        from tfa.encoders.packaged_weights import is_whole, packaged_path
+
+        path = packaged_path(card)
+        return str(path) if is_whole(path, card.package) else None
+    if card.hub is None:
+        return None
+
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(card.hub, "model.safetensors")
+    return cached if isinstance(cached, str) else None
+
+
+@weights.callback()
+def weights_of_encoders() -> None:
+    """Download encoder weights."""  # a group of one verb is a group only if it has a callback
+
+
+@weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
+def get(
+    name: Annotated[
+        str,
+        typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed."),
+    ],
+    quiet: options.Quiet = False,
+) -> None:
+    """Download the weights of an encoder, for work without a network."""
+    from tfa.core.plugins import load_plugin
+
+    fetch = load_plugin("tfa.weights", name)  # weights that are not an encoder's, such as a segmenter's
+    if fetch is not None:
+        say(f"weights of {name}: {fetch(wants_progress(quiet))}")
+        return
+
+    from tfa.encoders.catalogue import parse_encoder
+
+    card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same
+
+    from tfa.encoders.weights import resolve_weights
+
+    resolve_weights(card, progress=wants_progress(quiet))
+    say(f"weights of {card.name}: {find_weights(card)}")
+
+
+# --- demo -----------------------------------------------------------------------------------------
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the photos, the map and the report.")] = Path("demo-out"),
+    references: Annotated[int, typer.Option(min=2, max=90, help="Photos of the first drive: the map.")] = 90,
+    queries: Annotated[int, typer.Option(min=1, max=45, help="Photos of the second drive: the queries.")] = 45,
+    quiet: options.Quiet = False,
+) -> None:
+    """Build a map of a small town and query it, in a few minutes."""
+    options.check_writable(out)
+
+    from tfa.demo.run import run_demo
+
+    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet))
+    print_text(f"{result}\n")
