@@ -116,8 +116,8 @@ def test_every_kind_of_field_is_read(tool):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--count", "10"], "--count"),
-        (["--share", "nan"], "--share"),
+        (["--count", "10"], "10 is out of range: must be between 1 and 9"),
+        (["--share", "nan"], "nan is not a finite number"),
         (["--kind", "odd"], "'plain', 'fancy'"),
         (["--often", "many"], "--often: 'many' is unknown; use auto or a number"),
         (["--often", "0"], "--often: 0 is out of range: must be at least 1"),

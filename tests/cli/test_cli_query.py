@@ -139,6 +139,8 @@ def test_a_confidence_outside_0_and_1_is_a_usage_error(run, spy, folder, share):
     result = run("query", "town.tfa", "near.jpg", f"--min-confidence={share}")
     assert result.exit_code == 2
     assert "--min-confidence" in result.stderr
+    said = "is not a finite number" if share in ("nan", "inf") else "must be between 0 and 1"
+    assert said in result.stderr
     assert spy.calls == []
 
 

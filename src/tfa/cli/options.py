@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import os
 import types
 import typing
@@ -86,7 +87,7 @@ class Part:
     def parameters(self) -> list[inspect.Parameter]:
         """Return the options as parameters of a function that typer reads."""
         fields = {field.name: field for field in dataclasses.fields(self.cls)}
-        return [_parameter(fields[name], hints(self.cls)[name]) for name in self.options]
+        return [_parameter(self.cls, fields[name], hints(self.cls)[name]) for name in self.options]
 
     def make(self, arguments: dict[str, Any], settings: Mapping[str, str]) -> Any:
         """Build the dataclass from options, which are taken out of `arguments`, and settings."""
@@ -152,7 +153,7 @@ def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     """Turn a field into an option."""
     details = {**_DETAILS.get(field.name, {}), **field.metadata.get("cli", {})}
     names = details.pop("names", (spell(field.name, hint),))
@@ -171,7 +172,9 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
         annotation = Path
     elif len(kinds) == 1 and kinds[0] in (int, float, str):
         [annotation] = kinds
-        details |= {"min": field.metadata.get("ge"), "max": field.metadata.get("le")} if annotation is not str else {}
+        if annotation is not str:
+            details["metavar"] = details.get("metavar", "N") + _format_range(field.metadata)
+            details["callback"] = _make_check(cls, field.name)
     elif len(kinds) == 1 and typing.get_origin(kinds[0]) is Literal:
         [annotation] = kinds
     else:  # a number or a word, or several numbers
@@ -183,6 +186,29 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
         Annotated[annotation | None if optional else annotation, typer.Option(*names, **details)],
         field.default,
     )
+
+
+def _format_range(metadata: Mapping[str, Any]) -> str:
+    low, high = metadata.get("ge"), metadata.get("le")
+    if low is None and high is None:
+        return ""
+    return f" ({low}..{high})" if None not in (low, high) else f" (>={low})" if high is None else f" (<={high})"
+
+
+def _make_check(cls: type[Any], name: str) -> Callable[[Any], Any]:
+    """Return a callback that refuses a number in the words of its field."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise typer.BadParameter(f"{value} is not a finite number")
+        if value is not None:
+            try:
+                cls(**{name: value})
+            except BadSpec as error:
+                raise typer.BadParameter(str(error).removeprefix(f"{name}=")) from None
+        return value
+
+    return check
 
 
 def spell(name: str, hint: Any) -> str:

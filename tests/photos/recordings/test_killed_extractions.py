@@ -16,7 +16,7 @@ from tfa.photos.recordings.frames import NEW, REPLACED, FrameSpec, extract_frame
 SPEC = FrameSpec(every=10)
 SLOW = """
 import sys, time
-from tfa.photos.recordings import write_frames
+from tfa.photos.recordings import frames as write_frames
 from tfa.photos.recordings.frames import FrameSpec, extract_frames
 write = write_frames._write
 def write_and_wait(*given):
