@@ -17,7 +17,7 @@ def told(result) -> str:
 
 @pytest.fixture
 def second_order(run, folder):
-    return told(run("build", "photos", "--out", "second.tfa", "--words", 6))
+    return told(run("build", "photos", "--out", "second.tfa", "--set", "head.words=6"))
 
 
 def test_build_and_info_name_the_defaults(run, second_order):
@@ -34,14 +34,14 @@ def test_build_and_info_name_the_defaults(run, second_order):
 
 
 def test_a_carrier_is_refused_where_the_head_decides_about_it(run, folder):
-    refused = run("build", "photos", "--out", "other.tfa", "--head", "paper", "--carrier", "partial")
+    refused = run("build", "photos", "--out", "other.tfa", "--head", "paper", "--set", "map.carrier=partial")
     assert refused.exit_code == 1
     assert "the paper head decides about its carrier" in " ".join(refused.output.split())
     assert not (folder / "other.tfa").exists()
 
 
 def test_a_head_and_its_carrier_are_chosen(run, folder):
-    text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--carrier", "blend"))
+    text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--set", "map.carrier=blend"))
     assert "carrier blend set when the head was fitted: plain and partly whitened scores blended" in text
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
     assert refused.exit_code == 1
