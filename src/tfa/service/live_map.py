@@ -19,9 +19,9 @@ from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
 from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
-from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
+from tfa.maps.storage import MemoryStorage
 from tfa.service.cameras import ANONYMOUS, MapCameras
 from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
@@ -122,7 +122,7 @@ class LiveMap(Served):
     def photo(self, record: ImageRecord) -> bytes:
         return file_of(record, self.path)
 
-    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, PlaceMap]:
         return self.current, self.current
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
@@ -177,8 +177,8 @@ class LiveMap(Served):
         self.confirmations.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
-        opened = PlaceMap(state, self.path, self.encoder)
-        opened.cache, opened.notes = self._cache, list(notes)
+        opened = PlaceMap(MemoryStorage(state, self.path), self.encoder, EncoderOptions(cache=self._cache))
+        opened.notes = list(notes)
         return opened
 
     def prepare(self) -> None:
@@ -195,8 +195,8 @@ class LiveMap(Served):
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
         """Calibrate a map apart, then put the new head into the map as it is by then."""
         base = self.current
-        apart = PlaceMap(base.state, encoder=self.encoder)  # without a folder: nothing is written yet
-        apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
+        options = EncoderOptions(batch_size=1, skip_bad=True, cache=base.cache)
+        apart = PlaceMap(MemoryStorage(base.state), self.encoder, options)  # no folder: nothing is written yet
         report = apart.calibrate(files, name, score=score, progress=progress)
         _, revision = self.edit("calibrate", lambda current: current.adopt_calibration(apart, name)).result()
         return report, base.state.database.decisions, revision

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, TfaError
-from tfa.maps.base_map import BaseMap
-from tfa.maps.query import ReadOnlyMap
-from tfa.maps.store import StoreMap
+from tfa.maps import PlaceMap
+from tfa.maps.store import StoreStorage
 from tfa.photos.find_positions import read_photo_position
 from tfa.service.edits import NewPhoto, encoded_photos
 from tfa.service.metrics import Metrics
@@ -33,26 +32,27 @@ class LiveStoreMap(Served):
     """The store's map, looked at again by itself: what another replica edits is seen within a second."""
 
     def __init__(
-        self, store_map: StoreMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
+        self, store_map: PlaceMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
     ) -> None:
-        self.map = StoreMap(store_map.store, store_map.name, store_map.url, encoder, store_map.patch_cache)
-        self.map.cache, self.map.notes = store_map.cache, list(store_map.notes)
-        self._model = self.map.view.header.encoder["fingerprint"]  # opened before it is promised
-        super().__init__(store_map.name, encoder, settings, metrics)
+        assert isinstance(store_map.storage, StoreStorage)
+        self.storage = store_map.storage
+        self.map = PlaceMap(self.storage, encoder, EncoderOptions(cache=store_map.cache))
+        self._model = self.storage.view.header.encoder["fingerprint"]  # opened before it is promised
+        super().__init__(self.storage.name, encoder, settings, metrics)
 
     @property
-    def current_map(self) -> BaseMap:
-        if self.map.view.header.encoder["fingerprint"] != self._model:
+    def current_map(self) -> PlaceMap:
+        if self.storage.view.header.encoder["fingerprint"] != self._model:
             raise BadMap(f"{self.name} was built again with another encoder; start the service again")
         return self.map
 
     @property
     def count(self) -> int:
-        return self.map.last_seen.count
+        return self.storage.versions.last.header.count
 
     @property
     def revision(self) -> int:
-        return self.map.last_seen.revision
+        return self.storage.versions.last.header.revision
 
     @property
     def path_name(self) -> str:
@@ -93,20 +93,20 @@ class LiveStoreMap(Served):
         return matching, shown
 
     def record(self, image_id: int) -> ImageRecord | None:
-        return self.map.record(image_id)
+        return self.storage.record(image_id)
 
     def placed(self) -> list[ImageRecord]:
         return [record for record in self.map.records() if record.position is not None]
 
     def photo(self, record: ImageRecord) -> bytes:
-        content = self.map.store.read(self._key(record.digest))
+        content = self.storage.store.read(self._key(record.digest))
         return content if content is not None else file_of(record, None)
 
     def _key(self, digest: str) -> str:
         return f"{self.name}/{_FOLDER}/{digest}"
 
-    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
-        return self.map.view.content, self.map.sample()
+    def evidence_map(self) -> tuple[object, PlaceMap]:
+        return self.storage.view.content, self.map.sample()
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         raise Refused(501, f"matches are not explained for {self.name}: it is in a store, which keeps no tokens")
@@ -114,20 +114,20 @@ class LiveStoreMap(Served):
     # --- edits --------------------------------------------------------------------------------------------------
 
     def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
-        before = self.map.view.content
+        before = self.storage.view.content
         result = change(self.map)
-        if self.map.view.content != before:
+        if self.storage.view.content != before:
             self._metrics.edits.labels(self.name, kind).inc()
-        return result, self.map.view.header.revision
+        return result, self.storage.view.header.revision
 
     def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
         return self.edit("add", partial(self._add, photos, session=session))
 
-    def _add(self, photos: Sequence[NewPhoto], store_map: StoreMap, session: str | None) -> EditReport:
+    def _add(self, photos: Sequence[NewPhoto], store_map: PlaceMap, session: str | None) -> EditReport:
         fresh: dict[str, NewPhoto] = {}
         skipped: list[tuple[str, str]] = []
         digests = [hashlib.sha256(photo.content).hexdigest() for photo in photos]
-        known = store_map.held(digests)
+        known = self.storage.find_digests(digests)
         for digest, photo in zip(digests, photos, strict=True):
             if digest in known:
                 skipped.append((photo.name, f"the map already holds this photo as image {known[digest]}"))
@@ -140,23 +140,23 @@ class LiveStoreMap(Served):
         tokens = encoded_photos([photo.image for photo in fresh.values()], store_map.encoder)
         records = []
         for digest, photo in fresh.items():
-            store_map.store.put(self._key(digest), photo.content)
+            self.storage.store.put(self._key(digest), photo.content)
             place = photo.position or read_photo_position(photo.content, photo.name)
             records.append(
                 ImageRecord(
                     id=0, path=f"{_FOLDER}/{digest[:16]}/{photo.name}", digest=digest, fitted=False, position=place
                 )
             )
-        report = store_map.add_records(tokens, records, session)
+        report = store_map.add_records(tokens, records)
         return EditReport(added=report.added, removed=[], skipped=skipped, notes=report.notes)
 
     def calibrate(
         self, files: Sequence[Path], name: str, score: bool | None, progress: Progress
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
-        apart = StoreMap(self.map.store, self.name, self.map.url, self.encoder)
-        apart.cache, apart.options = self.map.cache, EncoderOptions(batch_size=1, skip_bad=True)
+        options = EncoderOptions(batch_size=1, skip_bad=True, cache=self.map.cache)
+        apart = PlaceMap(self.storage, self.encoder, options)
         before = dict(apart.state.database.decisions)
         report = apart.calibrate(files, name, score=score, progress=progress)
         self._metrics.edits.labels(self.name, "calibrate").inc()
         self.map.prepare()  # which looks at the header
-        return report, before, self.map.view.header.revision
+        return report, before, self.storage.view.header.revision

@@ -17,8 +17,8 @@ from PIL import Image
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
+from tfa.maps import PlaceMap
 from tfa.maps.answer import limit_hits
-from tfa.maps.base_map import BaseMap
 from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, refuse_busy
@@ -51,7 +51,7 @@ class QueryQueue:
     def __init__(
         self,
         name: str,
-        current: Callable[[], BaseMap],
+        current: Callable[[], PlaceMap],
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
@@ -209,7 +209,7 @@ class QueryQueue:
         self._confirm(answer.hits)
 
     def _answer_group(
-        self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryOptions
+        self, current: PlaceMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryOptions
     ) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
         hits = [query.question.k for query in group if query.question is not None]

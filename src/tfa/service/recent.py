@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfa.core.tokens import Tokens
+from tfa.maps import PlaceMap
 from tfa.maps.expected_recall import estimate_answer_recall
-from tfa.maps.query import BaseMap
 from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
 from tfa.maps.state import MapState
 from tfa.types import Answer, QueryOptions
@@ -31,7 +31,7 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def answer(self, current: BaseMap, tokens: Tokens, question: QueryOptions) -> list[Answer]:
+    def answer(self, current: PlaceMap, tokens: Tokens, question: QueryOptions) -> list[Answer]:
         """Answer some photos, which are looked at."""
         head = current.state.chosen(question.calibration)
         key = current.state.head_digest(head.name)

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
-from tfa.maps.base_map import BaseMap
-from tfa.maps.query import ReadOnlyMap
+from tfa.maps import PlaceMap
 from tfa.service.cameras import MapCameras
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
@@ -49,7 +48,7 @@ class Served(ABC):
 
     @property
     @abstractmethod
-    def current_map(self) -> BaseMap:
+    def current_map(self) -> PlaceMap:
         """The map as it is now."""
 
     @property
@@ -104,7 +103,7 @@ class Served(ABC):
         """The file an image was made of; refused if it is not there any more."""
 
     @abstractmethod
-    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, PlaceMap]:
         """The map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod
