@@ -188,7 +188,7 @@ def test_additions_are_joined(second_order, tmp_path, cache, dusk, camera):
 
 def test_a_calibration_is_adopted_without_tokens(second_order, tmp_path, cache, camera, dusk):
     other = reopened(tmp_path / "town.tfa")
-    other.path = None
+    other.storage.path = None
     other.calibrate(camera, "night")
     second_order.add(photo(tmp_path / "new.png", 60))
     shutil.rmtree(tmp_path / "cache")

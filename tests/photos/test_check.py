@@ -7,7 +7,8 @@ import pytest
 from tests.fakes import FakeEncoder, random_image
 from tfa.core.progress import SilentProgress
 from tfa.errors import BadImage
-from tfa.maps import PlaceMap, place_map
+from tfa.maps import PlaceMap
+from tfa.maps import map as map_module
 from tfa.photos.images import MAX_LISTED_PHOTOS, as_rgb, check_photos, check_whole
 from tfa.photos.token_cache import TokenCache
 from tfa.types import EncoderOptions
@@ -39,7 +40,7 @@ def never(*_given, **_named):
 
 
 def test_all_broken_photos_are_named_before_the_model_is_loaded(photos, monkeypatch):
-    monkeypatch.setattr(place_map, "load_encoder", never)
+    monkeypatch.setattr(map_module, "load_encoder", never)
     with pytest.raises(BadImage, match="2 of 8 photos cannot be used; fix or remove them, or use --skip-bad") as told:
         PlaceMap.build(photos)
     assert [name in str(told.value) for name in ("cut.jpg", "text.png", "0.jpg", "1.png")] == [True, True, False, False]

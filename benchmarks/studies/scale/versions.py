@@ -20,7 +20,8 @@ from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.errors import StoreUnavailable, TfaError
-from tfa.maps.store import StoreMap
+from tfa.maps import PlaceMap
+from tfa.maps.store import StoreStorage
 
 _SWITCHES = "switches"
 ENGINES = ("postgres", "lance", "milvus")
@@ -71,7 +72,7 @@ def _switched(
     maps = [town.map(name, first) for name, first in zip(NAMES, (0, 30), strict=True)]
     tokens = town.tokens(town.photo("asked", 40, 0.8))  # a place that both maps have
     for one in maps:
-        opened = StoreMap.build_from(one, url, dims=DIMS)
+        opened = one.publish(url, dims=DIMS)
     context = multiprocessing.get_context("spawn")
     stop, ready = context.Event(), context.Semaphore(0)
     results = context.Queue()
@@ -87,9 +88,10 @@ def _switched(
         for number in range(switches):
             began, shown = time.time(), number % 2  # the second one answers at first
             if number % _PUBLISHED_EVERY:
-                opened.rollback()
+                assert isinstance(opened.storage, StoreStorage)
+                opened.storage.rollback()
             else:
-                StoreMap.build_from(maps[shown], url, dims=DIMS)
+                maps[shown].publish(url, dims=DIMS)
             done.append(Switched(began, time.time(), NAMES[shown]))
             time.sleep(watched)
             task.advance()
@@ -102,7 +104,7 @@ def _switched(
 
 def _ask(url: str, tokens: Tokens, stop: Any, ready: Any, results: Any) -> None:
     """A process that asks until it is told to stop."""
-    opened, seen = StoreMap.open(url), []
+    opened, seen = PlaceMap.load(url), []
     opened.query_tokens(tokens, K)
     ready.release()
     while not stop.is_set():
@@ -153,7 +155,7 @@ def run_killed(engines: Sequence[str], saved: SavedRows, *, added: int = _ADDED)
 
 def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
     url = f"{server.start().url}/town"
-    store_map = StoreMap.build_from(town.map("first"), url, dims=DIMS)
+    store_map = town.map("first").publish(url, dims=DIMS)
     tokens = town.tokens(town.photo("asked", 10, 0.8))
     [before] = store_map.query_tokens(tokens, 1)
     for seed in range(1000, 1000 + 10 * added):
@@ -202,7 +204,7 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
 def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
     """A process that adds photos one by one and says which were acknowledged."""
     town = SmallTown(folder)
-    opened = StoreMap.open(url, load_encoder(ENCODER, weights=town.weights))
+    opened = PlaceMap.load(url, encoder=load_encoder(ENCODER, weights=town.weights))
     for seed in range(1000, 1000 + count):
         try:
             report = opened.add([town.photo("new", seed)])
@@ -212,7 +214,7 @@ def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
             pipe.send(own)
 
 
-def _error_of(store_map: StoreMap, tokens: Tokens) -> str | None:
+def _error_of(store_map: PlaceMap, tokens: Tokens) -> str | None:
     """What a question is answered while the server is away."""
     time.sleep(1.0)  # longer than a header is believed
     try:
@@ -234,7 +236,7 @@ def run_replicas(engines: Sequence[str], saved: SavedRows, *, edits: int = EDITS
 
 def _measured(town: SmallTown, server: AnyServer, edits: int) -> dict[str, Any]:
     url = f"{server.start().url}/town"
-    StoreMap.build_from(town.map("first"), url, dims=DIMS)
+    town.map("first").publish(url, dims=DIMS)
 
     def command(_: Path) -> list[str]:
         return [word if word != "." else url for word in serve_command(Path())]

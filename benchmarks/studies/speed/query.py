@@ -39,6 +39,7 @@ from tfa.encoders.int8 import graph_path
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.maps.state import MapState
+from tfa.maps.storage import MemoryStorage
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
@@ -209,7 +210,7 @@ def run_increment_benchmark(
     with as_progress(progress).task("adding", additions) as task, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         head = synthetic_head(images, carrier, words=words, channels=channels, storage=storage)
-        PlaceMap(synthetic_state(head, encoder)).save(folder / "made.tfa")
+        PlaceMap(MemoryStorage(synthetic_state(head, encoder))).save(folder / "made.tfa")
         del head
         opened = PlaceMap.load(folder / "made.tfa", encoder=encoder)
         opened.cache = TokenCache(folder / "cache")

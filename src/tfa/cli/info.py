@@ -222,13 +222,12 @@ def report(
         options.check_writable(out)
 
     from tfa.cli.query import expand_folders
-    from tfa.maps.store import StoreMap
     from tfa.report.collect import collect_report
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     answers = place_map.query_many(expand_folders(photos), k=1, progress=progress) if photos else None
-    sample = place_map.sample() if isinstance(place_map, StoreMap) else place_map
+    sample = place_map.sample()
     facts = collect_report(sample, answers, aged_days=aged)
     if out is not None:  # before anything is printed: whoever reads that may leave
         write_report(out, facts)

@@ -256,9 +256,9 @@ def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     if not map.in_store:
         raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
 
-    from tfa.maps.store import StoreMap
+    from tfa.maps.store import StoreStorage
 
-    opened = StoreMap.open(map.text)
+    opened = StoreStorage.open(map.text)
     notes = opened.rollback()
     header = opened.view.header
     if json:
@@ -289,10 +289,10 @@ def snapshot_command(
     if not to.in_store:
         raise BadSpec(f"--to {to} is not a map URL, such as lance:///backups/town")
 
-    from tfa.maps.store import StoreMap
+    from tfa.maps.store import StoreStorage
     from tfa.maps.store.republish import copy_map as copied
 
-    opened = StoreMap.open(map.text)
+    opened = StoreStorage.open(map.text)
     try:
         header = copied(opened, to.text, wants_progress(quiet))
     finally:
@@ -300,4 +300,4 @@ def snapshot_command(
     if json:
         print_json(SnapshotResult(url=str(to), version=header.version, images=header.count))
         return
-    say(f"copied {opened.called} to {to}: {format_count(header.count, 'image')}", style="bold green")
+    say(f"copied {opened.location} to {to}: {format_count(header.count, 'image')}", style="bold green")

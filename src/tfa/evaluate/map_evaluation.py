@@ -42,7 +42,7 @@ from tfa.evaluate.judgement import (
     score_run,
 )
 from tfa.evaluate.positives import BadEvaluation, measure_lengths, position_kinds, to_points
-from tfa.maps.place_map import PlaceMap
+from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
 from tfa.types import Answer, Hit, Position
 from tfa.verification.matching import Matches

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tfa.core.plain import to_plain
+from tfa.maps import PlaceMap
 from tfa.maps.decided import is_second_order, list_decisions
-from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
 from tfa.report.neighbors import sample_similarity
@@ -17,7 +17,7 @@ from tfa.report.neighbors import sample_similarity
 MOST_EIGENVALUES = 200
 
 
-def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
+def collect_evidence(place_map: PlaceMap) -> dict[str, Any]:
     """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
 
     A second-order head has no candidates: it is the default.

@@ -26,10 +26,10 @@ from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
 from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
-from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
-from tfa.maps.store import StoreMap
+from tfa.maps.storage import MemoryStorage
+from tfa.maps.store import StoreStorage
 from tfa.photos.find_positions import read_photo_position
 from tfa.photos.token_cache import EncodedImages
 from tfa.service.cameras import ANONYMOUS, Confirmations, MapCameras
@@ -106,7 +106,7 @@ class LiveMap(ABC):
 
     @property
     @abstractmethod
-    def current_map(self) -> PlaceMap | StoreMap:
+    def current_map(self) -> PlaceMap:
         """The map as it is now."""
 
     @property
@@ -128,7 +128,7 @@ class LiveMap(ABC):
         """Read the file an image was made of; refused if it is not there any more."""
 
     @abstractmethod
-    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, PlaceMap]:
         """Return the map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod
@@ -303,7 +303,7 @@ class LiveFolder(LiveMap):
     def read_photo(self, record: ImageRecord) -> bytes:
         return read_map_photo(record, self.path)
 
-    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, PlaceMap]:
         return self.current, self.current
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
@@ -362,8 +362,8 @@ class LiveFolder(LiveMap):
             self.confirmations.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
-        opened = PlaceMap(state, self.path, self.encoder)
-        opened.cache, opened.notes = self._cache, list(notes)
+        opened = PlaceMap(MemoryStorage(state, self.path), self.encoder, EncoderOptions(cache=self._cache))
+        opened.notes = list(notes)
         return opened
 
     # --- edits -----------------------------------------------------------------------------------------------------
@@ -393,8 +393,8 @@ class LiveFolder(LiveMap):
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
         """Calibrate a map apart, then put the new head into the map as it is by then."""
         base = self.current
-        apart = PlaceMap(base.state, encoder=self.encoder)  # without a folder: nothing is written yet
-        apart.cache, apart.options = base.cache, _ENCODING
+        # Without a folder: nothing is written yet.
+        apart = PlaceMap(MemoryStorage(base.state), self.encoder, replace(_ENCODING, cache=base.cache))
         report = apart.calibrate(files, progress=progress, **vars(options))
         _, revision = self.edit("calibrate", lambda current: current.adopt_calibration(apart, options.name)).result()
         return report, base.state.database.decisions, revision
@@ -469,23 +469,25 @@ class LiveStoreMap(LiveMap):
     in_store = True
 
     def __init__(
-        self, store_map: StoreMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
+        self, store_map: PlaceMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
     ) -> None:
-        self.map = StoreMap(store_map.store, store_map.name, store_map.url, encoder, store_map.patch_cache)
-        self.map.cache, self.map.notes = store_map.cache, list(store_map.notes)
-        self._model = self.map.view.header.encoder["fingerprint"]  # opened before it is promised
-        self.path_name = store_map.name
-        super().__init__(store_map.name, encoder, settings, metrics)
+        assert isinstance(store_map.storage, StoreStorage)
+        self.storage = store_map.storage
+        self.map = PlaceMap(self.storage, encoder, EncoderOptions(cache=store_map.cache))
+        self._model = self.storage.view.header.encoder["fingerprint"]  # opened before it is promised
+        self.path_name = self.storage.name
+        super().__init__(self.storage.name, encoder, settings, metrics)
 
     @property
-    def current_map(self) -> StoreMap:
-        if self.map.view.header.encoder["fingerprint"] != self._model:
+    def current_map(self) -> PlaceMap:
+        if self.storage.view.header.encoder["fingerprint"] != self._model:
             raise BadMap(f"{self.name} was built again with another encoder; start the service again")
         return self.map
 
     @property
     def size(self) -> tuple[int, int]:
-        return self.map.last_seen.count, self.map.last_seen.revision
+        header = self.storage.versions.last.header
+        return header.count, header.revision
 
     @property
     def trouble(self) -> str | None:
@@ -503,48 +505,47 @@ class LiveStoreMap(LiveMap):
         return self.map.records()
 
     def record(self, image_id: int) -> ImageRecord | None:
-        return self.map.record(image_id)
+        return self.storage.record(image_id)
 
     def read_photo(self, record: ImageRecord) -> bytes:
-        content = self.map.store.read(self._key(record.digest))
+        content = self.storage.store.read(self._key(record.digest))
         return content if content is not None else read_map_photo(record, None)
 
     def _key(self, digest: str) -> str:
         return f"{self.name}/{UPLOADS}/{digest}"
 
-    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
-        return self.map.view.content, self.map.sample()
+    def evidence_map(self) -> tuple[object, PlaceMap]:
+        return self.storage.view.content, self.map.sample()
 
     # --- edits -----------------------------------------------------------------------------------------------------
 
     def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
-        before = self.map.view.content
+        before = self.storage.view.content
         result = change(self.map)
-        if self.map.view.content != before:
+        if self.storage.view.content != before:
             self._metrics.edits.labels(self.name, kind).inc()
-        return result, self.map.view.header.revision
+        return result, self.storage.view.header.revision
 
-    def _held(self, place_map: StoreMap, digests: Sequence[str]) -> Mapping[str, int]:
-        return place_map.held(digests)
+    def _held(self, place_map: PlaceMap, digests: Sequence[str]) -> Mapping[str, int]:
+        return self.storage.find_digests(digests)
 
     def _add_new(
-        self, place_map: StoreMap, photos: Mapping[str, NewPhoto], tokens: Tokens, session: str | None
+        self, place_map: PlaceMap, photos: Mapping[str, NewPhoto], tokens: Tokens, session: str | None
     ) -> EditReport:
         records = []
         for digest, photo in photos.items():
-            place_map.store.put(self._key(digest), photo.content)
+            self.storage.store.put(self._key(digest), photo.content)
             place = photo.position or read_photo_position(photo.content, photo.name)
             path = f"{UPLOADS}/{digest[:16]}/{photo.name}"
-            records.append(ImageRecord(id=0, path=path, digest=digest, fitted=False, position=place))
-        return place_map.add_records(tokens, records, session)
+            records.append(ImageRecord(id=0, path=path, digest=digest, fitted=False, position=place, session=session))
+        return place_map.add_records(tokens, records)
 
     def calibrate(
         self, files: Sequence[Path], options: CalibrateOptions, progress: Progress
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
-        apart = StoreMap(self.map.store, self.name, self.map.url, self.encoder)
-        apart.cache, apart.options = self.map.cache, _ENCODING
+        apart = PlaceMap(self.storage, self.encoder, replace(_ENCODING, cache=self.map.cache))
         before = dict(apart.state.database.decisions)
         report = apart.calibrate(files, progress=progress, **vars(options))
         self._metrics.edits.labels(self.name, "calibrate").inc()
         self.map.prepare()  # which looks at the header
-        return report, before, self.map.view.header.revision
+        return report, before, self.storage.view.header.revision
