@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
+from tfa.core.files import hash_file
 from tfa.core.progress import SilentProgress
 from tfa.errors import BadImage
-from tfa.maps import PlaceMap, place_map
+from tfa.maps import PlaceMap
+from tfa.maps import map as map_module
 from tfa.photos.images import MAX_LISTED_PHOTOS, as_rgb, check_photos, check_whole
 from tfa.photos.token_cache import TokenCache
 from tfa.types import EncoderOptions
@@ -39,7 +41,7 @@ def never(*_given, **_named):
 
 
 def test_all_broken_photos_are_named_before_the_model_is_loaded(photos, monkeypatch):
-    monkeypatch.setattr(place_map, "load_encoder", never)
+    monkeypatch.setattr(map_module, "load_encoder", never)
     with pytest.raises(BadImage, match="2 of 8 photos cannot be used; fix or remove them, or use --skip-bad") as told:
         PlaceMap.build(photos)
     assert [name in str(told.value) for name in ("cut.jpg", "text.png", "0.jpg", "1.png")] == [True, True, False, False]
@@ -64,6 +66,15 @@ def test_a_photo_whose_tokens_are_there_is_not_decoded_again(photos, monkeypatch
     assert len(known) == 6
     monkeypatch.setattr("tfa.photos.images.check_whole", never)
     check_photos(whole, known, SilentProgress())
+
+
+def test_a_photo_is_hashed_once_before_it_is_encoded(photos, monkeypatch):
+    (photos / "broken.jpg").unlink(missing_ok=True)
+    whole, hashed = sorted(photos.glob("[0-9]*")), []
+    for module in ("tfa.photos.images", "tfa.photos.token_cache"):
+        monkeypatch.setattr(f"{module}.hash_file", lambda path: (hashed.append(path), hash_file(path))[1])
+    PlaceMap.build(whole, encoder=FakeEncoder(), head="second-order")
+    assert sorted(hashed) == whole
 
 
 def test_a_list_of_broken_photos_ends(tmp_path):

@@ -144,7 +144,12 @@ class LiveStoreMap(Served):
             place = photo.position or read_photo_position(photo.content, photo.name)
             records.append(
                 ImageRecord(
-                    id=0, path=f"{_FOLDER}/{digest[:16]}/{photo.name}", digest=digest, fitted=False, position=place
+                    id=0,
+                    path=f"{_FOLDER}/{digest[:16]}/{photo.name}",
+                    digest=digest,
+                    fitted=False,
+                    position=place,
+                    session=session,
                 )
             )
         report = store_map.add_records(tokens, records)
