@@ -52,10 +52,14 @@ def encode(
     skip_bad: bool = False,
     batch_size: int = 8,
     progress: bool | Progress | None = None,
+    digests: Mapping[Path, str] | None = None,
 ) -> EncodedImages:
-    """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again."""
-    cache, listener = cache or TokenCache(), as_progress(progress)
-    return cache.encode(find_images(photos), encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener)
+    """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again.
+
+    `digests` holds the sha256 of files that were hashed a moment ago.
+    """
+    paths, cache, listener = find_images(photos), cache or TokenCache(), as_progress(progress)
+    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener, digests=digests)
 
 
 def fit(

@@ -27,7 +27,7 @@ def started(monkeypatch, folder):
 
     def opened(paths, encoder, progress, patch_cache):
         seen.update(paths=paths, encoder=encoder, patch_cache=patch_cache)
-        return [type("Map", (list,), {"path": Path(path.text)})([1, 2]) for path in paths]
+        return [type("Map", (list,), {"name": Path(path.text).stem})([1, 2]) for path in paths]
 
     monkeypatch.setattr(app, "create_app", create_app)
     monkeypatch.setattr(running, "run_server", run)

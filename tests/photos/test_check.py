@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
+from tfa.core.files import hash_file
 from tfa.core.progress import SilentProgress
 from tfa.errors import BadImage
 from tfa.maps import PlaceMap
@@ -65,6 +66,15 @@ def test_a_photo_whose_tokens_are_there_is_not_decoded_again(photos, monkeypatch
     assert len(known) == 6
     monkeypatch.setattr("tfa.photos.images.check_whole", never)
     check_photos(whole, known, SilentProgress())
+
+
+def test_a_photo_is_hashed_once_before_it_is_encoded(photos, monkeypatch):
+    (photos / "broken.jpg").unlink(missing_ok=True)
+    whole, hashed = sorted(photos.glob("[0-9]*")), []
+    for module in ("tfa.photos.images", "tfa.photos.token_cache"):
+        monkeypatch.setattr(f"{module}.hash_file", lambda path: (hashed.append(path), hash_file(path))[1])
+    PlaceMap.build(whole, encoder=FakeEncoder(), head="second-order")
+    assert sorted(hashed) == whole
 
 
 def test_a_list_of_broken_photos_ends(tmp_path):

@@ -117,8 +117,9 @@ class Map:
         places, notes = find_positions(
             paths, root, positions
         )  # before the long work: a bad CSV should not cost an hour
+        digests = None
         if not options.skip_bad:
-            check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
+            digests = check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
         if isinstance(encoder, str):
             encoder = load_encoder(
                 encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
@@ -131,6 +132,7 @@ class Map:
             skip_bad=options.skip_bad,
             batch_size=options.batch_size,
             progress=progress,
+            digests=digests,
         )
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         if len(encoded.paths) < 2:
@@ -369,9 +371,13 @@ class Map:
     ) -> EncodedImages:
         """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
+        digests = None
         if not skip_bad:
-            check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
-        return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
+            digests = check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
+        return encode(
+            paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress,
+            digests=digests,
+        )  # fmt: skip
 
     # --- query ---------------------------------------------------------------------------------------------------
 

@@ -502,12 +502,16 @@ MAX_LISTED_PHOTOS = 20  # broken photos that an error lists
 _ADVICE = "or use --skip-bad (skip_bad=True) to leave such images out"
 
 
-def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress: Progress) -> None:
-    """Refuse photos if some cannot be decoded. Those whose digest is in `decoded_before` were decoded before."""
+def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress: Progress) -> dict[Path, str]:
+    """Refuse photos if some cannot be decoded; returns the sha256 of each file.
+
+    Those whose digest is in `decoded_before` were decoded before.
+    """
     with ThreadPoolExecutor(count_cores(), thread_name_prefix="tfa-check") as pool:
-        reasons = pool.map(lambda path: _reason(path, decoded_before), paths)
-        checked = zip(paths, track_progress(reasons, len(paths), "looking at photos", progress, "images"), strict=True)
-        broken = [(path, reason) for path, reason in checked if reason is not None]
+        results = pool.map(lambda path: _check_photo(path, decoded_before), paths)
+        tracked = track_progress(results, len(paths), "looking at photos", progress, "images")
+        checked = dict(zip(paths, tracked, strict=True))
+    broken = [(path, reason) for path, (_, reason) in checked.items() if reason is not None]
     if len(broken) == 1:
         path, reason = broken[0]
         raise BadImage(f"{reason}; fix or remove it, {_ADVICE}", path)
@@ -519,15 +523,18 @@ def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress
             *(path for path, _ in broken),
             more=more,
         )
+    return {path: digest for path, (digest, _) in checked.items()}
 
 
-def _reason(path: Path, decoded_before: Container[str]) -> str | None:
-    """Why a photo cannot be decoded, in a sentence."""
+def _check_photo(path: Path, decoded_before: Container[str]) -> tuple[str, str | None]:
+    """Return the digest of a photo, and why it cannot be decoded, in a sentence."""
+    digest = ""
     try:
-        if hash_file(path) not in decoded_before:
+        digest = hash_file(path)
+        if digest not in decoded_before:
             check_whole(path)
     except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
+        return digest, f"{path} cannot be read: {error.strerror}"
     except BadImage as error:
-        return str(error)
-    return None
+        return digest, str(error)
+    return digest, None

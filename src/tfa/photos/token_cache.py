@@ -295,8 +295,11 @@ class TokenCache:
         skip_bad: bool = False,
         batch_size: int = 8,
         progress: bool | Progress | None = None,
+        digests: Mapping[Path, str] | None = None,
     ) -> EncodedImages:
         """Tokens of image files: from the cache where it has them, from `encoder` for the rest.
+
+        `digests` holds the sha256 of files that were hashed a moment ago.
 
         A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
         it is left out and listed. Memory holds three batches of images and one shard of tokens.
@@ -320,24 +323,25 @@ class TokenCache:
             except OSError as error:
                 return refuse(str(path), path, f"{path} cannot be read: {error.strerror}")
 
-        digests = [digest_of(path) for path in track_progress(paths, len(paths), "reading", listener, "images")]
+        hashed, tracked = digests or {}, track_progress(paths, len(paths), "reading", listener, "images")
+        keys = [hashed.get(path) or digest_of(path) for path in tracked]
         known = shelf.entries()
         work: dict[str, Path] = {}  # a picture stored twice is encoded once, under its first name
-        for digest, path in zip(digests, paths, strict=True):
+        for digest, path in zip(keys, paths, strict=True):
             if digest not in known and digest not in bad:
                 work.setdefault(digest, path)
         with listener.task("encoding", len(work), "images") as task:
             _encode(work, encoder, shelf, max(batch_size, 1), refuse, task)
-        skipped = [(p, bad[d]) for p, d in zip(paths, digests, strict=True) if d in bad]
+        skipped = [(p, bad[d]) for p, d in zip(paths, keys, strict=True) if d in bad]
         if len(skipped) == len(paths):
             first = f"all {len(paths)} images are broken; the first: {skipped[0][1]}" if skipped else ""
             raise NoImages(first or "no image was given to encode", *(path for path, _ in skipped))
-        paths = [path for path, digest in zip(paths, digests, strict=True) if digest not in bad]
-        digests = [digest for digest in digests if digest not in bad]
-        tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
+        paths = [path for path, digest in zip(paths, keys, strict=True) if digest not in bad]
+        keys = [digest for digest in keys if digest not in bad]
+        tokens = self.tokens(encoder.fingerprint, keys, [str(path) for path in paths], encoder.grid)
         if work and limit is not None:
             make_room(self.folder, max_bytes=limit, spared=HOUR)
-        return EncodedImages(paths, digests, tokens, skipped)
+        return EncodedImages(paths, keys, tokens, skipped)
 
     def _shelf(self, fingerprint: str) -> Shelf:
         if fingerprint not in self._shelves:
