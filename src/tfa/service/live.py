@@ -268,7 +268,7 @@ class LiveFolder(LiveMap):
         self.path: Path = place_map.path
         self.path_name = self.path.name
         self.encoder, self._cache = encoder, place_map.cache
-        self.current = self._opened(place_map.state, place_map.notes)
+        self.current = self._open_map(place_map.state, place_map.notes)
         self._header: tuple[int, ...] | None = None  # the file of the header that `current` was last compared with
         self._looking, self._unreadable = threading.Lock(), ""
         self._working: PlaceMap | None = None  # of an edit under way
@@ -361,7 +361,7 @@ class LiveFolder(LiveMap):
         if self.confirmations is not None:
             self.confirmations.publish(place_map)
 
-    def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
+    def _open_map(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(state, self.path, self.encoder)
         opened.cache, opened.notes = self._cache, list(notes)
         return opened
@@ -430,15 +430,15 @@ class LiveFolder(LiveMap):
             _log.exception(
                 "revision %d of %s is not packed: its queries may be slower", edited.state.revision, self.name
             )
-            return self._opened(edited.state, edited.notes)
+            return self._open_map(edited.state, edited.notes)
 
     def _latest(self) -> PlaceMap:
         """A map to edit: as queries see it, or as another process has left it on disk since."""
         if read_map_header(self.path)["digest"] != self.current.state.digest:
-            return self._reloaded()
-        return self._opened(self.current.state, self.current.notes)
+            return self._reload()
+        return self._open_map(self.current.state, self.current.notes)
 
-    def _reloaded(self) -> PlaceMap:
+    def _reload(self) -> PlaceMap:
         fresh = self._read()
         self._check_encoder(fresh)
         return fresh
@@ -446,7 +446,7 @@ class LiveFolder(LiveMap):
     def _read(self) -> PlaceMap:
         """The map on disk; rows that `current` has packed for queries are taken from there."""
         state, current = PlaceMap.load(self.path, encoder=self.encoder).state, self.current.state
-        return self._opened(reuse_prepared_arrays(state, current) if share_first_files(state, current) else state, ())
+        return self._open_map(reuse_prepared_arrays(state, current) if share_first_files(state, current) else state, ())
 
     def _check_encoder(self, fresh: PlaceMap) -> None:
         if fresh.state.encoder["fingerprint"] != self.encoder.model:
@@ -457,10 +457,10 @@ class LiveFolder(LiveMap):
         pieces = max(len(term.gallery.chunks) for term in edited.state.head.scorer.terms)
         if pieces <= MAX_SEGMENTS:
             return edited
-        fresh = self._reloaded()
+        fresh = self._reload()
         if fresh.state.digest != edited.state.digest:  # another process was faster; the next edit reads it
             return edited
-        return self._opened(reuse_prepared_arrays(fresh.state, edited.state), edited.notes)
+        return self._open_map(reuse_prepared_arrays(fresh.state, edited.state), edited.notes)
 
 
 class LiveStoreMap(LiveMap):
