@@ -96,7 +96,8 @@ class BodyLimit:
         refusal = Refused(
             413,
             f"the request is larger than {format_megabytes(limit)}; a photo may have "
-            f"{format_megabytes(self.settings.max_upload)}{', send fewer photos at a time' if many else ', send a smaller one'}",
+            f"{format_megabytes(self.settings.max_upload)}, "
+            f"{'send fewer photos at a time' if many else 'send a smaller one'}",
         )
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length) > limit:
