@@ -22,7 +22,8 @@ from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_spaces
 from tfa.bench.speed.synthetic_states import synthetic_state
 from tfa.core.arrays import Spill
 from tfa.errors import BadSpec
-from tfa.maps.place_map import PlaceMap
+from tfa.maps import PlaceMap
+from tfa.maps.storage import MemoryStorage
 from tfa.method.carriers import CARRIER_KERNELS
 
 TINY = {"images": 20, "grid": (4, 4), "channels": 6, "target": 16, "words": 4}
@@ -115,7 +116,7 @@ def test_made_up_second_order_maps_answer(carrier, storage, tmp_path):
     scores = head.scorer.scores(tokens)
     assert np.isfinite(scores).all()
     assert scores.std() > 0
-    PlaceMap(synthetic_state(head, spaces=spaces)).save(tmp_path / "made.tfa")
+    PlaceMap(MemoryStorage(synthetic_state(head, spaces=spaces))).save(tmp_path / "made.tfa")
     again = PlaceMap.load(tmp_path / "made.tfa").state.head
     np.testing.assert_array_equal(again.scorer.scores(tokens), scores)
 

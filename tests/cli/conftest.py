@@ -114,7 +114,7 @@ def fake_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder where every encoder is the fake one, with a cache of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    for module in ("tfa.encoders", "tfa.maps.base_map", "tfa.maps.place_map"):
+    for module in ("tfa.encoders", "tfa.maps.map"):
         monkeypatch.setattr(f"{module}.load_encoder", lambda *_, **__: FakeEncoder())
     return tmp_path
 

@@ -10,7 +10,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.store.stores import REAL, new_name, place_of
 from tests.servers import free_port
-from tfa.maps import base_map
+from tfa.maps import map as map_module
 from tfa.maps.building import executors, passes
 from tfa.maps.building.executors import SerialExecutor
 from tfa.maps.store.header import read_store_header
@@ -67,7 +67,7 @@ def test_a_map_is_built_in_a_store_and_reported(run, folder, url):
 @pytest.mark.stores
 @pytest.mark.parametrize("kind", REAL)
 def test_photos_become_a_map_in_every_store_by_its_url(run, folder, url, kind, request, monkeypatch, tmp_path):
-    monkeypatch.setattr(base_map, "load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr(map_module, "load_encoder", lambda *_, **__: FakeEncoder())
     dusk, said = photo(tmp_path / "dusk.png", 5, light=0.8), []
     for place in (url, f"{place_of(kind, request)}/{new_name()}"):
         built = run("build", "photos", "--out", place, "--shard-size", "5", "--dims", "16", "--work", "work")

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import new_url
-from tfa.maps import PlaceMap, base_map
-from tfa.maps.store import StoreMap
+from tfa.maps import PlaceMap
+from tfa.maps import map as map_module
 
 PLACES = 14
 
@@ -20,12 +20,12 @@ PLACES = 14
 def url(tmp_path, monkeypatch):
     """A map in a store, and an encoder that needs no weights."""
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(base_map, "load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr(map_module, "load_encoder", lambda *_, **__: FakeEncoder())
     for place in range(PLACES):
         photo(tmp_path / "town" / f"@{place}@{place}@.png", place)
     small = PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC)
     address = new_url("memory://test{n}")
-    StoreMap.build_from(small, address, dims=64)
+    small.publish(address, dims=64)
     return address
 
 

@@ -14,7 +14,6 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.service.conftest import wait_until
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
 from tfa.service.app import create_app
 from tfa.service.server import address_of, bind_socket
 from tfa.service.settings import ServiceSettings
@@ -36,9 +35,7 @@ def running_service(path: Path, settings: ServiceSettings, **config: float) -> I
 
 
 @contextmanager
-def serving(
-    maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings, **config: float
-) -> Iterator[tuple[str, FastAPI]]:
+def serving(maps: Sequence[PlaceMap], settings: ServiceSettings, **config: float) -> Iterator[tuple[str, FastAPI]]:
     """The same of open maps."""
     app = create_app(maps, settings)
     with bind_socket(settings) as listening:

@@ -23,8 +23,7 @@ from pathlib import Path
 
 import tfa.demo.run
 import tfa.encoders
-import tfa.maps.base_map
-import tfa.maps.place_map
+import tfa.maps.map
 from tests.fakes import FakeEncoder
 from tfa.cli.app import main
 
@@ -83,7 +82,7 @@ def run_here(words: list[str], said: str) -> int:
 
 
 def run() -> None:
-    for module in (tfa.encoders, tfa.maps.base_map, tfa.maps.place_map, tfa.demo.run):
+    for module in (tfa.encoders, tfa.maps.map, tfa.demo.run):
         module.load_encoder = lambda *_, **__: FakeEncoder()  # type: ignore[attr-defined]
     codes = []
     for words, way, said in json.loads(Path(sys.argv[1]).read_text("utf-8")):

@@ -22,7 +22,6 @@ from tfa.core.plugins import load_plugin, plugin_names
 from tfa.encoders import Encoder, list_plugin_encoders, load_encoder
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
 from tfa.search.store_contract import StoreContract
 
 pytestmark = pytest.mark.slow
@@ -116,7 +115,7 @@ def test_a_map_is_built_and_loaded_again_with_an_encoder_from_outside(plugin, pa
 def test_a_map_is_built_in_a_store_from_outside(plugin, pairs):
     photos, url = sorted((pairs / "before").iterdir()), "example-dict://here/town"
     place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"), head="second-order")
-    StoreMap.build_from(place_map, url, dims=16)
+    place_map.publish(url, dims=16)
     answers = json.loads(run("query", url, photos[1], "-k", "1", "--json"))
     assert answers["answers"][0]["hits"][0]["id"] == 1
     assert json.loads(run("info", url, "--json"))["store"]["count"] == PLACES

@@ -18,7 +18,6 @@ from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import MEMORY, REAL, new_name, place_of
 from tfa.client import Client
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
 from tfa.service.settings import ServiceSettings
 from tfa.types import BuildOptions
 
@@ -104,8 +103,8 @@ def script(place_map, folder):
 
 @pytest.mark.parametrize("kind_and_head", EVERYWHERE, indirect=True)
 def test_a_map_in_a_store_and_its_service_answer_as_one_in_a_folder(town, store_urls, tmp_path):
-    inside = StoreMap.build_from(town, store_urls(), dims=EXACT_DIMS)
-    served = StoreMap.build_from(town, store_urls(), dims=EXACT_DIMS)
+    inside = town.publish(store_urls(), dims=EXACT_DIMS)
+    served = town.publish(store_urls(), dims=EXACT_DIMS)
     with ExitStack() as stack:
         url, _ = stack.enter_context(serving([served], ServiceSettings(port=0)))
         client = stack.enter_context(Client(url))
@@ -116,7 +115,7 @@ def test_a_map_in_a_store_and_its_service_answer_as_one_in_a_folder(town, store_
 
 
 def test_fewer_numbers_give_the_same_first_answers_with_the_same_scores(town, store_urls, tmp_path):
-    small = StoreMap.build_from(town, store_urls(), dims=12)
+    small = town.publish(store_urls(), dims=12)
     for place in range(8):
         dusk = photo(tmp_path / "photos" / f"dusk{place}.png", place, light=0.8)
         expected, found = town.query(dusk, k=5), small.query(dusk, k=5)
@@ -125,7 +124,7 @@ def test_fewer_numbers_give_the_same_first_answers_with_the_same_scores(town, st
 
 
 def test_copies_of_a_photo_tie_and_the_first_of_them_wins(town, store_urls):
-    inside = StoreMap.build_from(town, store_urls(), dims=EXACT_DIMS)
+    inside = town.publish(store_urls(), dims=EXACT_DIMS)
     [first, second] = [record.id for record in town.images if "@4@8@" in record.path]
     hits = inside.query(town.images[first].path, k=2)
     assert [hit.id for hit in hits] == [first, second]
@@ -141,7 +140,7 @@ def test_a_map_in_a_folder_of_as_few_numbers_answers_the_same(tmp_path, monkeypa
     town = PlaceMap.build(
         tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=BuildOptions(head="second-order", dims=FEW_DIMS)
     )
-    inside = StoreMap.build_from(town, f"{place_of(MEMORY, request)}/town", dims=FEW_DIMS)
+    inside = town.publish(f"{place_of(MEMORY, request)}/town", dims=FEW_DIMS)
     asked = [photo(tmp_path / "photos" / f"dusk{place}.png", place, light=0.8) for place in range(PLACES)]
     for expected, found in zip(town.query_many(asked, k=5), inside.query_many(asked, k=5), strict=True):
         assert [(hit.id, hit.score) for hit in found.hits] == [(hit.id, hit.score) for hit in expected.hits]

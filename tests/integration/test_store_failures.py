@@ -22,7 +22,6 @@ from tfa.client import Client
 from tfa.errors import BadMap, BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.building.passes import WriteEntries
-from tfa.maps.store import StoreMap
 from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map
 from tfa.search.store import Entries, open_map_store
 from tfa.service.settings import ServiceSettings
@@ -104,7 +103,7 @@ def test_a_server_killed_during_a_sharded_build_is_named_and_the_next_run_finish
 
 @pytest.mark.kill
 def test_a_service_over_a_killed_server_says_so_and_comes_back_by_itself(own_postgres, small, dusk):
-    served = StoreMap.build_from(small, f"{own_postgres.url}/town", dims=64)
+    served = small.publish(f"{own_postgres.url}/town", dims=64)
     with serving([served], ServiceSettings(port=0)) as (url, _), Client(url, retries=0) as client:
         expected = told(client.query(dusk))
         own_postgres.kill()
@@ -132,13 +131,13 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
     def builder():
         start.wait()
         try:
-            won.append(StoreMap.build_from(small, url, dims=64))
+            won.append(small.publish(url, dims=64))
         except StoreConflict as error:
             lost.append(str(error))
 
     refused = pytest.raises(StoreConflict, match=r"is being built by process \d+ of .* since 0 min")
     with claim_map(store, name, "built", url), refused:
-        StoreMap.build_from(small, url, dims=64)
+        small.publish(url, dims=64)
     threads = [threading.Thread(target=builder) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -159,17 +158,17 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
 @pytest.mark.parametrize("kind", REAL)
 def test_a_collection_that_somebody_made_anew_is_refused(kind, request, small, dusk):
     url = f"{place_of(kind, request)}/{new_name()}"
-    built = StoreMap.build_from(small, url, dims=64)
+    built = small.publish(url, dims=64)
     store, _ = connected(url)
     collection = built.view.header.collection
     store.drop(collection)
     with pytest.raises((StoreConflict, BadMap), match="build the map again"):
-        StoreMap.open(url, FakeEncoder())
+        PlaceMap.load(url, encoder=FakeEncoder())
     payload = [{"path": "x", "digest": "x", "session": None, "position": None}]
     store.create(collection, 32).write(Entries(np.array([0]), np.ones((1, 32), np.float32), payload, [b""]))
     with pytest.raises(BadMap, match=r"has 32 dimensions where the map has 64: .*build the map again"):
-        StoreMap.open(url, FakeEncoder())
-    rebuilt = StoreMap.build_from(small, url, dims=64)  # as it says
+        PlaceMap.load(url, encoder=FakeEncoder())
+    rebuilt = small.publish(url, dims=64)  # as it says
     assert rebuilt.query(dusk, k=1)[0].image.endswith("@5@5@.png")
     for one in (built, rebuilt, store):
         one.close()
@@ -194,7 +193,7 @@ def made_by_others(kind, place, name):
 def test_a_collection_of_others_that_is_called_like_a_version_is_left_alone(kind, request, small, dusk):
     place, name = place_of(kind, request), new_name()
     still_there = made_by_others(kind, place, f"{name}__v5")
-    built = StoreMap.build_from(small, f"{place}/{name}", dims=64)
+    built = small.publish(f"{place}/{name}", dims=64)
     assert built.view.header.version == 6
     assert still_there()
     assert len(built.query(dusk, k=3)) == 3
@@ -210,9 +209,9 @@ def test_a_lost_shard_or_a_wrong_password_is_named_and_nothing_is_answered_witho
         sharded = f"{asked.url}/town?shards={first.address},{second.address}"
         for wrong in (sharded.replace("s3cret", "guessed"), sharded.replace(":s3cret", "")):
             with pytest.raises(BadSpec, match=r"give them in the URL, .* or in PGUSER and PGPASSWORD") as refusal:
-                StoreMap.build_from(small, wrong, dims=64)
+                small.publish(wrong, dims=64)
             assert "guessed" not in str(refusal.value)
-        town = StoreMap.build_from(small, sharded, dims=64)
+        town = small.publish(sharded, dims=64)
         expected = told(town.query(dusk, k=PLACES))
         assert len(expected) == PLACES
         second.kill()
@@ -221,7 +220,7 @@ def test_a_lost_shard_or_a_wrong_password_is_named_and_nothing_is_answered_witho
         second.start()
         assert told(town.query(dusk, k=PLACES)) == expected
         monkeypatch.setenv("PGPASSWORD", "s3cret")
-        opened = StoreMap.open(sharded.replace(":s3cret", ""), FakeEncoder())
+        opened = PlaceMap.load(sharded.replace(":s3cret", ""), encoder=FakeEncoder())
         assert told(opened.query(dusk, k=PLACES)) == expected
         for one in (town, opened):
             one.close()

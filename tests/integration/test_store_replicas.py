@@ -17,7 +17,6 @@ from tests.maps.store.stores import new_name, place_of
 from tests.service.conftest import wait_until
 from tfa.client import Client
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
 from tfa.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.stores
@@ -37,10 +36,10 @@ def town_of(folder, places):
 
 def test_an_edit_through_one_replica_is_seen_in_the_other_within_a_second(request, tmp_path):
     url = f"{place_of('postgres', request)}/{new_name()}"
-    StoreMap.build_from(town_of(tmp_path / "town", PLACES), url, dims=64).close()
+    town_of(tmp_path / "town", PLACES).publish(url, dims=64).close()
     asked, new = photo(tmp_path / "q.png", 40, light=0.9), photo(tmp_path / "new.png", 40)
     with ExitStack() as stack:
-        maps = [StoreMap.open(url, FakeEncoder()) for _ in range(2)]
+        maps = [PlaceMap.load(url, encoder=FakeEncoder()) for _ in range(2)]
         served = [stack.enter_context(serving([one], ServiceSettings(port=0)))[0] for one in maps]
         one, other = (stack.enter_context(Client(address)) for address in served)
         before = other.query(asked, k=1)[0].id
@@ -60,7 +59,7 @@ class Asker(threading.Thread):
 
     def __init__(self, url: str, dusk: Path, stop: threading.Event) -> None:
         super().__init__()
-        self.map, self.dusk, self.stop = StoreMap.open(url, FakeEncoder()), dusk, stop
+        self.map, self.dusk, self.stop = PlaceMap.load(url, encoder=FakeEncoder()), dusk, stop
         self.answers: list[tuple[float, set[str], int]] = []
         self.error: Exception | None = None
 
@@ -91,7 +90,7 @@ def test_versions_switch_under_those_who_ask_and_no_answer_is_mixed_or_old(kind,
     url = f"{place_of(kind, request)}/{new_name()}"
     towns = {"first": town_of(tmp_path / "first", PLACES), "second": town_of(tmp_path / "second", PLACES - 3)}
     sizes = {name: len(town.images) for name, town in towns.items()}
-    changed = StoreMap.build_from(towns["first"], url, dims=64)
+    changed = towns["first"].publish(url, dims=64)
     dusk, stop, now = photo(tmp_path / "dusk.png", 5, light=0.8), threading.Event(), "first"
     askers = [Asker(url, dusk, stop) for _ in range(2)]
     for asker in askers:
@@ -100,9 +99,9 @@ def test_versions_switch_under_those_who_ask_and_no_answer_is_mixed_or_old(kind,
         for number in range(SWITCHES):
             now = "second" if now == "first" else "first"
             if number % 5:
-                changed.rollback()
+                changed.storage.rollback()
             else:
-                StoreMap.build_from(towns[now], url, dims=64).close()
+                towns[now].publish(url, dims=64).close()
             if number % 5 == 4:
                 done = time.monotonic()
                 for asker in askers:

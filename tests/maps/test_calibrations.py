@@ -13,6 +13,7 @@ from tfa.core.files import hash_file
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
+from tfa.maps.storage import MemoryStorage
 from tfa.types import BuildOptions
 
 pytestmark = pytest.mark.slow
@@ -237,14 +238,14 @@ def test_a_dropped_calibration_leaves_nothing_behind(saved, camera, dusk, cache)
 
 
 def test_a_calibration_made_in_a_copy_is_adopted_after_an_edit(saved, camera, dusk, tmp_path, cache):
-    place_map, copy = reopened(saved, cache), PlaceMap(reopened(saved).state, encoder=FakeEncoder())
+    place_map, copy = reopened(saved, cache), PlaceMap(MemoryStorage(reopened(saved).state), encoder=FakeEncoder())
     copy.cache = cache
     copy.calibrate(camera, "night")
     place_map.add(photo(tmp_path / "new.png", 40))
     place_map.adopt_calibration(copy, "night")
     again = reopened(saved)
     assert (again.calibrations, again.state.active, len(again)) == (["night"], "night", 15)
-    other = PlaceMap(reopened(saved).state, encoder=FakeEncoder())  # without a folder
+    other = PlaceMap(MemoryStorage(reopened(saved).state), encoder=FakeEncoder())  # without a folder
     other.cache = cache
     other.calibrate(camera, "night")
     assert hits(again, dusk) == hits(other, dusk)

@@ -193,7 +193,7 @@ def test_additions_are_joined(judged, tmp_path, cache, dusk, camera):
 
 def test_a_calibration_is_adopted_without_tokens(judged, tmp_path, cache, camera, dusk):
     other = reopened(tmp_path / "town.tfa")
-    other.path = None
+    other.storage.path = None
     other.calibrate(camera, "night")
     judged.add(photo(tmp_path / "new.png", 60))
     shutil.rmtree(tmp_path / "cache")

@@ -157,7 +157,7 @@ def test_a_paper_map_is_calibrated_with_what_was_added(town, cache, camera, tmp_
 
 def test_an_adopted_calibration_covers_what_was_added_since(reduced, tmp_path, camera, cache):
     copy = reopened(tmp_path / "town.tfa", cache)
-    copy.path = None
+    copy.storage.path = None
     copy.calibrate(sorted(camera.iterdir()), "dusk")
     reduced.cache = cache
     reduced.add([photo(tmp_path / "new.png", 40)])

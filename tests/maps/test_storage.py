@@ -12,6 +12,7 @@ from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
+from tfa.maps.storage import MemoryStorage
 from tfa.photos.images import as_rgb
 from tfa.search.quantized import QuantizedRows
 from tfa.types import BuildOptions
@@ -112,7 +113,7 @@ PATCHES = np.random.default_rng(0).standard_normal((9, 16)).astype(np.float16)
 def large(carrier, storage, images=600):
     encoder = SyntheticEncoder(PATCHES, (3, 3))
     head = synthetic_head(images, carrier, words=8, channels=16, storage=storage)
-    return PlaceMap(synthetic_state(head, encoder), encoder=encoder)
+    return PlaceMap(MemoryStorage(synthetic_state(head, encoder)), encoder=encoder)
 
 
 def made_queries(count=20):

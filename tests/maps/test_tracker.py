@@ -12,7 +12,7 @@ from tfa.core.files import BadFile
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.tracker import choose_map_motion, read_places
+from tfa.maps.storage import choose_map_motion, read_places
 from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, PositionMotion

@@ -28,7 +28,7 @@ def admitting(place_map, admitted=True):
     heads = [
         dataclasses.replace(h, verification={**h.verification, "admitted": admitted}) for h in place_map.state.heads
     ]
-    place_map._take(dataclasses.replace(place_map.state, heads=tuple(heads)))
+    place_map.storage.replace_state(dataclasses.replace(place_map.state, heads=tuple(heads)))
     return place_map
 
 
@@ -52,7 +52,9 @@ class Watched:
 def test_nothing_is_read_of_images_that_are_no_candidates(place_map, dusk):
     compact = place_map.state.compact
     watched = Watched(compact.chunks[0])
-    place_map._take(dataclasses.replace(place_map.state, compact=dataclasses.replace(compact, chunks=(watched,))))
+    place_map.storage.replace_state(
+        dataclasses.replace(place_map.state, compact=dataclasses.replace(compact, chunks=(watched,)))
+    )
     place_map.query(dusk, rerank=False)
     assert watched.read == []
     candidates = {hit.id for hit in place_map.query(dusk, k=3, rerank=False)}

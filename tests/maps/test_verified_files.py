@@ -74,7 +74,7 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
     assert [hit["inliers"] for hit in verified(opened, dusk, "night") if hit["id"] == 14] == [16]
     heads = [dataclasses.replace(h, verification={**h.verification, "admitted": h.name == "night"})
              for h in opened.state.heads]  # fmt: skip
-    opened._take(dataclasses.replace(opened.state, heads=tuple(heads)))
+    opened.storage.replace_state(dataclasses.replace(opened.state, heads=tuple(heads)))
     assert opened.query(dusk)[0].inliers is not None  # each head as it was decided for it
     assert opened.query(dusk, calibration="none")[0].inliers is None
 

@@ -246,7 +246,7 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
 
 def test_what_answers_stands_first_and_the_least_recognised_beside_their_hits(town, tmp_path):
     calibrated, camera = PlaceMap.load(town.path, encoder=FakeEncoder()), tmp_path / "camera"
-    calibrated.path = None  # the town is shared
+    calibrated.storage.path = None  # the town is shared
     for place in range(8):
         photo(camera / f"{place}.png", place, 90 + place, 0.3)
     calibrated.calibrate(camera, "night")

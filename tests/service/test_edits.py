@@ -33,7 +33,7 @@ def test_an_added_photo_answers_the_next_query_and_is_on_disk(client, town):
 def test_the_map_is_as_if_added_on_this_machine(client, town, tmp_path):
     other = opened(town)
     (tmp_path / "n.png").write_bytes(picture(40))
-    other.path = None  # in memory only
+    other.storage.path = None  # in memory only
     other.add(tmp_path / "n.png")
     add(client, ("n.png", picture(40)))
     one, two = opened(town).state, other.state

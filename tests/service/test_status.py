@@ -15,7 +15,9 @@ from tests.service.conftest import add, ask, opened, picture, wait_until
 from tfa.cli.serve import opened_maps
 from tfa.core.plain import hints
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap, base_map
+from tfa.maps import PlaceMap
+from tfa.maps import map as map_module
+from tfa.maps.storage import MemoryStorage
 from tfa.search.store import MapLocation
 from tfa.service.app import create_app
 from tfa.service.middleware import Metrics
@@ -193,7 +195,7 @@ def test_maps_must_be_saved_and_have_names_of_their_own(town, tmp_path):
     with pytest.raises(BadMap, match="two maps are called 'town'"):
         create_app([opened(town), opened(town)])
     with pytest.raises(BadMap, match="only a saved map"):
-        create_app([PlaceMap(opened(town).state, encoder=FakeEncoder())])
+        create_app([PlaceMap(MemoryStorage(opened(town).state), encoder=FakeEncoder())])
     with pytest.raises(BadMap, match="no map to serve"):
         create_app([])
 
@@ -212,7 +214,7 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
         loaded.append((name, options))
         return FakeEncoder()
 
-    monkeypatch.setattr(base_map, "load_encoder", load)
+    monkeypatch.setattr(map_module, "load_encoder", load)
     other = shutil.copytree(town, town.with_name("forest.tfa"))
     one, two = opened_maps([MapLocation(str(town)), MapLocation(str(other))], EncoderOptions(threads=2))
     assert one.encoder is two.encoder

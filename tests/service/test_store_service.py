@@ -10,7 +10,7 @@ from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import Flaky, memory_store, new_url
 from tests.service.conftest import add, ask, ids, picture, wait_until
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap, versions
+from tfa.maps.store import StoreStorage, versions
 from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings
 
@@ -25,7 +25,7 @@ def url(tmp_path, monkeypatch):
         photo(tmp_path / "town" / f"@{place}@{place}@.png", place)
     small = PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC)
     address = new_url("memory://test{n}")
-    StoreMap.build_from(small, address, dims=64)
+    small.publish(address, dims=64)
     return address
 
 
@@ -40,7 +40,7 @@ def replica(url, store):
     clients = []
 
     def start():
-        app = create_app([StoreMap(store, "town", url, FakeEncoder(), 5_000)], ServiceSettings())
+        app = create_app([PlaceMap(StoreStorage(store, "town", url, 5_000), FakeEncoder())], ServiceSettings())
         client = TestClient(app, base_url="http://localhost").__enter__()
         clients.append(client)
         wait_until(lambda: client.get("/readyz").status_code == 200)

@@ -56,8 +56,7 @@ def newcomer(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.chdir(work)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     import tfa.bench.run
-    import tfa.maps.base_map
-    import tfa.maps.place_map  # noqa: F401
+    import tfa.maps.map  # noqa: F401
 
     for name, module in list(sys.modules.items()):
         if name.startswith("tfa.") and hasattr(module, "load_encoder"):

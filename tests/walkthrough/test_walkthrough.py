@@ -27,10 +27,10 @@ ADDRESS = f"http://127.0.0.1:{PORT}"
 # `tfa` with the quick encoder, in a process of its own.
 TFA = """
 import sys
-import tfa.maps.base_map, tfa.maps.place_map
+import tfa.maps.map
 from tests.fakes import FakeEncoder
 from tfa.cli.app import main
-tfa.maps.base_map.load_encoder = tfa.maps.place_map.load_encoder = lambda *_, **__: FakeEncoder()
+tfa.maps.map.load_encoder = lambda *_, **__: FakeEncoder()
 main()
 """
 

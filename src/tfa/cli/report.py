@@ -47,14 +47,12 @@ def report(
         options.check_writable(out)
 
     from tfa.cli.query import expanded
-    from tfa.maps.store import StoreMap
     from tfa.report.collect import collect_report
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
     answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
-    sample = place_map.sample() if isinstance(place_map, StoreMap) else place_map
-    facts = collect_report(sample, answers, aged_days=aged)
+    facts = collect_report(place_map.sample(), answers, aged_days=aged)
     if out is not None:  # before anything is printed: whoever reads that may leave
         write_report(out, facts)
         note(f"report: {out}")

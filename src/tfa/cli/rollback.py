@@ -15,9 +15,9 @@ def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     if not map.in_store:
         raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
 
-    from tfa.maps.store import StoreMap
+    from tfa.maps.store import StoreStorage
 
-    opened = StoreMap.open(map.text)
+    opened = StoreStorage.open(map.text)
     notes = opened.rollback()
     header = opened.view.header
     if json:

@@ -150,7 +150,7 @@ def serve(
     with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         opened = opened_maps(maps, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
-        listed = ", ".join(f"{one.path.stem} ({format_count(len(one), 'image')})" for one in opened)
+        listed = ", ".join(f"{one.name} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
         if not settings.editable:
             note("edits are off: a read API key was given and no edit API key")
@@ -173,10 +173,8 @@ def opened_maps(
         place_map = PlaceMap.load(location, patch_cache=patch_cache)
         wanted = place_map.state.encoder["fingerprint"]
         alike = [other for other in opened if other.encoder.model == wanted]
-        if alike and location.in_store:
-            place_map = PlaceMap.load(location, encoder=alike[0].encoder, patch_cache=patch_cache)
-        elif alike:
-            place_map = PlaceMap(place_map.state, location.folder, alike[0].encoder)
+        if alike:
+            place_map = PlaceMap(place_map.storage, alike[0].encoder)
         else:
             place_map.use_encoder(encoder, progress)
             place_map.encoder  # noqa: B018  # loaded now: missing weights are reported before the port answers

@@ -29,10 +29,10 @@ def snapshot_command(
     if not to.in_store:
         raise BadSpec(f"--to {to} is not a map URL, such as lance:///backups/town")
 
-    from tfa.maps.store import StoreMap
+    from tfa.maps.store import StoreStorage
     from tfa.maps.store.republish import copy_map as copied
 
-    opened = StoreMap.open(map.text)
+    opened = StoreStorage.open(map.text)
     try:
         header = copied(opened, to.text, wants_progress(quiet))
     finally:
@@ -40,4 +40,4 @@ def snapshot_command(
     if json:
         print_json({"url": str(to), "version": header.version, "images": header.count})
         return
-    say(f"copied {opened.called} to {to}: {format_count(header.count, 'image')}", style="bold green")
+    say(f"copied {opened.location} to {to}: {format_count(header.count, 'image')}", style="bold green")

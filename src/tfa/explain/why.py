@@ -12,7 +12,6 @@ from tfa.errors import BadMap, BadSpec, BadTokens, UnknownImage
 from tfa.explain.shares import Attribution, attribute
 from tfa.maps import PlaceMap
 from tfa.maps.lookup import load_tokens
-from tfa.maps.query import ReadOnlyMap
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.photos.images import Photo, as_rgb, name_photo
@@ -96,7 +95,7 @@ def _cells(number: int) -> str:
     return f"{abs(number)} cell{'' if abs(number) == 1 else 's'}"
 
 
-def explain_match(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
+def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
     """Query the map with a photo, and match its patches with those of the hit of that rank."""
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:

@@ -3,7 +3,7 @@
 In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the database, and target photos to calibrate.
 """
 
-from tfa.maps.place_map import PlaceMap
+from tfa.maps.map import Map as PlaceMap
 from tfa.maps.verification import rerank_candidates
 from tfa.verification.reranking import Reranked
 

@@ -1,25 +1,33 @@
-"""The one way from ranked images to answers: confidence → position estimate → `Answer`.
+"""The one way to an answer: ranking → reranking → confidence → position estimate → `Answer`.
 
-Folders, stores and trackers rank and rerank images in their own ways (`Reranked`); what follows is the same for all.
+Folders and stores rank images in their own ways (`Ranking`), a tracker also reranks them itself (`Reranked`); what
+follows is the same for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens
-from tfa.maps.confidence import ImageScores, compute_confidence
+from tfa.maps.confidence import ALTERNATIVES, ImageScores, compute_confidence
 from tfa.maps.fused_place import Located, locate_photo
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState
-from tfa.search.exact import DAMAGED
+from tfa.method.scorer import Scorer
+from tfa.search.exact import DAMAGED, QueryVectors, check_k
 from tfa.search.store import Region, Where
 from tfa.types import NO_HITS, Answer, Candidates, Hit, ImageRecord, QueryOptions, RerankSpec
-from tfa.verification.patches import CompactTokens, SourcedTokens, explain_missing_grid
-from tfa.verification.reranking import UNVERIFIED, Reranked
+from tfa.verification.admission import PairEvidence
+from tfa.verification.patches import CompactTokens, PhotoPairs, SourcedTokens, explain_missing_grid
+from tfa.verification.reranking import UNVERIFIED, Compared, Reranked, count_candidates, reorder
+
+if TYPE_CHECKING:
+    from tfa.maps.storage import Snapshot
 
 # --- options -------------------------------------------------------------------------------------------------------
 
@@ -62,6 +70,94 @@ def resolve_candidates(
 # --- answers -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """The best images of some photos `q`, from one search; tables are `q c`, best first."""
+
+    photos: np.ndarray  # which of the queried photos, `q`
+    head: str  # name of the head that answers
+    images: Sequence[ImageRecord]  # those that `columns` numbers
+    columns: np.ndarray
+    scores: np.ndarray
+    standardised: np.ndarray  # z-scores
+    vectors: Sequence[QueryVectors]  # of the photos
+    scorer: Scorer
+    rows: np.ndarray  # of the scorer, for each image
+    patch_rows: np.ndarray  # of the patches, for each image
+    image_scores: ImageScores
+    ids: np.ndarray | None = None  # what images are known by, if rows are others the next time
+
+
+def answer_tokens(
+    snapshot: Snapshot, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
+) -> list[Answer]:
+    """Answer photos by their tokens: ranking → reranking → confidence → place. `shift` observes the photos.
+
+    Only images that the options admit may answer; z-scores are still taken over all images.
+    """
+    check_k(options.k)
+    candidates = resolve_candidates(options, snapshot.state, tokens, snapshot.patches)
+    width = max(options.k, count_candidates(candidates), ALTERNATIVES)  # images to rerank, or to compare with
+    calibration = name_calibration(snapshot.state.chosen(options.calibration).name)
+    answers = [make_answer([], (None, NO_HITS), calibration=calibration) for _ in range(len(tokens))]
+    for ranking in snapshot.rank(options.calibration, tokens, width, make_where(options)):
+        some = tokens if len(ranking.photos) == len(tokens) else tokens.select(ranking.photos)
+        pairs = pair_photos(snapshot.patches, some, ranking.patch_rows) if candidates else None
+        ranked = reorder(ranking.columns, ranking.standardised, width, candidates, pairs)
+        if shift is not None:
+            shift.observe(ranking.scorer, ranking.vectors, ranked, ranking.rows, ranking.ids)
+        tables = zip(ranking.columns.tolist(), ranking.scores.tolist(), strict=True)
+        scores = [dict(zip(*row, strict=True)) for row in tables]
+        answering = AnsweringMap(ranking.images, ranking.image_scores, snapshot.reach, calibration)
+        for photo, answer in zip(
+            ranking.photos.tolist(), answer_photos(answering, ranked, scores, options.k), strict=True
+        ):
+            answers[photo] = answer
+    return answers
+
+
+def measure_trust(
+    snapshot: Snapshot, tokens: Tokens, candidates: Candidates, evidence: PairEvidence | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence `q` of the best answers, and whether they are sure `q`, if evidence was computed already.
+
+    `evidence` is that of a photo, by its number, with images by their rows in the gallery.
+    """
+    width = max(1, count_candidates(candidates), ALTERNATIVES)
+    [ranking] = snapshot.rank(None, tokens, width, None)
+    pairs = None if evidence is None else _PrecomputedEvidence(evidence, ranking.rows)
+    ranked = reorder(ranking.columns, ranking.standardised, width, candidates, pairs)
+    confidence, sure = compute_confidence(ranked, ranking.image_scores, 1)
+    return confidence[:, 0], sure[:, 0]
+
+
+@dataclass(frozen=True)
+class _PrecomputedEvidence:
+    """A `Comparison` that reads precomputed evidence; matches are not counted."""
+
+    evidence: PairEvidence
+    rows: np.ndarray
+
+    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
+        found = [self.evidence(row, self.rows[own]) for row, own in zip(rows, images, strict=True)]
+        return [Compared(one, np.zeros(len(one), np.int64)) for one in found]
+
+
+def pair_photos(
+    patches: CompactTokens | SourcedTokens | None, tokens: Tokens, patch_rows: np.ndarray
+) -> PhotoPairs | None:
+    """Pair photos with images by their patches; None if these cannot be compared."""
+    grid = None if patches is None else patches.resolve_grid(tokens)
+    if patches is None or grid is None:
+        return None
+    return PhotoPairs(patches, tokens, grid, patch_rows)
+
+
+def name_calibration(head: str) -> str | None:
+    """Name the calibration of a head; None for the database-only head."""
+    return None if head == DATABASE else head
+
+
 @dataclass(frozen=True)
 class AnsweringMap:
     """What answers are made of besides a ranking: images by the numbers that rankings have for them."""
@@ -69,12 +165,7 @@ class AnsweringMap:
     images: Sequence[ImageRecord]
     image_scores: ImageScores
     reach: float  # meters between images of one place
-    head: str  # name of the head that answers
-
-    @property
-    def calibration(self) -> str | None:
-        """Calibration that answers."""
-        return None if self.head == DATABASE else self.head
+    calibration: str | None = None  # that answers
 
 
 def answer_photos(
@@ -128,11 +219,6 @@ def make_answer(
         reranked=best is not None and best.inliers is not None, place=place, place_missing=missing,
         calibration=calibration,
     )  # fmt: skip
-
-
-def make_empty_answer(calibration: str | None = None) -> Answer:
-    """Make the answer to a photo that no image may answer."""
-    return make_answer([], (None, NO_HITS), calibration=calibration)
 
 
 def limit_hits(answer: Answer, k: int) -> Answer:

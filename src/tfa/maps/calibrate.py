@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from tfa.core.progress import Progress
 from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
-from tfa.maps.answer import resolve_candidates
+from tfa.maps.answer import measure_trust, resolve_candidates
 from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.lookup import drop_repeated_files, load_tokens
-from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import find_duplicate_images
+from tfa.maps.storage import MemorySnapshot
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import decide_calibration_admission
 from tfa.method.described_queries import DescribedQueries
@@ -36,6 +36,9 @@ from tfa.photos.images import as_rgb, photo_paths
 from tfa.types import CalibrateOptions, CalibrationReport, ExpectedRecall, HeadSpec, QueryOptions
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import prepare_photo_evidence
+
+if TYPE_CHECKING:
+    from tfa.maps.map import Map
 
 FindKnownDigests = Callable[[Sequence[str]], Collection[str]]
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -116,34 +119,28 @@ class Calibrated:
 
 
 def calibrate_map(
-    place_map: ReadOnlyMap,
-    photos: Any,
-    name: str,
-    budget: int,
-    score: bool | None,
-    skip_bad: bool | None,
-    progress: Progress,
+    place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
 ) -> tuple[MapState, CalibrationReport]:
     """Return the map's state with the calibration, and its report; the map itself does not change."""
     state = place_map.state
-    digests = {record.digest for record in state.images}
-    made = calibrate_head(place_map, photos, name, budget, score, skip_bad, progress, lambda _: digests)
+    made = calibrate_head(place_map, photos, options, skip_bad, progress, place_map.storage.find_digests)
     made = made.add_expected_recall(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
     return state.with_calibration(made.head), made.report
 
 
 def calibrate_head(
-    place_map: ReadOnlyMap,
+    place_map: Map,
     photos: Any,
-    name: str,
-    budget: int,
-    score: bool | None,
+    options: Mapping[str, Any],
     skip_bad: bool | None,
     progress: Progress,
     find_digests: FindKnownDigests,
 ) -> Calibrated:
-    """Calibrate a head of the map's images; photos whose digests `find_digests` returns are refused."""
-    state = place_map.state
+    """Calibrate a head of the map's images; photos whose digests `find_digests` returns are refused.
+
+    `options` are fields of `CalibrateOptions`.
+    """
+    state, name, budget, score = place_map.state, options["name"], options["budget"], options["score"]
     check_request(state, name, budget)
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
     with photo_paths(photos) as given:
@@ -187,16 +184,16 @@ def calibrate_head(
 
 def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | None) -> ExpectedRecall | None:
     """What the calibrated map expects of photos like these, from its answers to them."""
-    calibrated_map = ReadOnlyMap(calibrated)
-    if not len(calibrated_map):
+    snapshot = MemorySnapshot(calibrated)
+    if not len(snapshot):
         return None
     candidates = 0 if evidence is None else resolve_candidates(QueryOptions(), calibrated, photos)
-    confidence, sure = calibrated_map.searchable(None).trust(photos, candidates, evidence)
+    confidence, sure = measure_trust(snapshot, photos, candidates, evidence)
     return estimate_recall(confidence, sure, verified=bool(candidates))
 
 
 def _calibrated_head(
-    place_map: ReadOnlyMap, photos: Tokens, evidence: PairEvidence | None, score: bool | None, progress: Progress
+    place_map: Map, photos: Tokens, evidence: PairEvidence | None, score: bool | None, progress: Progress
 ) -> tuple[AnyHead, Tokens | None]:
     """The head of the fitted images, calibrated, and the tokens of those that were added since, where it needs them.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfa.core.files import hash_file
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
-from tfa.maps.query import ReadOnlyMap
 from tfa.photos.token_cache import TokenCache
 from tfa.types import ImageRecord
 
@@ -19,9 +19,12 @@ _LOST_ADVICE = (
     "(a calibration needs every photo the map was fitted on, removed ones too)"
 )
 
+if TYPE_CHECKING:
+    from tfa.maps.map import Map
+
 
 def load_tokens(
-    place_map: ReadOnlyMap,
+    place_map: Map,
     records: Sequence[ImageRecord],
     progress: bool | Progress | None = None,
     otherwise: str = _LOST_ADVICE,
@@ -48,7 +51,7 @@ def load_tokens(
     return cache.tokens(fingerprint, digests, paths, (rows, columns))
 
 
-def find_lost_photos(place_map: ReadOnlyMap, records: Sequence[ImageRecord]) -> list[str]:
+def find_lost_photos(place_map: Map, records: Sequence[ImageRecord]) -> list[str]:
     """Paths of all photos whose tokens cannot be had: in no cache, and not on disk as they were."""
     _, missing = _uncached(place_map, place_map.cache or TokenCache(), [record.digest for record in records])
 
@@ -59,7 +62,7 @@ def find_lost_photos(place_map: ReadOnlyMap, records: Sequence[ImageRecord]) -> 
     return [records[i].path for i in missing if not is_there(records[i])]
 
 
-def _uncached(place_map: ReadOnlyMap, cache: TokenCache, digests: Sequence[str]) -> tuple[str, list[int]]:
+def _uncached(place_map: Map, cache: TokenCache, digests: Sequence[str]) -> tuple[str, list[int]]:
     """Whose tokens are taken, by the fingerprint of an encoder, and which of the photos are not among them."""
     fingerprint = place_map.state.encoder["fingerprint"]
     missing = cache.missing(fingerprint, digests)

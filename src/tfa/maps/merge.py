@@ -19,8 +19,9 @@ from tfa.maps.calibrate import note_dropped
 from tfa.maps.confirmed import Confirmed
 from tfa.maps.fit_map import fit_map
 from tfa.maps.lookup import find_lost_photos, load_tokens
-from tfa.maps.place_map import PlaceMap
+from tfa.maps.map import Map
 from tfa.maps.state_changes import make_state
+from tfa.maps.storage import MemoryStorage
 from tfa.types import BuildOptions, HeadSpec, ImageRecord
 
 _PHOTOS_PER_QUERY = 64  # photos queried in another map at a time
@@ -72,7 +73,7 @@ class MergeReport:
         return {"maps": [part.to_dict() for part in self.parts], "notes": self.notes}
 
 
-def merge_maps(maps: Sequence[PlaceMap], progress: bool | Progress | None = None) -> tuple[PlaceMap, MergeReport]:
+def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> tuple[Map, MergeReport]:
     """One map of the photos of several, which is not saved yet, and how they overlap.
 
     The head is of the first map's kind. Photos get new ids, and the session of the map they come from unless they
@@ -96,13 +97,12 @@ def merge_maps(maps: Sequence[PlaceMap], progress: bool | Progress | None = None
         parts.append(MergedPart(names[number], path, sessions, len(own), repeated[number], compared, tuple(shared)))
     spec = first.state.map_spec
     fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
-    merged = PlaceMap(make_state(fitted, spec, records, first.state.encoder), encoder=first._encoder)
-    merged.options, merged.cache = first.options, first.cache
+    merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, first.state.encoder)))
     notes = [*fitted.notes, *_notes(maps, fresh, sum(repeated))]
     return merged, MergeReport(tuple(parts), notes)
 
 
-def _checked(maps: Sequence[PlaceMap]) -> PlaceMap:
+def _checked(maps: Sequence[Map]) -> Map:
     """The first of the maps, if they can be merged."""
     if len(maps) < 2:
         raise BadSpec(f"{len(maps)} map was given; merging takes two or more")
@@ -128,7 +128,7 @@ def _checked(maps: Sequence[PlaceMap]) -> PlaceMap:
     return first
 
 
-def _names(maps: Sequence[PlaceMap]) -> list[str]:
+def _names(maps: Sequence[Map]) -> list[str]:
     """A name for each map that no other has: that of its folder, with a number where two have the same."""
     names: list[str] = []
     for number, one in enumerate(maps, 1):
@@ -137,7 +137,7 @@ def _names(maps: Sequence[PlaceMap]) -> list[str]:
     return names
 
 
-def _records(maps: Sequence[PlaceMap], names: Sequence[str]) -> tuple[list[list[ImageRecord]], list[int]]:
+def _records(maps: Sequence[Map], names: Sequence[str]) -> tuple[list[list[ImageRecord]], list[int]]:
     """The images that each map brings, with their new ids, and how many of each were there already.
 
     Of photos with the same content the first stays; where it has no position it gets that of the others.
@@ -159,7 +159,7 @@ def _records(maps: Sequence[PlaceMap], names: Sequence[str]) -> tuple[list[list[
 
 
 def _shared(
-    records: Sequence[ImageRecord], tokens: Tokens, before: Sequence[PlaceMap], progress: Progress
+    records: Sequence[ImageRecord], tokens: Tokens, before: Sequence[Map], progress: Progress
 ) -> list[SharedPlace]:
     """The photos of a map that one of the maps before it recognises for sure, with the best such answer."""
     found = []
@@ -179,7 +179,7 @@ def _shared(
     return found
 
 
-def _notes(maps: Sequence[PlaceMap], fresh: Sequence[Sequence[ImageRecord]], repeated: int) -> list[str]:
+def _notes(maps: Sequence[Map], fresh: Sequence[Sequence[ImageRecord]], repeated: int) -> list[str]:
     first, notes = maps[0], []
     if repeated:
         notes.append(f"photos that several maps have, byte for byte, and that are kept once: {repeated:,}")
@@ -200,7 +200,7 @@ def _made_with(spec: BuildOptions) -> BuildOptions:
     return replace(spec, carrier=BuildOptions.carrier) if spec.head == "judged" else spec
 
 
-def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:
+def keep_confirmed(maps: Sequence[Map], merged: Map) -> None:
     """Let the merged map, which is saved, know what the service has confirmed of the photos of the others."""
     known = [Confirmed.read(one.path) for one in maps if one.path is not None]
     if merged.path is None or not any(one.last for one in known):
@@ -211,6 +211,6 @@ def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:
     kept.write(merged.path)
 
 
-def note_dropped_calibrations(maps: Sequence[PlaceMap], out: Path) -> list[str]:
+def note_dropped_calibrations(maps: Sequence[Map], out: Path) -> list[str]:
     """Which calibrations the merged map at `out` does not have, and how to make them again."""
     return [note for one in maps for note in note_dropped(one.state, out)]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfa.core.progress import Progress, as_progress
 from tfa.maps.expected_recall import collect_answers
-from tfa.maps.query import ReadOnlyMap
 from tfa.photos.images import PhotosLike, expand_photos
 from tfa.types import Answer, Answers
 
+if TYPE_CHECKING:
+    from tfa.maps.map import Map
+
 
 def query_sequence(
-    place_map: ReadOnlyMap,
+    place_map: Map,
     frames: PhotosLike,
     progress: bool | Progress | None = None,
     **how: Any,

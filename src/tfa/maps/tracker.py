@@ -17,24 +17,32 @@ import numpy as np
 from tfa.core.files import BadFile
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.answer import AnsweringMap, answer_photos, make_answer, make_hits, make_where, resolve_candidates
+from tfa.maps.answer import (
+    AnsweringMap,
+    answer_photos,
+    make_answer,
+    make_hits,
+    make_where,
+    name_calibration,
+    pair_photos,
+    resolve_candidates,
+)
 from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE
 from tfa.maps.database_scores import DatabaseScores
 from tfa.maps.fused_place import CAMERA_LOST, Located, locate_frame
-from tfa.maps.hits import pair_photos
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.space_terms import make_partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
-from tfa.online.sequence_filter import Motion, SequenceSpec, choose_motion, project_to_meters
+from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import Photo
 from tfa.search.exact import check_k
-from tfa.types import Answer, Hit, ImageRecord, QueryOptions
+from tfa.types import Answer, Hit, QueryOptions
 
 if TYPE_CHECKING:
-    from tfa.maps.query import ReadOnlyMap
+    from tfa.maps.map import Map
 
 
 class Tracker:
@@ -42,7 +50,7 @@ class Tracker:
 
     def __init__(
         self,
-        place_map: ReadOnlyMap,
+        place_map: Map,
         options: QueryOptions,
         *,
         online: bool = True,
@@ -110,7 +118,10 @@ class Tracker:
         if not len(place_map):
             return Answer(query=name, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
         candidates = resolve_candidates(options, place_map.state, tokens)
-        pairs = pair_photos(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
+        pairs = None
+        if candidates:
+            rows = place_map.rows if scorer.duplicates is None else scorer.duplicates[place_map.rows]
+            pairs = pair_photos(place_map.state.compact, tokens, rows)
         frame = self._follower.step(photo, pairs, candidates, max(options.k, ALTERNATIVES))
         vectors = self._follower.scorer.vectors
         assert vectors is not None
@@ -121,7 +132,8 @@ class Tracker:
 
     def _answer_frame(self, frame: StreamFrame) -> Answer:
         k, images, belief, ranked = self.options.k, self.place_map.images, frame.belief, frame.ranked
-        answering = AnsweringMap(images, self._image_scores, self.place_map.reach, self.calibration)
+        calibration = name_calibration(self.calibration)
+        answering = AnsweringMap(images, self._image_scores, self.place_map.reach, calibration)
         [alone] = answer_photos(answering, ranked, [frame.scores], k)
         if belief is None:
             return alone
@@ -140,7 +152,7 @@ class Tracker:
             sure = {i for i in best[trust >= SURE_CONFIDENCE].tolist() if images[i].id in sure_ids}
             hits = make_hits(images, best, frame.scores, trust, inliers, sure)
             located = locate_frame(belief.places, images, self.place_map.reach)
-        return make_answer(hits, located, confidence=belief.confidence, calibration=answering.calibration)
+        return make_answer(hits, located, confidence=belief.confidence, calibration=calibration)
 
     def _unread(self, name: str, error: str | None) -> Answer:
         self._follow_map()
@@ -150,7 +162,7 @@ class Tracker:
 
     # --- the map, which may change ---------------------------------------------------------------------------------
 
-    def rebind(self, place_map: ReadOnlyMap, options: QueryOptions, *, sequence: bool) -> None:
+    def rebind(self, place_map: Map, options: QueryOptions, *, sequence: bool) -> None:
         """Answer the next photo by this map, which has the tracker's head, and with these parameters.
 
         A photo that is no frame ends a drive: a frame after it begins another.
@@ -228,20 +240,3 @@ def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     if state.spaces is None or head.name != DATABASE:
         return head.stored.scorer
     return make_partial_scorer(state.spaces, head.stored.scorer.duplicates)
-
-
-def choose_map_motion(images: Sequence[ImageRecord], reach: float) -> Motion:
-    """Move by the order of the images; by position if all have one of the same kind and are in no driving order."""
-    return choose_motion(len(images), read_places(images), reach)
-
-
-def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """Read the positions of the images, `m 2` in meters; None unless every one has a position of the same kind."""
-    places = [record.position for record in images if record.position is not None]
-    kinds = {place.is_global for place in places}
-    if len(places) < len(images) or len(kinds) != 1:
-        return None
-    if kinds == {True}:
-        degrees = np.array([[place.lat, place.lon] for place in places], np.float64)
-        return project_to_meters(degrees[:, 0], degrees[:, 1])
-    return np.array([[place.x, place.y] for place in places], np.float64)

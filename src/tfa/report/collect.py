@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from tfa.core.text import format_command, list_rules
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, format_time
-from tfa.maps.place_map import REFIT_SHARE
-from tfa.maps.store import SampleMap
+from tfa.maps.map import REFIT_SHARE
 from tfa.report.evidence import collect_evidence
 from tfa.report.neighbors import (
     NEAR_COSINE,
@@ -35,7 +34,7 @@ DAYS = 90  # without a confirmation after which a photo counts as aged
 SECONDS = 86_400
 
 
-def find_aged(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
+def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
     """In JSON; None where the service has confirmed no photo of the map.
 
     A photo that was never confirmed is `never` only if it could have been for so many days; else it is too `new`.
@@ -210,7 +209,7 @@ _LEAST = 6  # photos shown that are recognised least, or least like any other
 
 
 def collect_report(
-    place_map: PlaceMap | SampleMap,
+    place_map: PlaceMap,
     answers: Answers | None = None,
     called: str | None = None,
     aged_days: float = DAYS,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tfa.core.plain import to_plain
+from tfa.maps import PlaceMap
 from tfa.maps.decided import is_judged, list_decisions
 from tfa.maps.margins import name_judged_head
-from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
 from tfa.report.neighbors import sample_similarity
@@ -18,7 +18,7 @@ from tfa.report.neighbors import sample_similarity
 MOST_EIGENVALUES = 200
 
 
-def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
+def collect_evidence(place_map: PlaceMap) -> dict[str, Any]:
     """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
 
     The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.

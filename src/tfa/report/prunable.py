@@ -11,6 +11,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed
 from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.lookup import find_lost_photos, load_tokens
+from tfa.maps.storage import MemoryStorage
 from tfa.photos.images import PhotosLike
 from tfa.report.collect import DAYS, find_aged
 from tfa.report.neighbors import group_near_duplicates, measure_resemblance
@@ -108,9 +109,7 @@ def estimate_losses(
 def _leave_out(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
     """The map as it would answer; nothing is written."""
     removed = place_map.state.removed.union(record.id for record in gone)
-    less = PlaceMap(place_map.state.changed(removed=removed), encoder=place_map._encoder)
-    less.options, less.cache = place_map.options, place_map.cache
-    return less
+    return place_map.with_storage(MemoryStorage(place_map.state.changed(removed=removed)))
 
 
 def _estimate_recall(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:

@@ -14,7 +14,6 @@ from fastapi.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
 from tfa.report.page import PLAN_VIEW
 from tfa.service.bodies import simplify_schema
 from tfa.service.context import Service
@@ -45,7 +44,7 @@ class _Application(FastAPI):
         return self.openapi_schema
 
 
-def create_app(maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings | None = None) -> FastAPI:
+def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
     """An app that serves saved maps; their encoders are loaded here. The first map is the default one."""
     service = Service(maps, settings or ServiceSettings())
 

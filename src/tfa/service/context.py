@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
+from tfa.maps.store import StoreStorage
 from tfa.service.auth import AuditLog, RateLimit
 from tfa.service.bodies import Upload
 from tfa.service.decoders import DECODER_COUNT, Decoded, SharedEncoder, shared_decoders
@@ -40,7 +40,7 @@ WORKERS = 2  # copies, explanations and evidence made at once
 class Service:
     """Maps by name, the first of them the one that answers when none is named."""
 
-    def __init__(self, maps: Sequence[PlaceMap | StoreMap], settings: ServiceSettings) -> None:
+    def __init__(self, maps: Sequence[PlaceMap], settings: ServiceSettings) -> None:
         if not maps:
             raise BadMap("there is no map to serve; give one or more")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
@@ -55,7 +55,7 @@ class Service:
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
             live: LiveMap
-            if isinstance(place_map, StoreMap):
+            if isinstance(place_map.storage, StoreStorage):
                 live = LiveStoreMap(place_map, encoders[fingerprint], settings, self.metrics)
             else:
                 live = LiveFolder(place_map, encoders[fingerprint], settings, self.metrics)
@@ -169,7 +169,7 @@ def image_url(live: LiveMap, image_id: int) -> str:
 
 async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
     """An image that answers, by its id."""
-    record = await service.work(lambda: live.record(image_id))
+    record = await service.work(lambda: live.current.storage.record(image_id))
     if record is None:
         raise Refused(404, f"there is no image {image_id} in {live.name}; /v1/images lists those there are")
     return record

@@ -18,7 +18,7 @@ from PIL import Image
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
-from tfa.maps.base_map import BaseMap
+from tfa.maps import PlaceMap
 from tfa.maps.expected_recall import estimate_answer_recall
 from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
 from tfa.maps.state import MapState
@@ -47,7 +47,7 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def answer(self, current: BaseMap, tokens: Tokens, options: QueryOptions) -> list[Answer]:
+    def answer(self, current: PlaceMap, tokens: Tokens, options: QueryOptions) -> list[Answer]:
         """Answer photos and remember how sure the answers are."""
         head = current.state.chosen(options.calibration)
         key = current.state.head_digest(head.name)
@@ -100,7 +100,7 @@ class QueryQueue:
     def __init__(
         self,
         name: str,
-        current: Callable[[], BaseMap],
+        current: Callable[[], PlaceMap],
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
@@ -256,7 +256,7 @@ class QueryQueue:
         self._settle(query, answer)
 
     def _answer_group(
-        self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
+        self, current: PlaceMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
     ) -> None:
         """Answer queries that differ in k only: the best k are the first k of the best of any larger k."""
         counts = [query.options.k for query in group if query.options is not None]

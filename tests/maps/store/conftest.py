@@ -8,7 +8,6 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import new_url
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap
 
 PLACES = 14
 
@@ -30,13 +29,13 @@ def url():
 @pytest.fixture
 def town(small, url):
     """The same in a store."""
-    return StoreMap.build_from(small, url, dims=64)
+    return small.publish(url, dims=64)
 
 
 @pytest.fixture
 def another(town, url):
     """Opens the same map once more, as another process would."""
-    return lambda: StoreMap.open(url, FakeEncoder())
+    return lambda: PlaceMap.load(url, encoder=FakeEncoder())
 
 
 @pytest.fixture

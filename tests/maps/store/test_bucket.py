@@ -41,7 +41,7 @@ def test_a_map_in_a_bucket_is_built_asked_and_edited(drive, bucket, s3_endpoint,
     local, town = (PlaceMap.load(url, encoder=FakeEncoder()) for url in (here, there))
     dusk = photo(tmp_path / "dusk.png", 5, light=0.8)
     assert told(town.query(dusk, k=3, rerank=True)) == told(local.query(dusk, k=3, rerank=True))
-    assert town.record(0).path == f"{drive}/50% straße #1?.png"
+    assert town.storage.record(0).path == f"{drive}/50% straße #1?.png"
     [added] = town.add([photo(tmp_path / "new.png", 40)]).added
     other = PlaceMap.load(there, encoder=FakeEncoder())
     assert other.query(tmp_path / "new.png", k=1, rerank=True)[0].id == added

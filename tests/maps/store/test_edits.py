@@ -21,7 +21,7 @@ from tfa.search.reduced import Moments
 
 def sound(town):
     """Do count and moments in the header equal what the collection holds?"""
-    view = town._versions.now(fresh=True)
+    view = town.storage.versions.now(fresh=True)
     vectors = np.concatenate([page.vectors for page in view.active.collection.pages()])
     expected = Moments.of(vectors)
     assert view.header.count == expected.count == view.active.moments.count
@@ -40,7 +40,7 @@ def test_an_edit_is_seen_by_others_when_they_look_again(town, another, tmp_path,
     assert len(other) == PLACES + 1
     town.remove(added)
     assert told(other.query(tmp_path / "q.png", k=1)) == told(before)
-    assert other.record(added[0]) is None
+    assert other.storage.record(added[0]) is None
     assert sound(town) == PLACES
 
 
@@ -83,7 +83,7 @@ def test_an_addition_that_was_killed_is_settled_by_the_next_edit(town, tmp_path,
         patch.setattr(edits, "write_entries" if step == "write" else "_count_images", killed)
         with pytest.raises(KeyboardInterrupt):
             town.add(new)
-    pending = town._versions.now(fresh=True).header.pending
+    pending = town.storage.versions.now(fresh=True).header.pending
     assert [edit.ids for edit in pending.values()] == [(PLACES, PLACES + 2)]
     monkeypatch.setattr(edits, "ABANDONED", 0.0)  # a minute later
     town.remove([0])
@@ -95,7 +95,7 @@ def test_an_addition_that_was_killed_is_settled_by_the_next_edit(town, tmp_path,
 
 def test_a_removal_that_was_killed_is_done_by_the_next_edit_and_seen_at_once(town, dusk, monkeypatch):
     best = town.query(dusk, k=1)[0].id
-    collection = town.view.active.collection
+    collection = town.storage.view.active.collection
 
     def killed(_ids):
         raise KeyboardInterrupt
@@ -106,12 +106,12 @@ def test_a_removal_that_was_killed_is_done_by_the_next_edit_and_seen_at_once(tow
             town.remove([best])
     assert collection.count() == PLACES
     assert best not in [hit.id for hit in town.query(dusk, k=PLACES)]
-    assert town.record(best) is None
+    assert town.storage.record(best) is None
     assert town.remove([best + 1]).removed == [best + 1]
     with pytest.raises(UnknownImage):
         town.remove([best])
     monkeypatch.setattr(edits, "ABANDONED", 0.0)
-    edits.settle_edits(town._versions)
+    edits.settle_edits(town.storage.versions)
     assert sound(town) == PLACES - 2
 
 
@@ -125,7 +125,7 @@ def test_a_map_that_is_calibrated_is_not_edited_meanwhile(town, url, tmp_path):
 
 
 def test_whoever_is_always_late_is_told_by_whom(town, monkeypatch):
-    store = town.store
+    store = town.storage.store
     real = store.swap
 
     def busy(key, old, new):
@@ -156,21 +156,21 @@ def test_images_are_removed_by_path_and_by_id(town, tmp_path):
 
 
 def test_a_young_edit_of_another_is_not_settled(town):
-    view = town._versions.now(fresh=True)
+    view = town.storage.versions.now(fresh=True)
     pending = Pending("add", (PLACES, PLACES + 1), time.time(), "process 1 of elsewhere")
     header = replace(view.header, pending={"x": pending}, next_id=PLACES + 1)
-    assert town.store.swap(header_key("town"), view.content, header.changed().to_bytes())
+    assert town.storage.store.swap(header_key("town"), view.content, header.changed().to_bytes())
     town.remove([2])
-    assert set(town._versions.now(fresh=True).header.pending) == {"x"}
+    assert set(town.storage.versions.now(fresh=True).header.pending) == {"x"}
 
 
 def test_moments_of_edits_do_not_pile_up(town, tmp_path):
     for place in (40, 41, 42):
         town.add([photo(tmp_path / f"{place}.png", place)])
-    header = town._versions.now(fresh=True).header
-    kept = [key for key in town.store.keys("town/") if "moments" in key]
+    header = town.storage.versions.now(fresh=True).header
+    kept = [key for key in town.storage.store.keys("town/") if "moments" in key]
     assert kept == [header.moments]
-    assert read_moments(town.store, header.moments).count == PLACES + 3
+    assert read_moments(town.storage.store, header.moments).count == PLACES + 3
 
 
 def test_sessions_filter_what_was_added_with_them(town, tmp_path, dusk):

@@ -12,7 +12,7 @@ from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store, new_url
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreMap, patches
+from tfa.maps.store import patches
 from tfa.types import BuildOptions, RerankSpec
 from tfa.verification.patches import CachedPatches
 
@@ -65,7 +65,7 @@ def test_a_query_reads_patches_once_and_the_map_says_what_it_keeps(town, url, du
 def test_small_patches_answer_as_in_a_folder(small, url, dusk, tmp_path):
     kept = BuildOptions(head="second-order", rerank=RerankSpec(patches="small"))
     folder = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=kept)
-    store = StoreMap.build_from(folder, url, dims=64)
+    store = folder.publish(url, dims=64)
     both = [one.query(dusk, k=3, rerank=True) for one in (folder, store)]
     assert [(hit.id, hit.score, hit.inliers) for hit in both[0]] == [
         (hit.id, hit.score, hit.inliers) for hit in both[1]
@@ -77,7 +77,7 @@ def test_small_patches_answer_as_in_a_folder(small, url, dusk, tmp_path):
 def test_damage_names_the_image(town, url, dusk):
     memory_store(url).put("town/v1/patches/5", b"short")
     with pytest.raises(BadMap, match="the patches of image 5 are damaged in the store"):
-        StoreMap.open(url, FakeEncoder()).query(dusk, rerank=True, candidates=PLACES)
+        PlaceMap.load(url, encoder=FakeEncoder()).query(dusk, rerank=True, candidates=PLACES)
 
 
 def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, tmp_path, dusk, monkeypatch):
@@ -85,7 +85,7 @@ def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, 
     at = new_url("memory://bucket{n}", "patches")
     kept = memory_store(at)
     built = [build(tmp_path / "town", url, patches_at=at).header for _ in range(3)]
-    store = StoreMap.open(url, FakeEncoder())
+    store = PlaceMap.load(url, encoder=FakeEncoder())
     assert store.info().to_dict()["verification"]["at"] == at
     [added] = store.add([dusk]).added
     assert added in [hit.id for hit in store.query(dusk, k=2, rerank=True)]

@@ -14,8 +14,8 @@ from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import Flaky, memory_store
 from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
-from tfa.maps.query import ReadOnlyMap
-from tfa.maps.store import StoreMap, publish
+from tfa.maps.storage import MemoryStorage
+from tfa.maps.store import StoreStorage, publish
 from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
 from tfa.maps.store.publish import Publisher
 from tfa.types import BuildOptions
@@ -29,10 +29,10 @@ def built(small, tmp_path):
 
 def test_a_map_is_opened_by_its_url(town, url, dusk):
     opened = PlaceMap.load(url, encoder=FakeEncoder())
-    assert isinstance(opened, StoreMap)
+    assert isinstance(opened.storage, StoreStorage)
     assert told(opened.query(dusk)) == told(town.query(dusk))
     assert repr(opened) == (
-        f"<StoreMap {url}: 14 photos; encoder fake@28; second-order head (second-order, partial); no calibration; "
+        f"<PlaceMap {url}: 14 photos; encoder fake@28; second-order head (second-order, partial); no calibration; "
         "answers not verified>"
     )
     info = opened.info().to_dict()
@@ -41,24 +41,24 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
 
 
 def test_a_map_that_is_built_again_appears_at_once_and_can_be_taken_back(small, town, url, dusk, tmp_path):
-    first, first_hits = town.view.header, told(town.query(dusk))
-    StoreMap.build_from(built(small, tmp_path), url, dims=64)
+    first, first_hits = town.storage.view.header, told(town.query(dusk))
+    built(small, tmp_path).publish(url, dims=64)
     town.prepare()
     assert len(town) == 9
     assert told(town.query(dusk)) != first_hits
-    notes = town.rollback()
+    notes = town.storage.rollback()
     assert told(town.query(dusk)) == first_hits
-    assert town.view.header.version == first.version
+    assert town.storage.view.header.version == first.version
     assert notes[1].startswith("it holds 14 images, the other 9")
-    town.rollback()
+    town.storage.rollback()
     assert len(town) == 9
-    assert town.view.header.next_id == PLACES  # an id is not given to another image
+    assert town.storage.view.header.next_id == PLACES  # an id is not given to another image
 
 
 def test_only_the_version_before_is_kept(small, town, url, tmp_path):
     for _ in range(3):
-        StoreMap.build_from(built(small, tmp_path), url, dims=64)
-    header = town._versions.now(fresh=True).header
+        built(small, tmp_path).publish(url, dims=64)
+    header = town.storage.versions.now(fresh=True).header
     store = memory_store(url)
     assert set(store.names("town__v")) == {header.collection, header.before.collection}
     folders = {key.split("/")[1] for key in store.keys("town/v")}
@@ -67,7 +67,7 @@ def test_only_the_version_before_is_kept(small, town, url, tmp_path):
 
 def test_a_map_without_a_version_before_is_not_taken_back(town):
     with pytest.raises(BadMap, match="has no version before this one"):
-        town.rollback()
+        town.storage.rollback()
 
 
 def test_heads_that_no_collection_is_of_are_refused_until_they_answer(town, camera, dusk, tmp_path):
@@ -89,7 +89,9 @@ def test_a_calibration_replaces_nothing_if_it_fails(town, camera, dusk, monkeypa
     with pytest.raises(ZeroDivisionError):
         town.calibrate(camera, "night")
     assert told(town.query(dusk)) == before
-    assert town.store.names("town__v") == [town.view.header.collection]  # what was half built is dropped
+    assert town.storage.store.names("town__v") == [
+        town.storage.view.header.collection
+    ]  # what was half built is dropped
     assert town.calibrations == []
 
 
@@ -104,8 +106,8 @@ def test_two_builders_of_one_name_are_told_of_each_other(small, town, url):
         claim_map(memory_store(url), "town", "built", url),
         pytest.raises(StoreConflict, match=r"town is being built by process \d+ of .* since 0 min; try again when"),
     ):
-        StoreMap.build_from(small, url, dims=64)
-    StoreMap.build_from(small, url, dims=64)
+        small.publish(url, dims=64)
+    small.publish(url, dims=64)
 
 
 def test_an_abandoned_claim_is_taken_and_what_it_left_is_dropped(small, town, url):
@@ -115,7 +117,7 @@ def test_an_abandoned_claim_is_taken_and_what_it_left_is_dropped(small, town, ur
     store.put(claim_key("town"), left.to_bytes())
     store.create("town__v77", 64)
     store.put("town/v77/skeleton/map.json", b"half")
-    StoreMap.build_from(small, url, dims=64)
+    small.publish(url, dims=64)
     assert "town__v77" not in store.names()
     assert not store.keys("town/v77")
 
@@ -139,7 +141,7 @@ def test_a_builder_that_was_taken_for_dead_publishes_nothing(small, town, url, d
 def test_a_map_that_is_not_there_is_refused_with_those_that_are(town, url):
     place = url.rpartition("/")[0]
     with pytest.raises(BadMap, match=r"there is no map 'twn' .*there are town.*did you mean town\?"):
-        StoreMap.open(f"{place}/twn")
+        PlaceMap.load(f"{place}/twn")
 
 
 def test_a_newer_format_is_refused(town, url):
@@ -147,28 +149,28 @@ def test_a_newer_format_is_refused(town, url):
     newer = {**json.loads(store.read(header_key("town"))), "format_version": 99}
     store.put(header_key("town"), json.dumps(newer).encode())
     with pytest.raises(BadMap, match="this release reads tfa-engine-map 2; use a newer tfa-vpr"):
-        StoreMap.open(url)
+        PlaceMap.load(url)
     store.put(header_key("town"), b"{not json")
     with pytest.raises(BadMap, match="has no readable header"):
-        StoreMap.open(url)
+        PlaceMap.load(url)
 
 
 def test_a_document_that_is_missing_is_named(town, url):
     store = memory_store(url)
-    store.erase(town.view.header.reduction)
+    store.erase(town.storage.view.header.reduction)
     with pytest.raises(BadMap, match="town/v1/reduction is missing in the store"):
-        StoreMap.open(url)
+        PlaceMap.load(url)
 
 
 def test_another_encoder_is_refused(town, url, dusk):
     with pytest.raises(BadWeights, match="this map was built with fake@28"):
-        StoreMap.open(url, FakeEncoder(salt="other")).query(dusk)
+        PlaceMap.load(url, encoder=FakeEncoder(salt="other")).query(dusk)
 
 
 def test_a_map_of_the_papers_head_is_refused(tmp_path, small, url):
     paper = PlaceMap.build(tmp_path / "town", head="paper", encoder=FakeEncoder(), spec=SPEC)
     with pytest.raises(BadSpec, match="this one has the paper's; build it with --head judged"):
-        StoreMap.build_from(paper, url)
+        paper.publish(url)
 
 
 def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path, small, url, dusk):
@@ -179,8 +181,10 @@ def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path,
     if judged.state.head.in_space:  # as if the judge had chosen residuals
         other = replace(judged.state.database, stored=paper.state.head)
         decisions = {**other.decisions, "representation": "hard"}
-        judged = ReadOnlyMap(replace(judged.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
-    town = StoreMap.build_from(judged, url, dims=64)
+        judged = PlaceMap(
+            MemoryStorage(replace(judged.state, heads=(replace(other, decisions=decisions),))), encoder=FakeEncoder()
+        )
+    town = judged.publish(url, dims=64)
     assert town.state.head.in_space
     assert any("the judge chose hard residuals" in note for note in town.info().to_dict()["notes"])
     assert len(town.query(dusk, k=3)) == 3
@@ -194,7 +198,7 @@ def test_what_needs_every_row_is_refused(town, call):
 
 def test_a_store_that_goes_away_is_named_and_comes_back(town, url, dusk):
     store = Flaky(memory_store(url))
-    flaky = StoreMap(store, "town", url, FakeEncoder())
+    flaky = PlaceMap(StoreStorage(store, "town", url), FakeEncoder())
     expected = told(flaky.query(dusk))
     store.there = False
     with pytest.raises(StoreUnavailable, match="flaky://here does not answer"):

@@ -22,7 +22,7 @@ from tfa.bench.evaluation.truth import QueryTruth, nearest_true
 from tfa.bench.records import PROBABILITY
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.maps.place_map import PlaceMap
+from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
 from tfa.types import Answer, Hit, Position
 from tfa.verification.matching import Matches

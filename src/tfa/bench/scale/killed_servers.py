@@ -20,7 +20,7 @@ from tfa.bench.scale.small_town import DIMS, IMAGES, SmallTown
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.errors import StoreUnavailable, TfaError
-from tfa.maps.store import StoreMap
+from tfa.maps import PlaceMap
 
 PART = "killed"
 ADDED = 20  # acknowledged additions before the kill
@@ -34,7 +34,7 @@ def run_killed(engines: Sequence[str], kept: KeptRows, *, added: int = ADDED) ->
 
 def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
     url = f"{server.start().url}/town"
-    asked = StoreMap.build_from(town.map("first"), url, dims=DIMS)
+    asked = town.map("first").publish(url, dims=DIMS)
     tokens = town.tokens(town.photo("asked", 10, 0.8))
     [before] = asked.query_tokens(tokens, 1)
     for seed in range(1000, 1000 + 10 * added):
@@ -83,7 +83,7 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
 def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
     """A process that adds photos one by one and says which were acknowledged."""
     town = SmallTown(folder)
-    opened = StoreMap.open(url, load_encoder(ENCODER, weights=town.weights))
+    opened = PlaceMap.load(url, encoder=load_encoder(ENCODER, weights=town.weights))
     for seed in range(1000, 1000 + count):
         try:
             report = opened.add([town.photo("new", seed)])
@@ -93,7 +93,7 @@ def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
             pipe.send(own)
 
 
-def _error_of(asked: StoreMap, tokens: Tokens) -> str | None:
+def _error_of(asked: PlaceMap, tokens: Tokens) -> str | None:
     """What a question is answered while the server is away."""
     time.sleep(1.0)  # longer than a header is believed
     try:

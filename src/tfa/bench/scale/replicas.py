@@ -16,7 +16,6 @@ from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, FolderEngine
 from tfa.bench.scale.small_town import DIMS, SmallTown
 from tfa.client import Client, ServiceError
-from tfa.maps.store import StoreMap
 
 PART = "replicas"
 EDITS = 20
@@ -30,7 +29,7 @@ def run_replicas(engines: Sequence[str], kept: KeptRows, *, edits: int = EDITS) 
 
 def _measured(town: SmallTown, server: AnyServer, edits: int) -> dict[str, Any]:
     url = f"{server.start().url}/town"
-    StoreMap.build_from(town.map("first"), url, dims=DIMS)
+    town.map("first").publish(url, dims=DIMS)
 
     def command(_: Path) -> list[str]:
         return [word if word != "." else url for word in serve_command(Path())]

@@ -21,7 +21,8 @@ from tfa.bench.scale.local_servers import AnyServer
 from tfa.bench.scale.small_town import DIMS, SmallTown
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.maps.store import StoreMap
+from tfa.maps import PlaceMap
+from tfa.maps.store import StoreStorage
 
 PART = "switches"
 ENGINES = ("postgres", "lance", "milvus")
@@ -72,7 +73,7 @@ def _switched(
     maps = [town.map(name, first) for name, first in zip(NAMES, (0, 30), strict=True)]
     tokens = town.tokens(town.photo("asked", 40, 0.8))  # a place that both maps have
     for one in maps:
-        opened = StoreMap.build_from(one, url, dims=DIMS)
+        opened = one.publish(url, dims=DIMS)
     context = multiprocessing.get_context("spawn")
     stop, ready = context.Event(), context.Semaphore(0)
     results = context.Queue()
@@ -88,9 +89,10 @@ def _switched(
         for number in range(switches):
             began, shown = time.time(), number % 2  # the second one answers at first
             if number % PUBLISHED_EVERY:
-                opened.rollback()
+                assert isinstance(opened.storage, StoreStorage)
+                opened.storage.rollback()
             else:
-                StoreMap.build_from(maps[shown], url, dims=DIMS)
+                maps[shown].publish(url, dims=DIMS)
             done.append(Switched(began, time.time(), NAMES[shown]))
             time.sleep(watched)
             task.advance()
@@ -103,7 +105,7 @@ def _switched(
 
 def _ask(url: str, tokens: Tokens, stop: Any, ready: Any, results: Any) -> None:
     """A process that asks until it is told to stop."""
-    opened, seen = StoreMap.open(url), []
+    opened, seen = PlaceMap.load(url), []
     opened.query_tokens(tokens, K)
     ready.release()
     while not stop.is_set():

@@ -18,6 +18,7 @@ from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.bench.speed.verify import squarest
 from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap
+from tfa.maps.storage import MemoryStorage
 from tfa.maps.stored_head import INTEGERS
 from tfa.photos.token_cache import TokenCache
 
@@ -78,7 +79,7 @@ def run_increment_benchmark(
     with as_progress(progress).task("adding", additions) as task, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         head = synthetic_head(images, carrier, words=words, channels=channels, storage=storage)
-        PlaceMap(synthetic_state(head, encoder)).save(folder / "made.tfa")
+        PlaceMap(MemoryStorage(synthetic_state(head, encoder))).save(folder / "made.tfa")
         del head
         opened = PlaceMap.load(folder / "made.tfa", encoder=encoder)
         opened.cache = TokenCache(folder / "cache")

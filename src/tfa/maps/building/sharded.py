@@ -48,6 +48,7 @@ from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, name_re
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.photo_paths import find_common_folder
+from tfa.maps.fused_place import measure_reach
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import describe_encoder, make_state
 from tfa.maps.store.header import StoreHeader
@@ -209,6 +210,7 @@ class _Build:
         self.notes += self.runner.notes()
         facts = VersionFacts(
             next_id=ids[-1], placed=sum(done.placed for done in results.values()), encoder=state.encoder,
+            reach=measure_reach(state.images),
             heads=[DATABASE], active=DATABASE, index=self.sharding.index, patches=patches, notes=self.notes,
         )  # fmt: skip
         header = self.publisher.finish(self.folder.path / _SKELETON, reduction, reduction.moments(total), facts)

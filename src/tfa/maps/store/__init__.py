@@ -1,7 +1,7 @@
 """A map whose rows live in a store (`tfa.search.store`): for more images, or more readers and writers, than a folder.
 
-In: photos, or a small map that was built in a folder. Out: `StoreMap`, which answers, grows and is calibrated as a
-`PlaceMap` does. May see: the database, and target photos to calibrate.
+In: photos, or a small map that was built in a folder. Out: `StoreStorage`, whose map answers, grows and is calibrated
+as one in a folder does. May see: the database, and target photos to calibrate.
 
     NAME/header                 which version answers; replaced all at once             header.py
     NAME/claim                  who builds or calibrates now                            header.py
@@ -12,6 +12,6 @@ In: photos, or a small map that was built in a folder. Out: `StoreMap`, which an
     NAME/vN/patches/…           compact tokens: how they are made, and a piece an image patches.py
 """
 
-from tfa.maps.store.store_map import SampleMap, StoreMap
+from tfa.maps.store.storage import StoreStorage
 
-__all__ = ["SampleMap", "StoreMap"]
+__all__ = ["StoreStorage"]

@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.maps.answer import AnsweringMap, answer_photos, make_empty_answer, make_where
-from tfa.maps.confidence import ALTERNATIVES
+from tfa.maps.answer import Ranking
 from tfa.maps.database_scores import NEAREST
-from tfa.maps.fused_place import REACH
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
 from tfa.maps.store.versions import MapView, Version
 from tfa.method.evidence import z_scores
 from tfa.method.scorer import Scorer
-from tfa.search.exact import DAMAGED, QueryVectors, check_k, direct_sum
+from tfa.search.exact import DAMAGED, QueryVectors, direct_sum
 from tfa.search.gallery import as_multiplied, top_k
-from tfa.search.store import NO_ID
-from tfa.types import Answer, Candidates, ImageRecord, QueryOptions
-from tfa.verification.patches import PhotoPairs
-from tfa.verification.reranking import count_candidates, reorder
+from tfa.search.store import NO_ID, Where
+from tfa.types import ImageRecord
 
 # --- candidates ----------------------------------------------------------------------------------------------------
 
@@ -149,43 +144,26 @@ _PHOTOS_AT_ONCE = 16  # photos searched at a time: the rows of all their candida
 _RESCORED = 100  # images that are scored again at least
 
 
-def answer_from_store(
-    view: MapView,
-    version: Version,
-    tokens: Tokens,
-    options: QueryOptions,
-    candidates: Candidates,
-    cache: ScoreCache,
-    shift: DomainShiftMonitor | None = None,
-) -> list[Answer]:
-    """Answer each photo with its k best images, `candidates` of them reranked; no hits if none passes the filter."""
-    check_k(options.k)
-    answers: list[Answer] = []
+def rank_in_store(
+    view: MapView, version: Version, tokens: Tokens, width: int, where: Where | None, cache: ScoreCache
+) -> Iterator[Ranking]:
+    """Rank the best `width` images of each photo that pass the filter; a photo for which none does is left out."""
     for start in range(0, len(tokens), _PHOTOS_AT_ONCE):
         block = tokens.select(slice(start, min(start + _PHOTOS_AT_ONCE, len(tokens))))
-        answers += _answer_block(view, version, block, options, candidates, cache, shift)
-    return answers
+        for ranking in _rank_block(view, version, block, width, where, cache):
+            yield replace(ranking, photos=ranking.photos + start)
 
 
-def _answer_block(
-    view: MapView,
-    version: Version,
-    tokens: Tokens,
-    options: QueryOptions,
-    rerank: Candidates,
-    cache: ScoreCache,
-    shift: DomainShiftMonitor | None,
-) -> list[Answer]:
+def _rank_block(
+    view: MapView, version: Version, tokens: Tokens, width: int, where: Where | None, cache: ScoreCache
+) -> Iterator[Ranking]:
     scorer = version.head.stored.scorer
-    width = max(options.k, count_candidates(rerank), ALTERNATIVES)  # images to rerank, or to compare with
     try:
         vectors = scorer.query_vectors(tokens)
     except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
         raise BadMap(DAMAGED) from None
     queries, gone = _reduce_queries(version, vectors), view.header.removing
-    ids, _ = version.collection.nearest(
-        queries.astype(np.float32), max(width, _RESCORED) + len(gone), make_where(options)
-    )
+    ids, _ = version.collection.nearest(queries.astype(np.float32), max(width, _RESCORED) + len(gone), where)
     ids = np.where(np.isin(ids, list(gone)), NO_ID, ids) if gone else ids
     candidates = _fetch_candidates(version, ids[ids != NO_ID])
     may = np.zeros((len(tokens), len(candidates)), bool)  # an answer does not depend on the photos beside it
@@ -196,27 +174,13 @@ def _answer_block(
         raise BadMap(DAMAGED)
     mean, spread = version.moments.mean_and_spread(queries)
     counts = may.sum(axis=1)
-    image_scores = CandidateScores(version, candidates, cache)
-    place_map = AnsweringMap(candidates.records, image_scores, REACH, version.head.name)
-    answers = [make_empty_answer(place_map.calibration) for _ in range(len(tokens))]
     for count in np.unique(counts[counts > 0]):  # as a rule all are as many
         rows = np.flatnonzero(counts == count)
         columns, best = top_k(scores[rows], min(int(count), width))
         z = z_scores(best.astype(np.float64), mean[rows, None] + version.reduction.mean_bias, spread[rows, None])
-        pairs = _pair_photos(view, tokens.select(rows), candidates) if rerank else None
-        ranked = reorder(columns, z, width, rerank, pairs)
-        if shift is not None:
-            photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
-            shift.observe(candidates.scorer, [photos], ranked, np.arange(len(candidates)), candidates.ids)
-        by_image = [dict(zip(*row, strict=True)) for row in zip(columns.tolist(), best.tolist(), strict=True)]
-        answered = answer_photos(place_map, ranked, by_image, options.k)
-        for row, answer in zip(rows.tolist(), answered, strict=True):
-            answers[row] = answer
-    return answers
-
-
-def _pair_photos(view: MapView, tokens: Tokens, candidates: CandidateImages) -> PhotoPairs | None:
-    grid = None if view.patches is None else view.patches.resolve_grid(tokens)
-    if view.patches is None or grid is None:
-        return None
-    return PhotoPairs(view.patches, tokens, grid, candidates.ids)
+        photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
+        yield Ranking(
+            photos=rows, head=version.head.name, images=candidates.records, columns=columns, scores=best,
+            standardised=z, vectors=[photos], scorer=candidates.scorer, rows=np.arange(len(candidates)),
+            patch_rows=candidates.ids, image_scores=CandidateScores(version, candidates, cache), ids=candidates.ids,
+        )  # fmt: skip

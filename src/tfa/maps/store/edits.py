@@ -80,7 +80,6 @@ class NewImages:
 
     tokens: Tokens
     records: Sequence[ImageRecord]  # with any ids
-    session: str | None = None
 
     def rows(self, view: MapView) -> SpaceRows:
         """By the frozen spaces of the map."""
@@ -90,7 +89,7 @@ class NewImages:
 
     def entries(self, view: MapView, version: Version, first: int, rows: SpaceRows) -> Entries:
         ids = np.arange(first, first + len(self.records))
-        payload = [make_payload(record, self.session) for record in self.records]
+        payload = [make_payload(record) for record in self.records]
         return rows.entries(version.head.stored.scorer, version.reduction, ids, payload)
 
 

@@ -141,6 +141,7 @@ class StoreHeader:
     patches: Mapping[str, Any] | None = None  # where compact tokens are, see `patches`; None: nothing is verified
     fitted: int = 0  # of the images that answer: those that the spaces were fitted on
     placed: int = 0  # those with a position
+    reach: float | None = None  # meters between images of one place, as built; None: older maps, 25 m
     removed: int = 0  # images that were taken out
     editor: str = ""  # who made this revision
     edits: int = 0  # additions and removals so far: collections of equal number hold the same images

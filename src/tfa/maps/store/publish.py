@@ -12,13 +12,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
-from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import find_duplicate_images
 from tfa.maps.store.header import (
@@ -48,6 +47,9 @@ from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Payload, Store
 from tfa.types import HeadSpec
 
+if TYPE_CHECKING:
+    from tfa.maps.map import Map
+
 WRITTEN_AT_ONCE = 1000  # images written at a time
 
 
@@ -64,6 +66,7 @@ class VersionFacts:
     patches: Mapping[str, Any] | None = None  # as `patches.begin_patches` says; None if answers are not verified
     fitted: int | None = None  # images that the spaces were fitted on; None: all
     placed: int = 0  # images with a position
+    reach: float | None = None  # meters between images of one place
     notes: Sequence[str] = ()
     same_images: bool = False  # does the version before hold the very same ones?
 
@@ -172,6 +175,7 @@ class Publisher:
             patches=facts.patches,
             fitted=moments.count if facts.fitted is None else facts.fitted,
             placed=facts.placed,
+            reach=facts.reach,
             removed=before.removed if same and before is not None else 0,
             edits=0 if before is None else before.edits + (not same),
             editor=name_process(),
@@ -234,7 +238,7 @@ STORE_DIMS = 1024  # numbers of a reduced vector, unless another is wanted
 
 
 def publish_map(
-    place_map: ReadOnlyMap,
+    place_map: Map,
     publisher: Publisher,
     *,
     dims: int = STORE_DIMS,
@@ -275,6 +279,7 @@ def publish_map(
                     next_id=state.next_id,
                     fitted=sum(record.fitted for record in alive),
                     placed=sum(record.position is not None for record in alive),
+                    reach=place_map.reach,
                     encoder=state.encoder,
                     heads=[one.name for one in state.heads],
                     active=state.active,

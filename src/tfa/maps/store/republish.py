@@ -28,7 +28,7 @@ from tfa.search.reduced import Moments
 from tfa.search.store import Collection, Entries, Store, hide_password, open_map_store
 
 if TYPE_CHECKING:
-    from tfa.maps.store.store_map import StoreMap
+    from tfa.maps.store.storage import StoreStorage
 
 
 # --- calibrations and heads ----------------------------------------------------------------------------------------
@@ -78,6 +78,7 @@ def publish_version(publisher: Publisher, view: MapView, state: MapState, versio
                 next_id=header.next_id,
                 fitted=header.fitted,
                 placed=header.placed,
+                reach=header.reach,
                 encoder=header.encoder,
                 heads=[one.name for one in state.heads],
                 active=state.active,
@@ -144,21 +145,21 @@ def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, St
 _UPLOADS = "photos/"  # documents of photos that came over HTTP
 
 
-def copy_map(source: StoreMap, url: str, progress: bool | Progress | None = None) -> StoreHeader:
+def copy_map(source: StoreStorage, url: str, progress: bool | Progress | None = None) -> StoreHeader:
     """Copy a map to the URL; returns the header of the copy."""
-    if hide_password(url) == source.called:
-        raise BadSpec(f"{source.called} cannot be copied onto itself; give another name, or another store")
+    if hide_password(url) == source.location:
+        raise BadSpec(f"{source.location} cannot be copied onto itself; give another name, or another store")
     store, name = open_map_store(url)
-    ours, theirs = Publisher(source.store, source.name, source.called), Publisher(store, name, hide_password(url))
+    ours, theirs = Publisher(source.store, source.name, source.location), Publisher(store, name, hide_password(url))
     try:
         with ours.claim("copied"), theirs.claim("copied"):
-            view = view_without_pending_edits(source._versions, ours)
+            view = view_without_pending_edits(source.versions, ours)
             return _copy(source, view, theirs, as_progress(progress))
     finally:
         store.close()
 
 
-def _copy(source: StoreMap, view: MapView, copy: Publisher, progress: Progress) -> StoreHeader:
+def _copy(source: StoreStorage, view: MapView, copy: Publisher, progress: Progress) -> StoreHeader:
     header, store = view.header, copy.store
     collection, ids = copy.begin(header.dims, header.dtype), list[int]()
     with progress.task("copying", header.count, "images") as task:
@@ -180,7 +181,8 @@ def _copy(source: StoreMap, view: MapView, copy: Publisher, progress: Progress) 
         facts = VersionFacts(
             next_id=header.next_id, encoder=header.encoder, heads=header.heads, active=header.active,
             dtype=header.dtype, index=index, patches=patches, fitted=header.fitted, placed=header.placed,
-            notes=[*header.notes, f"a copy of version {header.version} of {source.called}"],
+            reach=header.reach,
+            notes=[*header.notes, f"a copy of version {header.version} of {source.location}"],
         )  # fmt: skip
         return copy.finish(Path(folder), view.active.reduction, view.active.moments, facts)
 

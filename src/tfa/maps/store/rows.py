@@ -142,8 +142,8 @@ def parse_record(image_id: int, payload: Payload) -> ImageRecord:
         raise BadMap(f"image {image_id} of the store is damaged ({error!r}); build the map again") from None
 
 
-def make_payload(record: ImageRecord, session: str | None = None) -> dict[str, object]:
-    """What is kept beside an image; `session` is its own if not given."""
+def make_payload(record: ImageRecord) -> dict[str, object]:
+    """Make what is stored beside an image."""
     position = None if record.position is None else record.position.to_dict()
     return {"path": record.path, "digest": record.digest, "fitted": record.fitted, "position": position,
-            "session": record.session if session is None else session}  # fmt: skip
+            "session": record.session}  # fmt: skip

@@ -138,12 +138,12 @@ async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
 
 def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """What was made of the map as it is: the same until an edit."""
-    key, place_map = live.evidence_map()
-    if live.report_cache is None or (live.report_cache[0] is not key and live.report_cache[0] != key):
-        live.report_cache = (key, {})
+    version = live.version
+    if live.report_cache is None or live.report_cache[0] != version:
+        live.report_cache = (version, {})
     cached = live.report_cache[1]
     if name not in cached:
-        cached[name] = make(place_map)
+        cached[name] = make(live.current.sample())
     return cached[name]
 
 
@@ -177,7 +177,7 @@ async def positions(service: Running, live: Chosen) -> Response:
 
 def _list_positions(live: LiveMap) -> PositionList:
     globe, plane = list[list[float]](), list[list[float]]()
-    for record in live.records():
+    for record in live.current.records():
         if record.position is not None:
             first, second = record.position.pair
             if record.position.is_global:
