@@ -286,7 +286,7 @@ class LiveFolder(LiveMap):
 
     @property
     def version(self) -> str:
-        return self.current.state.digest
+        return str(self.current.state.digest)
 
     @property
     def trouble(self) -> str | None:
