@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.service.conftest import add, ask, picture
 from tfa.photos.images import TooManyPixels, decode_untrusted
-from tfa.service.bodies import Upload, safe_name, upload_of
+from tfa.service.bodies import Upload, make_safe_name, make_upload
 from tfa.service.middleware import BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
@@ -142,10 +142,10 @@ def test_one_photo_is_asked_for_at_a_time(client):
 
 
 def test_names_are_made_safe():
-    assert safe_name("a/../b\\c\0d.png") == "c_d.png"
-    assert safe_name(None) == safe_name("") == safe_name("///") == safe_name("-..-") == "photo"
-    assert len(safe_name("é" * 200 + ".jpeg").encode()) <= 101
-    assert upload_of("x.png", b"1", ServiceSettings()) == Upload("x.png", b"1")
+    assert make_safe_name("a/../b\\c\0d.png") == "c_d.png"
+    assert make_safe_name(None) == make_safe_name("") == make_safe_name("///") == make_safe_name("-..-") == "photo"
+    assert len(make_safe_name("é" * 200 + ".jpeg").encode()) <= 101
+    assert make_upload("x.png", b"1", ServiceSettings()) == Upload("x.png", b"1")
 
 
 def test_a_body_that_never_arrives_is_given_up():

@@ -15,7 +15,7 @@ NEVER_SURE = 20  # answers in a row without a sure one, which is worth a warning
 
 @dataclass(frozen=True)
 class Status:
-    """Of one thing: fields of diagnostic_msgs/DiagnosticStatus."""
+    """The state of one thing: fields of diagnostic_msgs/DiagnosticStatus."""
 
     name: str
     level: int
@@ -81,7 +81,7 @@ class Health:
             return self._last_contact < 0 or self._clock() - self._last_contact >= seconds
 
     def statuses(self, came: int, replaced: int) -> list[Status]:
-        """Of the service, the images and the answers; given how many images came, and were replaced by newer ones."""
+        """Return the states of the service, the images and the answers, from counts of images."""
         with self._lock:
             return [self._of_service(), self._of_images(came, replaced), self._of_answers()]
 

@@ -20,7 +20,7 @@ def query_name(sec: int, nanosec: int) -> str:
 
 
 def match_fields(hit: dict[str, Any]) -> dict[str, Any]:
-    """Of tfa_msgs/Match."""
+    """Make the fields of tfa_msgs/Match."""
     position = hit["position"]
     return {
         **{name: kind(hit[name]) for name, kind in MATCH_FIELDS.items()},
@@ -35,7 +35,7 @@ def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
-    """Of the answer of the service Localize: the place, whether it can be relied on, or why there is none."""
+    """Make the fields of a response of the service Localize: the place, or why there is none."""
     place = answer.get("place")
     position = {} if place is None else place["position"]
     return {
@@ -53,12 +53,12 @@ def is_global(place: dict[str, Any]) -> bool:
 
 
 def variance_of(place: dict[str, Any]) -> float:
-    """Of east, and of north: the radius is the root of the mean squared distance, half of which lies along either."""
+    """Return the variance of east, and of north: half of the squared radius lies along each."""
     return float(place["radius"]) ** 2 / 2
 
 
 def fix_fields(place: dict[str, Any]) -> dict[str, Any]:
-    """Of sensor_msgs/NavSatFix: latitude, longitude, altitude, covariance of east, north and up."""
+    """Make the fields of sensor_msgs/NavSatFix: latitude, longitude, altitude, covariance of east, north and up."""
     position, flat = place["position"], variance_of(place)
     return {
         "latitude": float(position["lat"]),
@@ -69,7 +69,7 @@ def fix_fields(place: dict[str, Any]) -> dict[str, Any]:
 
 
 def pose_fields(place: dict[str, Any], best: dict[str, Any] | None) -> dict[str, Any]:
-    """Of geometry_msgs/PoseWithCovariance: position, orientation (x, y, z, w), covariance.
+    """Make the fields of geometry_msgs/PoseWithCovariance: position, orientation (x, y, z, w), covariance.
 
     Where the camera looked is not computed: it is the heading of the best match, if the map knows it. That photo shows
     the same place, perhaps from another angle, so its variance is of 30 degrees.

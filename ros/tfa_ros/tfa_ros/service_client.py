@@ -44,7 +44,7 @@ class ServiceRefusal(ServiceProblem):
 
 
 class ServiceClient:
-    """Of one map of a service. Threads may share it: each request has a connection of its own.
+    """A client of one map of a service. Threads may share it: each request has a connection of its own.
 
     Opening one takes no time beside encoding a photo, and nobody waits for another's answer.
     """

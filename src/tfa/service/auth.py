@@ -68,7 +68,7 @@ class AuditedRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def noted(request: Request) -> Response:
-            from tfa.service.problems import refusal_of
+            from tfa.service.problems import make_refusal
 
             try:
                 response = await handle(request)
@@ -76,7 +76,7 @@ class AuditedRoute(APIRoute):
                 _note(request, 503, {"error": _CUT_OFF})
                 raise
             except BaseException as error:
-                refusal = refusal_of(request, error)
+                refusal = make_refusal(request, error)
                 _note(request, refusal.status, {"error": refusal.public})
                 raise
             reply = json.loads(bytes(response.body))
@@ -90,7 +90,7 @@ class AuditedRoute(APIRoute):
 def _note(request: Request, status: int, result: dict[str, Any]) -> None:
     service = request.app.state.service
     service.audit.write(
-        **asker_of(request),
+        **describe_caller(request),
         action=f"{request.method} {request.url.path}",
         map=request.query_params.get("map") or next(iter(service.maps)),
         status=status,
@@ -98,7 +98,7 @@ def _note(request: Request, status: int, result: dict[str, Any]) -> None:
     )
 
 
-def asker_of(request: Request) -> dict[str, str | None]:
+def describe_caller(request: Request) -> dict[str, str | None]:
     """The name of the API key that asks, and from where."""
     return {
         "api_key": getattr(request.state, "api_key", None),
@@ -155,21 +155,21 @@ def may_edit(settings: ServiceSettings, api_key: str | None) -> bool:
 
 def reader(request: Request, credentials: Credentials) -> None:
     """Refuse who may not read, or asks too often."""
-    settings, api_key = _admitted(request, credentials)
+    settings, api_key = _admit(request, credentials)
     if not may_read(settings, api_key):
-        raise _stranger(api_key, "reading needs one")
+        raise _refuse_caller(api_key, "reading needs one")
 
 
 def editor(request: Request, credentials: Credentials) -> None:
     """Refuse who may not edit, or asks too often."""
-    settings, api_key = _admitted(request, credentials)
+    settings, api_key = _admit(request, credentials)
     if may_edit(settings, api_key):
         return
     if not settings.editable:
         raise Refused(403, "this service takes no edits: it was started without an API key that may edit")
     if find_api_key(api_key, settings.all_api_keys) is not None:
         raise Refused(403, "the read API key may not edit; use the edit API key")
-    raise _stranger(api_key, "editing needs the edit API key")
+    raise _refuse_caller(api_key, "editing needs the edit API key")
 
 
 def who(request: Request) -> str:
@@ -184,7 +184,7 @@ def visible_owner(request: Request) -> str | None:
     return None if mine is not None and mine.edits else who(request)
 
 
-def _admitted(request: Request, credentials: HTTPAuthorizationCredentials | None) -> tuple[ServiceSettings, str | None]:
+def _admit(request: Request, credentials: HTTPAuthorizationCredentials | None) -> tuple[ServiceSettings, str | None]:
     """The settings and the API key that was given, whose name the request carries from here on."""
     service, given = request.app.state.service, None if credentials is None else credentials.credentials
     known = find_api_key(given, service.settings.all_api_keys)
@@ -198,7 +198,7 @@ def _admitted(request: Request, credentials: HTTPAuthorizationCredentials | None
     return service.settings, given
 
 
-def _stranger(api_key: str | None, need: str) -> Refused:
+def _refuse_caller(api_key: str | None, need: str) -> Refused:
     reason = "no API key was given" if api_key is None else "this API key is not known"
     sentence = f"{reason}, and {need}; send the header 'Authorization: Bearer KEY'"
     return Refused(401, sentence, {"WWW-Authenticate": "Bearer"})

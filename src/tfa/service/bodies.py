@@ -23,8 +23,8 @@ from starlette.exceptions import HTTPException
 from tfa.core.plain import Options, hints, to_plain
 from tfa.errors import BadSpec
 from tfa.photos.images import EXTENSIONS, image_extensions
-from tfa.service.middleware import megabytes
-from tfa.service.problems import Refused, sentence_of
+from tfa.service.middleware import format_megabytes
+from tfa.service.problems import Refused, join_problems
 from tfa.service.settings import ServiceSettings
 
 # --- uploads ---------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ class Upload:
     content: bytes
 
 
-def safe_name(text: str | None) -> str:
+def make_safe_name(text: str | None) -> str:
     """The last part of a name without anything a path or a shell could stumble on."""
     name = unicodedata.normalize("NFC", text or "").replace("\\", "/").rsplit("/", 1)[-1]
     name = re.sub(r"[^\w.@+-]+", "_", name).lstrip(".-_")
@@ -51,13 +51,13 @@ def safe_name(text: str | None) -> str:
     return f"{stem}{dot}{ending}" if stem else "photo"
 
 
-def upload_of(name: str | None, content: bytes, settings: ServiceSettings) -> Upload:
+def make_upload(name: str | None, content: bytes, settings: ServiceSettings) -> Upload:
     """Refuse what is empty or too large."""
-    upload, most = Upload(safe_name(name), content), settings.max_upload
+    upload, most = Upload(make_safe_name(name), content), settings.max_upload
     if not content:
         raise Refused(422, f"{upload.name} is empty; send the bytes of a photo")
     if len(content) > most:
-        allowed = f"{megabytes(most)}, the most a photo may have"
+        allowed = f"{format_megabytes(most)}, the most a photo may have"
         raise Refused(413, f"{upload.name} is larger than {allowed}; send a smaller copy")
     return upload
 
@@ -71,7 +71,7 @@ def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
     except (binascii.Error, ValueError):
         sentence = f"image {number + 1} is not base64; encode the bytes of the photo file, in one line"
         raise Refused(422, sentence) from None
-    return upload_of(f"image-{number + 1}", content, settings)
+    return make_upload(f"image-{number + 1}", content, settings)
 
 
 def file_name(upload: Upload, kind: str) -> str:
@@ -148,7 +148,7 @@ def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> Options
             read[name] = reader.validate_python(value.split(",") if is_list and isinstance(value, str) else value)
         except ValidationError as error:
             places = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
-            raise Refused(422, sentence_of(places)) from None
+            raise Refused(422, join_problems(places)) from None
     try:
         return options.from_dict(read)
     except BadSpec as error:
@@ -205,7 +205,7 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
                     raise Refused(422, f"the file field {key!r} is not known; send photos as 'image' or 'images'")
                 _check_count(len(uploads) + 1, settings)
                 # One byte more than allowed shows that it is too large, and no more is read.
-                uploads.append(upload_of(value.filename, await value.read(settings.max_upload + 1), settings))
+                uploads.append(make_upload(value.filename, await value.read(settings.max_upload + 1), settings))
             elif key in PHOTO_KEYS:
                 raise Refused(422, f"the form field {key!r} must be a file; in JSON it may be base64")
             elif value != "":  # an empty field of a page's form is one that was left out

@@ -210,12 +210,12 @@ class MapCameras:
     def list_all(self, owner: str | None = None) -> list[CameraInfo]:
         """Describe every camera of an owner, or of all (None), the most recently used first."""
         with self._lock:
-            return [camera.describe() for camera in reversed(self._of(owner, None))]
+            return [camera.describe() for camera in reversed(self._select(owner, None))]
 
     def get(self, name: str, owner: str | None = None) -> CameraInfo | None:
         """Describe the camera of that name; of several owners' the most recently used."""
         with self._lock:
-            found = self._of(owner, name)
+            found = self._select(owner, name)
             if not found:
                 return None
             return found[-1].describe(found[-1].tracker.shift_monitor.warning(self._folder.name))
@@ -223,13 +223,13 @@ class MapCameras:
     def reset(self, name: str | None = None) -> list[str]:
         """Forget the cameras of that name (None: all), whoever made them, also on disk; the names of those gone."""
         with self._lock:
-            gone = [camera.key for camera in self._of(None, name)]
+            gone = [camera.key for camera in self._select(None, name)]
             for key in gone:
                 del self._cameras[key]
         self._keep()
         return [key.name for key in gone]
 
-    def _of(self, owner: str | None, name: str | None) -> list[TrackedCamera]:
+    def _select(self, owner: str | None, name: str | None) -> list[TrackedCamera]:
         return [
             camera for key, camera in self._cameras.items() if owner in (None, key.owner) and name in (None, key.name)
         ]
@@ -279,16 +279,16 @@ class MapCameras:
         loaded = []
         for path in self._folder.glob(FILES):
             try:
-                loaded.append(self._loaded(path))
+                loaded.append(self._load_camera(path))
             except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
                 _log.warning("%s is removed, its camera starts anew: %s", path.name, error)
         loaded.sort(key=lambda camera: camera.last_used)
         self._cameras.update((camera.key, camera) for camera in loaded)
         for owner in self._owners:
-            for camera in self._of(owner, None)[: -self.most]:
+            for camera in self._select(owner, None)[: -self.most]:
                 del self._cameras[camera.key]
 
-    def _loaded(self, path: Path) -> TrackedCamera:
+    def _load_camera(self, path: Path) -> TrackedCamera:
         adaptation, about = Adaptation.load(path)
         name, calibration, used = str(about["session"]), str(about["calibration"]), float(about["last_used"])
         if self._digests.get(calibration) != about["head"]:
@@ -311,7 +311,7 @@ WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one 
 
 
 class Confirmations:
-    """Of one map in a folder: a time for each of its images, so it grows no further than the map."""
+    """Times at which the images of a map in a folder were confirmed; it grows no further than the map."""
 
     def __init__(self, place_map: PlaceMap) -> None:
         assert place_map.path is not None

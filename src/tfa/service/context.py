@@ -91,7 +91,7 @@ class Service:
         except Exception:
             _log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
 
-    async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
+    async def decode(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
         """The photo at the size the encoder reads; decoded in another process, a few at a time."""
         if not self._warm:
             raise refuse_busy("the service is loading its encoder; send the request again in a moment")
@@ -122,17 +122,17 @@ class Service:
         self.audit.close()
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     service = request.app.state.service
     assert isinstance(service, Service)
     return service
 
 
-Running = Annotated[Service, Depends(service_of)]
+Running = Annotated[Service, Depends(get_service)]
 MapName = Annotated[str | None, Query(description="Which map; the first of the service if not given.")]
 
 
-def chosen_map(service: Running, map: MapName = None) -> LiveMap:
+def choose_map(service: Running, map: MapName = None) -> LiveMap:
     """The map of a request, as it is on disk now. Not async: reading a map again takes a moment, in a thread."""
     name = next(iter(service.maps)) if map is None else map
     if name not in service.maps:
@@ -141,15 +141,15 @@ def chosen_map(service: Running, map: MapName = None) -> LiveMap:
     return service.maps[name]
 
 
-def _digits(value: object) -> object:
-    """Of a path: 1.0, +1 and 1_0 are numbers to Python and no ids."""
+def _check_digits(value: object) -> object:
+    """Refuse what is not an id in a path: 1.0, +1 and 1_0 are numbers to Python."""
     if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
         raise ValueError(f"{value[:40]!r} is not the id of an image; /v1/images lists those there are")
     return value
 
 
-ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]
-Chosen = Annotated[LiveMap, Depends(chosen_map)]
+ImageId = Annotated[int, BeforeValidator(_check_digits), PathParameter(ge=0, description="Of an image of the map.")]
+Chosen = Annotated[LiveMap, Depends(choose_map)]
 
 
 async def wait_for(future: Future[_T]) -> _T:
@@ -169,7 +169,7 @@ def image_url(live: LiveMap, image_id: int) -> str:
 
 async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
     """An image that answers, by its id."""
-    record = await service.work(lambda: live.record(image_id))
+    record = await service.work(lambda: live.current.storage.record(image_id))
     if record is None:
         raise Refused(404, f"there is no image {image_id} in {live.name}; /v1/images lists those there are")
     return record

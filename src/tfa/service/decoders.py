@@ -60,7 +60,7 @@ class Decoder:
         Refuses what is no whole photo, has too many pixels, or takes too long.
         """
         for _ in range(_ATTEMPTS):
-            process, late = self.started(), threading.Event()
+            process, late = self.start(), threading.Event()
             clock = threading.Timer(settings.decode_seconds, _end, [process, late])
             clock.daemon = True
             try:
@@ -81,7 +81,7 @@ class Decoder:
             raise Refused(_STATUSES[told["refused"]], told["sentence"])
         return Decoded(Image.frombytes("RGB", tuple(told["size"]), pixels), told["kind"])
 
-    def started(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
@@ -178,7 +178,7 @@ class DecoderPool:
                 break
         for decoder in idle:
             try:
-                decoder.started()
+                decoder.start()
             finally:
                 self._idle.put(decoder)
 

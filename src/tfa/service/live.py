@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -82,13 +82,14 @@ class LiveMap(ABC):
     The two kinds, in a folder and in a store, differ in where images and photos are, and in how an edit is published.
     """
 
+    current: PlaceMap
     cameras: MapCameras | None = None
     confirmations: Confirmations | None = None
-    path_name: str  # of its folder; a map in a store has its name only
-    in_store = False
 
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
+        path = self.current.path
+        self.path_name = name if path is None else path.name  # a map in a store has its name only
         self._settings, self._metrics = settings, metrics
         self.queries = QueryQueue(
             name, lambda: self.current_map, encoder, settings, metrics, self.cameras, self._confirm
@@ -100,19 +101,14 @@ class LiveMap(ABC):
         metrics.map_revision.labels(name).set_function(lambda: self.size[1])
         metrics.cameras.labels(name).set_function(lambda: 0 if self.cameras is None else len(self.cameras))
         # Evidence and report as last computed, and the state of the map they belong to.
-        self.report_cache: tuple[object, dict[str, dict[str, Any]]] | None = None
+        self.report_cache: tuple[str, dict[str, dict[str, Any]]] | None = None
 
     # --- what differs between a folder and a store -----------------------------------------------------------------
 
     @property
     @abstractmethod
-    def current_map(self) -> PlaceMap:
-        """The map as it is now."""
-
-    @property
-    @abstractmethod
-    def size(self) -> tuple[int, int]:
-        """Images and revision, as far as is known without asking a store."""
+    def version(self) -> str:
+        """Text that differs after every edit."""
 
     @property
     @abstractmethod
@@ -120,16 +116,8 @@ class LiveMap(ABC):
         """Why it cannot answer now, in a sentence; None if it can. It may take a moment to know."""
 
     @abstractmethod
-    def records(self) -> Iterable[ImageRecord]:
-        """The images that answer."""
-
-    @abstractmethod
     def read_photo(self, record: ImageRecord) -> bytes:
         """Read the file an image was made of; refused if it is not there any more."""
-
-    @abstractmethod
-    def evidence_map(self) -> tuple[object, PlaceMap]:
-        """Return the map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod
     def calibrate(
@@ -138,43 +126,65 @@ class LiveMap(ABC):
         """Calibrate by photos: the report, what was decided without a calibration, and the revision."""
 
     @abstractmethod
-    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
+    def _edit(self, kind: str, change: Callable[[PlaceMap], _T]) -> tuple[_T, int]:
         """Run an edit in the editing thread; its result and the revision that queries see from then on."""
 
     @abstractmethod
-    def _held(self, place_map: Any, digests: Sequence[str]) -> Mapping[str, int]:
-        """Ids of the images that the map holds already, by digest."""
-
-    @abstractmethod
     def _add_new(
-        self, place_map: Any, photos: Mapping[str, NewPhoto], tokens: Tokens, session: str | None
+        self, place_map: PlaceMap, photos: Mapping[str, NewPhoto], tokens: Tokens, session: str | None
     ) -> EditReport:
         """Store the photos, by digest, and add them to the map."""
 
     def look(self) -> None:  # noqa: B027  # a store's map looks for itself
         """See what another process has done to it; refused if it is gone."""
 
-    def prepare(self) -> None:
-        """Make ready for queries: the first ones would be slow otherwise."""
-        self.current_map.prepare()
+    # --- the map ---------------------------------------------------------------------------------------------------
 
-    def check(self, options: QueryOptions) -> None:  # noqa: B027  # a store is not asked before a photo is decoded
-        """Refuse what is known at once to be impossible, before a photo is decoded."""
+    @property
+    def current_map(self) -> PlaceMap:
+        """The map as it is now."""
+        self.look()
+        return self.current
+
+    @property
+    def in_store(self) -> bool:
+        """Whether a store, which may take a moment to answer, holds the rows."""
+        return not self.current.storage.has_all_rows
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Images and revision, as far as is known without asking a store."""
+        count, state = self.current.storage.last_seen
+        return count, state.revision
+
+    def prepare(self) -> None:
+        """Make ready for queries, in turn with edits: the first ones would be slow otherwise."""
+        self._editor.submit(lambda: self.current.prepare()).result()
+
+    def check(self, options: QueryOptions) -> None:
+        """Refuse what is known at once to be impossible, before a photo is decoded. A store is not asked."""
+        if not self.in_store:
+            self.current.check(options)
 
     def refuse_cameras(self) -> Refused:
         """Refuse a camera if there are none."""
-        return refuse_cameras()
+        if not self.in_store:
+            return refuse_cameras()
+        sentence = "needs the scores of all images, and a store gives the best; query without a camera"
+        return Refused(409, f"{self.name} is in a store and remembers no cameras: adapting to a camera {sentence}")
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         """Explain a match."""
-        raise Refused(501, f"matches are not explained for {self.name}: it is in a store, which keeps no tokens")
+        if self.in_store:
+            raise Refused(501, f"matches are not explained for {self.name}: it is in a store, which keeps no tokens")
+        return explain_score(self.current, tokens, image_id, calibration=calibration)
 
     # --- images ----------------------------------------------------------------------------------------------------
 
     def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
         """Count the images with `name_filter` in their file name, case aside, and return some of them."""
         name_filter, shown, matching = name_filter.casefold(), list[ImageRecord](), 0
-        for record in self.records():
+        for record in self.current.records():
             if name_filter and name_filter not in Path(record.path).name.casefold():
                 continue
             if offset <= matching < offset + limit:
@@ -183,10 +193,6 @@ class LiveMap(ABC):
             if not name_filter and matching >= offset + limit:
                 return self.size[0], shown
         return matching, shown
-
-    def record(self, image_id: int) -> ImageRecord | None:
-        """Return an image that answers, by its id."""
-        return next((record for record in self.records() if record.id == image_id), None)
 
     def last_confirmed(self, image: ImageRecord) -> int | None:
         """When a sure answer last named the image, in seconds since 1970; None if none did, or nobody notes it."""
@@ -198,7 +204,7 @@ class LiveMap(ABC):
 
     # --- edits -----------------------------------------------------------------------------------------------------
 
-    def edit(self, kind: str, change: Callable[[Any], _T]) -> Future[tuple[_T, int]]:
+    def edit(self, kind: str, change: Callable[[PlaceMap], _T]) -> Future[tuple[_T, int]]:
         """Run `change` on the map, in turn; its result and the revision that queries see from then on."""
         with self._lock:
             if self._closed:
@@ -208,7 +214,7 @@ class LiveMap(ABC):
             self._waiting += 1
             return self._editor.submit(self._edit_in_turn, kind, change)
 
-    def _edit_in_turn(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
+    def _edit_in_turn(self, kind: str, change: Callable[[PlaceMap], _T]) -> tuple[_T, int]:
         try:
             return self._edit(kind, change)
         finally:
@@ -219,12 +225,14 @@ class LiveMap(ABC):
         """Add uploads, of a session perhaps; they are durable and visible to the next query when it is done."""
         return self.edit("add", partial(self._add, photos, session))
 
-    def _add(self, photos: Sequence[NewPhoto], session: str | None, place_map: Any) -> EditReport:
+    def _add(self, photos: Sequence[NewPhoto], session: str | None, place_map: PlaceMap) -> EditReport:
         """Describe the photos by the map's frozen head; a photo the map holds is skipped."""
         fresh: dict[str, NewPhoto] = {}
         skipped: list[tuple[str, str]] = []
         digests = [hashlib.sha256(photo.content).hexdigest() for photo in photos]
-        held = self._held(place_map, digests)
+        storage = place_map.storage
+        # A photo that was removed may be added again.
+        held = {one: id for one, id in storage.find_digests(digests).items() if storage.record(id) is not None}
         for digest, photo in zip(digests, photos, strict=True):
             if digest in held:
                 skipped.append((photo.name, f"the map already holds this photo as image {held[digest]}"))
@@ -266,9 +274,8 @@ class LiveFolder(LiveMap):
         if place_map.path is None:
             raise BadMap("only a saved map can be served: edits must survive; save it first")
         self.path: Path = place_map.path
-        self.path_name = self.path.name
         self.encoder, self._cache = encoder, place_map.cache
-        self.current = self._opened(place_map.state, place_map.notes)
+        self.current = self._open_map(place_map.state, place_map.notes)
         self._header: tuple[int, ...] | None = None  # the file of the header that `current` was last compared with
         self._looking, self._unreadable = threading.Lock(), ""
         self._working: PlaceMap | None = None  # of an edit under way
@@ -278,13 +285,8 @@ class LiveFolder(LiveMap):
         super().__init__(place_map.path.stem, encoder, settings, metrics)
 
     @property
-    def current_map(self) -> PlaceMap:
-        self.look()
-        return self.current
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return len(self.current), self.current.state.revision
+    def version(self) -> str:
+        return str(self.current.state.digest)
 
     @property
     def trouble(self) -> str | None:
@@ -294,23 +296,8 @@ class LiveFolder(LiveMap):
             return refusal.public
         return None
 
-    def check(self, options: QueryOptions) -> None:
-        self.current.check(options)
-
-    def records(self) -> Sequence[ImageRecord]:
-        return self.current.images
-
     def read_photo(self, record: ImageRecord) -> bytes:
         return read_map_photo(record, self.path)
-
-    def evidence_map(self) -> tuple[object, PlaceMap]:
-        return self.current, self.current
-
-    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
-        return explain_score(self.current, tokens, image_id, calibration=calibration)
-
-    def prepare(self) -> None:
-        self._editor.submit(lambda: self.current.prepare()).result()  # in turn with edits
 
     # --- what another process does ----------------------------------------------------------------------------------
 
@@ -361,15 +348,12 @@ class LiveFolder(LiveMap):
         if self.confirmations is not None:
             self.confirmations.publish(place_map)
 
-    def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
+    def _open_map(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(MemoryStorage(state, self.path), self.encoder, EncoderOptions(cache=self._cache))
         opened.notes = list(notes)
         return opened
 
     # --- edits -----------------------------------------------------------------------------------------------------
-
-    def _held(self, place_map: PlaceMap, digests: Sequence[str]) -> Mapping[str, int]:
-        return {record.digest: record.id for record in place_map.images}
 
     def _add_new(
         self, place_map: PlaceMap, photos: Mapping[str, NewPhoto], tokens: Tokens, session: str | None
@@ -393,8 +377,8 @@ class LiveFolder(LiveMap):
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
         """Calibrate a map apart, then put the new head into the map as it is by then."""
         base = self.current
-        # Without a folder: nothing is written yet.
-        apart = PlaceMap(MemoryStorage(base.state), self.encoder, replace(_ENCODING, cache=base.cache))
+        encoding = replace(_ENCODING, cache=base.cache)
+        apart = PlaceMap(MemoryStorage(base.state), self.encoder, encoding)  # no folder: nothing is written yet
         report = apart.calibrate(files, progress=progress, **vars(options))
         _, revision = self.edit("calibrate", lambda current: current.adopt_calibration(apart, options.name)).result()
         return report, base.state.database.decisions, revision
@@ -430,15 +414,15 @@ class LiveFolder(LiveMap):
             _log.exception(
                 "revision %d of %s is not packed: its queries may be slower", edited.state.revision, self.name
             )
-            return self._opened(edited.state, edited.notes)
+            return self._open_map(edited.state, edited.notes)
 
     def _latest(self) -> PlaceMap:
         """A map to edit: as queries see it, or as another process has left it on disk since."""
         if read_map_header(self.path)["digest"] != self.current.state.digest:
-            return self._reloaded()
-        return self._opened(self.current.state, self.current.notes)
+            return self._reload()
+        return self._open_map(self.current.state, self.current.notes)
 
-    def _reloaded(self) -> PlaceMap:
+    def _reload(self) -> PlaceMap:
         fresh = self._read()
         self._check_encoder(fresh)
         return fresh
@@ -446,7 +430,7 @@ class LiveFolder(LiveMap):
     def _read(self) -> PlaceMap:
         """The map on disk; rows that `current` has packed for queries are taken from there."""
         state, current = PlaceMap.load(self.path, encoder=self.encoder).state, self.current.state
-        return self._opened(reuse_prepared_arrays(state, current) if share_first_files(state, current) else state, ())
+        return self._open_map(reuse_prepared_arrays(state, current) if share_first_files(state, current) else state, ())
 
     def _check_encoder(self, fresh: PlaceMap) -> None:
         if fresh.state.encoder["fingerprint"] != self.encoder.model:
@@ -457,37 +441,34 @@ class LiveFolder(LiveMap):
         pieces = max(len(term.gallery.chunks) for term in edited.state.head.scorer.terms)
         if pieces <= MAX_SEGMENTS:
             return edited
-        fresh = self._reloaded()
+        fresh = self._reload()
         if fresh.state.digest != edited.state.digest:  # another process was faster; the next edit reads it
             return edited
-        return self._opened(reuse_prepared_arrays(fresh.state, edited.state), edited.notes)
+        return self._open_map(reuse_prepared_arrays(fresh.state, edited.state), edited.notes)
 
 
 class LiveStoreMap(LiveMap):
     """The store's map, which looks for edits itself: what another replica edits is seen within a second."""
-
-    in_store = True
 
     def __init__(
         self, store_map: PlaceMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
     ) -> None:
         assert isinstance(store_map.storage, StoreStorage)
         self.storage = store_map.storage
-        self.map = PlaceMap(self.storage, encoder, EncoderOptions(cache=store_map.cache))
+        self.current = PlaceMap(self.storage, encoder, EncoderOptions(cache=store_map.cache))
+        self.current.notes = list(store_map.notes)
         self._model = self.storage.view.header.encoder["fingerprint"]  # opened before it is promised
-        self.path_name = self.storage.name
         super().__init__(self.storage.name, encoder, settings, metrics)
 
     @property
     def current_map(self) -> PlaceMap:
         if self.storage.view.header.encoder["fingerprint"] != self._model:
             raise BadMap(f"{self.name} was built again with another encoder; start the service again")
-        return self.map
+        return self.current
 
     @property
-    def size(self) -> tuple[int, int]:
-        header = self.storage.versions.last.header
-        return header.count, header.revision
+    def version(self) -> str:
+        return str(self.storage.view.content)
 
     @property
     def trouble(self) -> str | None:
@@ -497,16 +478,6 @@ class LiveStoreMap(LiveMap):
             return error.public
         return None
 
-    def refuse_cameras(self) -> Refused:
-        sentence = "needs the scores of all images, and a store gives the best; query without a camera"
-        return Refused(409, f"{self.name} is in a store and remembers no cameras: adapting to a camera {sentence}")
-
-    def records(self) -> Iterable[ImageRecord]:
-        return self.map.records()
-
-    def record(self, image_id: int) -> ImageRecord | None:
-        return self.storage.record(image_id)
-
     def read_photo(self, record: ImageRecord) -> bytes:
         content = self.storage.store.read(self._key(record.digest))
         return content if content is not None else read_map_photo(record, None)
@@ -514,20 +485,14 @@ class LiveStoreMap(LiveMap):
     def _key(self, digest: str) -> str:
         return f"{self.name}/{UPLOADS}/{digest}"
 
-    def evidence_map(self) -> tuple[object, PlaceMap]:
-        return self.storage.view.content, self.map.sample()
-
     # --- edits -----------------------------------------------------------------------------------------------------
 
-    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
-        before = self.storage.view.content
-        result = change(self.map)
-        if self.storage.view.content != before:
+    def _edit(self, kind: str, change: Callable[[PlaceMap], _T]) -> tuple[_T, int]:
+        before = self.version
+        result = change(self.current)
+        if self.version != before:
             self._metrics.edits.labels(self.name, kind).inc()
         return result, self.storage.view.header.revision
-
-    def _held(self, place_map: PlaceMap, digests: Sequence[str]) -> Mapping[str, int]:
-        return self.storage.find_digests(digests)
 
     def _add_new(
         self, place_map: PlaceMap, photos: Mapping[str, NewPhoto], tokens: Tokens, session: str | None
@@ -543,9 +508,9 @@ class LiveStoreMap(LiveMap):
     def calibrate(
         self, files: Sequence[Path], options: CalibrateOptions, progress: Progress
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
-        apart = PlaceMap(self.storage, self.encoder, replace(_ENCODING, cache=self.map.cache))
+        apart = PlaceMap(self.storage, self.encoder, replace(_ENCODING, cache=self.current.cache))
         before = dict(apart.state.database.decisions)
         report = apart.calibrate(files, progress=progress, **vars(options))
         self._metrics.edits.labels(self.name, "calibrate").inc()
-        self.map.prepare()  # which looks at the header
+        self.current.prepare()  # which looks at the header
         return report, before, self.storage.view.header.revision

@@ -77,7 +77,7 @@ _MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that tak
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
-def megabytes(number: int) -> str:
+def format_megabytes(number: int) -> str:
     return f"{number / 1e6:.3g} MB"
 
 
@@ -95,8 +95,9 @@ class BodyLimit:
         limit = self.settings.many_bytes if many else self.settings.single_bytes
         refusal = Refused(
             413,
-            f"the request is larger than {megabytes(limit)}; a photo may have {megabytes(self.settings.max_upload)}"
-            f"{', send fewer photos at a time' if many else ', send a smaller one'}",
+            f"the request is larger than {format_megabytes(limit)}; a photo may have "
+            f"{format_megabytes(self.settings.max_upload)}, "
+            f"{'send fewer photos at a time' if many else 'send a smaller one'}",
         )
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length) > limit:

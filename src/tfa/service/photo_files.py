@@ -70,7 +70,7 @@ class Copies:
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._bytes, self._max_bytes = 0, max_bytes
 
-    def of(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
+    def make(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
         """A JPEG whose longer side has at most `size` pixels; `photo` gives the file of an image."""
         key = (record.digest, min(max(size, SMALLEST), LARGEST))
         with self._lock:

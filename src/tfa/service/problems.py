@@ -82,13 +82,13 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
     return JSONResponse(Problem(error=sentence).to_dict(), status, headers=dict(headers or {}))
 
 
-def status_of(error: TfaError) -> int:
+def choose_status(error: TfaError) -> int:
     if isinstance(error, Refused):
         return error.status
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 422)
 
 
-def sentence_of(errors: Any) -> str:
+def join_problems(errors: Any) -> str:
     """What pydantic objects to, in one sentence."""
     objections = []
     for error in errors:
@@ -98,20 +98,20 @@ def sentence_of(errors: Any) -> str:
     return f"the request cannot be understood: {'; '.join(objections)}. /openapi.json describes it"
 
 
-def refusal_of(request: Request, error: BaseException) -> Refused:
+def make_refusal(request: Request, error: BaseException) -> Refused:
     """What the client is told of any error: a status and a sentence."""
     place = f"{request.method} {request.url.path}"
     match error:
         case OSError() | MemoryError() if (known := from_os_error(error)) is not None:
-            return Refused(status_of(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
+            return Refused(choose_status(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
         case ClientDisconnect():  # nobody reads the answer
             return Refused(400, "the request did not arrive as a whole; send it again")
         case StoreUnavailable():  # it names the store
-            return Refused(status_of(error), error.public, RETRY)
+            return Refused(choose_status(error), error.public, RETRY)
         case TfaError():
-            return Refused(status_of(error), error.public, getattr(error, "headers", None))
+            return Refused(choose_status(error), error.public, getattr(error, "headers", None))
         case RequestValidationError() | ValidationError():
-            return Refused(422, sentence_of(error.errors()))
+            return Refused(422, join_problems(error.errors()))
         case HTTPException(status_code=404):
             return Refused(404, f"there is nothing at {place}; /openapi.json lists what there is", error.headers)
         case HTTPException(status_code=405):
@@ -127,7 +127,7 @@ def refusal_of(request: Request, error: BaseException) -> Refused:
 
 async def answer_problem(request: Request, error: Exception) -> JSONResponse:
     """Every kind of error in the same shape. Defects are logged by the server, what the machine lacks here."""
-    refusal = refusal_of(request, error)
+    refusal = make_refusal(request, error)
     match error:
         case ClientDisconnect():
             _log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)

@@ -40,7 +40,7 @@ class _Recent:
 
 
 class RecentQueries:
-    """Of each head of a map. Neither photos nor scores are kept, and nothing outlives the service."""
+    """The last queries of each head of a map. Neither photos nor scores are kept, and nothing outlives the service."""
 
     def __init__(self, name: str) -> None:
         self._name = name  # of the map, for advice
@@ -179,7 +179,7 @@ class QueryQueue:
                 self._since = None
                 for query in batch:
                     if not query.future.done():
-                        query.future.set_exception(_failed())
+                        query.future.set_exception(_make_failure())
 
     def _collect(self, batch: list[WaitingQuery]) -> bool:
         """Fill the next batch: the first query, and what comes until the wait is over or it is full. Is it the last?"""
@@ -210,7 +210,7 @@ class QueryQueue:
     @contextmanager
     def _settled(self, batch: Sequence[WaitingQuery]) -> Iterator[None]:
         """Every query of the batch has an answer or an error afterwards, whatever happens."""
-        failure: Exception = _failed()
+        failure: Exception = _make_failure()
         try:
             yield
         except Exception as error:
@@ -274,7 +274,7 @@ def _group(options: QueryOptions) -> QueryOptions:
     return replace(options, k=1, min_confidence=0.0, sure=False)
 
 
-def _failed() -> Refused:
+def _make_failure() -> Refused:
     return refuse_busy("the service failed on this query, its log has the details; send it again")
 
 

@@ -45,7 +45,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.most:
-            tell(
+            log_rarely(
                 "connections",
                 "%d connections are open, which is all there is room for; others are hung up on",
                 self.most,
@@ -88,7 +88,7 @@ class BoundedConnection(H11Protocol):
 _last_logged: dict[str, float] = {}  # when something was last said, by what it is about
 
 
-def tell(about: str, sentence: str, *values: object) -> None:
+def log_rarely(about: str, sentence: str, *values: object) -> None:
     """Log a warning, at most once in a while."""
     now = time.monotonic()
     if now - _last_logged.get(about, -LOGGED_EVERY) >= LOGGED_EVERY:
@@ -96,16 +96,16 @@ def tell(about: str, sentence: str, *values: object) -> None:
         _log.warning(sentence, *values)
 
 
-def quieter(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An exception handler: asyncio reports every connection it cannot accept, hundreds at a time."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-        tell("accept", "no connection can be accepted at the moment: %s", error)
+        log_rarely("accept", "no connection can be accepted at the moment: %s", error)
     else:
         loop.default_exception_handler(context)
 
 
-def raised_file_limit() -> int:
+def raise_file_limit() -> int:
     """Allow this process as many open files as it may have; how many connections there is room for."""
     if resource is None:
         return MOST_FILES
@@ -159,7 +159,7 @@ class BoundedServer(uvicorn.Server):
         self._stop_seconds, self._give_up = stop_seconds, give_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(quieter)
+        asyncio.get_running_loop().set_exception_handler(log_loop_error)
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -191,7 +191,7 @@ def run_server(
 
     Should something hang, the process is ended `stop_seconds` after the signal, with exit code 1.
     """
-    room = raised_file_limit()
+    room = raise_file_limit()
     config = uvicorn.Config(
         app,
         http=type("Connection", (BoundedConnection,), {"most": room}),

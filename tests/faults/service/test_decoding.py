@@ -71,7 +71,7 @@ def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign
     hasty, client, attempts = serve(decode_seconds=1.5), serve(), campaign.size(1, 20)
     for _ in range(attempts):
         for decoder in shared_decoders()._all:
-            decoder.started().send_signal(signal.SIGSTOP)
+            decoder.start().send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(4) as senders:
             refused = [senders.submit(ask, hasty, picture(4)) for _ in shared_decoders()._all]
             wait_until(lambda: shared_decoders()._idle.empty())
@@ -87,13 +87,13 @@ def test_a_decoder_that_dies_is_replaced(campaign):
     pool, settings, attempts = DecoderPool(1), ServiceSettings(), campaign.size(2, 50)
     try:
         for _ in range(attempts):
-            process = pool._all[0].started()
+            process = pool._all[0].start()
             process.send_signal(signal.SIGSTOP)  # so that it is busy when it dies
             dying = threading.Timer(0.1, process.send_signal, [signal.SIGKILL])
             dying.start()
             assert pool.decode(Upload("a.png", picture(5)), settings).kind == "PNG"
             dying.join()
-            pool._all[0].started().kill()  # and one that dies while it is idle
+            pool._all[0].start().kill()  # and one that dies while it is idle
             assert pool.decode(Upload("b.png", picture(5)), settings).kind == "PNG"
     finally:
         pool.close()
@@ -115,7 +115,7 @@ def test_decoders_know_no_api_keys_and_end_with_the_service(monkeypatch):
     pool = DecoderPool(1)
     try:
         pool.warm_up()
-        process = pool._all[0].started()
+        process = pool._all[0].start()
         with open(f"/proc/{process.pid}/environ", "rb") as file:
             assert b"secret" not in file.read()
     finally:
@@ -123,7 +123,7 @@ def test_decoders_know_no_api_keys_and_end_with_the_service(monkeypatch):
     assert process.poll() is not None
     code = (
         "from tfa.service.decoders import shared_decoders as s; p = s(); p.warm_up();"
-        "print(*[d.started().pid for d in p._all])"
+        "print(*[d.start().pid for d in p._all])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert all(not os.path.exists(f"/proc/{pid}") for pid in ended.stdout.split())

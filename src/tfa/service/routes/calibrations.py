@@ -16,7 +16,7 @@ from tfa.core.plain import Options, Value, req
 from tfa.core.progress import Progress
 from tfa.maps.calibrate import check_request
 from tfa.maps.summary import list_differences
-from tfa.service.auth import asker_of, editing_router, reading_router
+from tfa.service.auth import describe_caller, editing_router, reading_router
 from tfa.service.bodies import Upload, body_schema, file_name, read_photos, reply
 from tfa.service.context import Chosen, Running, Service, wait_for
 from tfa.service.jobs import Job
@@ -91,7 +91,7 @@ async def _keep_readable(
     whole, names, skipped = list[Upload](), list[str](), list[tuple[str, str]]()
     for upload in uploads:
         try:
-            photo = await service.decoded(upload, live.encoder)
+            photo = await service.decode(upload, live.encoder)
         except Refused as refusal:
             if refusal.status != 422 or len(uploads) == 1:
                 raise
@@ -111,8 +111,8 @@ def _write(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
 
 
 def _note_end(request: Request, service: Service, live: LiveMap, folder: Path, name: str) -> Callable[[Job], None]:
-    """Of a job that ended, in whatever way: its photos go, and the audit log says what came of it."""
-    asker = asker_of(request)
+    """Make what is called when the job ends: its photos are deleted, and the audit log gets its result."""
+    asker = describe_caller(request)
 
     def ended(job: Job) -> None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -87,7 +87,7 @@ async def image_file(
     known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == known["ETag"]:
         return Response(status_code=304, headers=known)
-    copy = await service.work(lambda: service.copies.of(record, live.read_photo, size))
+    copy = await service.work(lambda: service.copies.make(record, live.read_photo, size))
     return Response(copy, media_type="image/jpeg", headers=known)
 
 
@@ -103,7 +103,7 @@ async def post_images(request: Request, service: Running, live: Chosen) -> Respo
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
         try:
-            photo = await service.decoded(upload, live.encoder)
+            photo = await service.decode(upload, live.encoder)
             photos.append(NewPhoto(file_name(upload, photo.kind), upload.content, photo.image, place))
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:

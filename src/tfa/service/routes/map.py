@@ -127,23 +127,23 @@ def describe_map(live: LiveMap, editable: bool) -> MapInfo:
 @map_router.get("/evidence")
 async def get_evidence(service: Running, live: Chosen) -> dict[str, Any]:
     """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
-    return await service.work(lambda: _cached(live, "evidence", collect_evidence))
+    return await service.work(lambda: _cache_result(live, "evidence", collect_evidence))
 
 
 @map_router.get("/report")
 async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
     """What `tfa report` says: a headline, what answers and why, advice, hubs, near and least recognised photos."""
-    return await service.work(lambda: _cached(live, "report", lambda place_map: _report(live, place_map)))
+    return await service.work(lambda: _cache_result(live, "report", lambda place_map: _report(live, place_map)))
 
 
-def _cached(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """What was made of the map as it is: the same until an edit."""
-    key, place_map = live.evidence_map()
-    if live.report_cache is None or (live.report_cache[0] is not key and live.report_cache[0] != key):
-        live.report_cache = (key, {})
+    version = live.version
+    if live.report_cache is None or live.report_cache[0] != version:
+        live.report_cache = (version, {})
     cached = live.report_cache[1]
     if name not in cached:
-        cached[name] = make(place_map)
+        cached[name] = make(live.current.sample())
     return cached[name]
 
 
@@ -176,7 +176,7 @@ async def positions(service: Running, live: Chosen) -> Response:
 
 def _list_positions(live: LiveMap) -> PositionList:
     globe, plane = list[list[float]](), list[list[float]]()
-    for record in live.records():
+    for record in live.current.records():
         if record.position is not None:
             first, second = record.position.pair
             if record.position.is_global:

@@ -18,7 +18,7 @@ from tfa.service.bodies import Upload, body_schema, read_photo, read_photos, rep
 from tfa.service.cameras import CameraInfo, CameraKey
 from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
 from tfa.service.live import LiveMap
-from tfa.service.problems import Refused, status_of
+from tfa.service.problems import Refused, choose_status
 from tfa.types import Answer, Answers, QueryOptions
 
 # --- queries ---------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> Respo
         try:
             answers.append(await _finish(live, upload, query, options))
         except TfaError as error:
-            if status_of(error) == 503:
+            if choose_status(error) == 503:
                 raise
             answers.append(Answer(query=upload.name, error=error.public))
     return reply(collect_answers(answers))
@@ -85,7 +85,7 @@ def _check_query(request: Request, live: LiveMap, options: QueryOptions) -> Came
 async def _start(
     service: Service, live: LiveMap, upload: Upload, options: QueryOptions, camera: CameraKey | None
 ) -> Future[Answer]:
-    photo = await service.decoded(upload, live.encoder)
+    photo = await service.decode(upload, live.encoder)
     return live.queries.answer(photo.image, options, camera)
 
 
@@ -103,7 +103,7 @@ async def explain_match(request: Request, service: Running, live: Chosen) -> dic
     """Explain the match of a photo with a map image: patches, words and terms of the score."""
     upload, options = await read_photo(request, ExplainOptions, service.settings)
     record = await find_record(service, live, options.id)
-    photo = await service.decoded(upload, live.encoder)
+    photo = await service.decode(upload, live.encoder)
     tokens = await wait_for(live.queries.tokens(photo.image))
     explanation = await service.work(lambda: live.explain(tokens, record.id, options.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
