@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from tfa.core.text import format_command
 from tfa.errors import BadSpec, NoImages, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
 from tfa.types import BuildOptions, EncoderOptions, HeadSpec, RerankSpec
+
+if TYPE_CHECKING:
+    from tfa.photos.find_positions import PositionSources
 
 _HELP = {field.name: field.metadata["description"].rstrip(".") for field in dataclasses.fields(HeadSpec)}
 
@@ -197,8 +200,6 @@ def build(
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
     sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
-    if location.in_store and (gpx is not None or utm is not None):
-        raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
     chosen = recordings.FrameOptions(topic, position_topic, every, frames)
     recorded = recordings.are_recordings(photos, chosen)
     if recorded and location.in_store:
@@ -208,7 +209,7 @@ def build(
     progress = wants_progress(quiet)
     if location.in_store:
         settings = {"encoder": encoder, "spec": spec, "map_spec": map_spec, "options": encoding}
-        _build_in_store(photos, location.text, shards, dims, positions, settings, progress=progress, json=json)
+        _build_in_store(photos, location.text, shards, dims, sources, settings, progress=progress, json=json)
         return
 
     paths, notes, skipped = [Path(photo) for photo in photos], list[str](), list[tuple[str, str]]()
@@ -276,7 +277,7 @@ def _build_in_store(
     url: str,
     shards: _ShardOptions,
     dims: int | None,
-    positions: Path | None,
+    positions: PositionSources,
     settings: Mapping[str, Any],
     *,
     progress: bool,
