@@ -160,7 +160,7 @@ def test_a_collection_that_somebody_made_anew_is_refused(kind, request, small, d
     url = f"{place_of(kind, request)}/{new_name()}"
     built = small.publish(url, dims=64)
     store, _ = connected(url)
-    collection = built.view.header.collection
+    collection = built.storage.view.header.collection
     store.drop(collection)
     with pytest.raises((StoreConflict, BadMap), match="build the map again"):
         PlaceMap.load(url, encoder=FakeEncoder())
@@ -194,7 +194,7 @@ def test_a_collection_of_others_that_is_called_like_a_version_is_left_alone(kind
     place, name = place_of(kind, request), new_name()
     still_there = made_by_others(kind, place, f"{name}__v5")
     built = small.publish(f"{place}/{name}", dims=64)
-    assert built.view.header.version == 6
+    assert built.storage.view.header.version == 6
     assert still_there()
     assert len(built.query(dusk, k=3)) == 3
     built.close()

@@ -315,8 +315,6 @@ def build(
     kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
     sources = positions.read()
     recorded = are_recordings(photos, chosen)
-    if location.in_store and (sources.utm is not None or (sources.gpx is not None and not recorded)):
-        raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
     progress = wants_progress(quiet)
     paths: list[Any] = list(photos) if location.in_store else [Path(photo) for photo in photos]
     notes, skipped = list[str](), list[tuple[str, str]]()
@@ -414,7 +412,7 @@ def _build_in_store(
 
     split_map_url(url)  # before a cluster is started
     encoding, kind = settings["options"], settings["map_spec"]
-    listed = list_photos(photos, positions=sources.csv, skip_bad=encoding.skip_bad)
+    listed = list_photos(photos, positions=sources, skip_bad=encoding.skip_bad)
     # What executors print is not our output: Ray writes of lost workers to standard output.
     with redirect_stdout(sys.stderr), choose_executor(shards.ray, shards.workers, encoding.device) as executor:
         sharding = Sharding(

@@ -37,8 +37,8 @@ class PositionSources:
 PositionsLike = str | Path | PositionSources | None
 
 
-def _as_sources(positions: PositionsLike) -> PositionSources:
-    """A path is that of a CSV file."""
+def as_sources(positions: PositionsLike) -> PositionSources:
+    """Return the sources of positions; a path is that of a CSV file."""
     return positions if isinstance(positions, PositionSources) else PositionSources(csv=positions)
 
 
@@ -55,7 +55,7 @@ def find_positions(
     A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
     photo has: `a.jpg` will do when there is no second `a.jpg`.
     """
-    sources = _as_sources(positions)
+    sources = as_sources(positions)
     listed, notes = ({}, []) if sources.csv is None else match_positions(paths, root, Path(sources.csv))
     if sources.gpx is not None:
         tracked, more = _along_track(paths, sources, Path(sources.gpx))

@@ -1,6 +1,7 @@
 """Photos of folders, manifests and buckets: what is listed, in which order, and what is said of mistakes."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.maps.building.builders import Published, build
 from tests.maps.conftest import photo
 from tfa.errors import BadImage, BadManifest, MissingExtra, NoImages
 from tfa.maps.building import list_photos
+from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.types import EncoderOptions, Position
 
 
@@ -71,6 +73,20 @@ def test_a_photo_that_is_not_there_is_named_by_its_line_or_left_out(places):
     listed = list_photos(path, skip_bad=True)
     assert len(listed) == 2
     assert [uri for uri, _ in listed.skipped] == [str(places / "gone.png")]
+
+
+def test_positions_are_found_as_for_a_map_in_a_folder(places, tmp_path):
+    pytest.importorskip("pyproj")
+    where = tmp_path / "where.csv"
+    where.write_text("file,x,y\n0.png,390000,5820000\n2.png,390100,5820000\n")
+    sources = PositionSources(csv=where, utm="33N")
+    listed = list_photos(places, positions=sources)
+    found, notes = find_positions([Path(photo.uri) for photo in listed.photos], places, sources)
+    assert [photo.position for photo in listed.photos] == found
+    assert listed.photos[0].position.is_global
+    assert list(listed.notes) == notes
+    in_manifest = list_photos(manifest(places, "uri,x,y\n1.png,390000,5820000\n0.png,1,2\n"), positions=sources)
+    assert [photo.position for photo in in_manifest.photos] == [found[0], found[0]]  # the CSV comes first
 
 
 def test_a_parquet_manifest_reads_as_its_csv(places, tmp_path):

@@ -18,6 +18,7 @@ from tfa.maps.storage import MemoryStorage
 from tfa.maps.store import StoreStorage, publish
 from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
 from tfa.maps.store.publish import Publisher
+from tfa.maps.store.storage import StoreSnapshot
 from tfa.types import BuildOptions
 
 
@@ -210,3 +211,11 @@ def test_answers_do_not_depend_on_the_photos_beside_them(town, tmp_path):
     photos = [photo(tmp_path / f"dusk{place}.png", place, light=0.8) for place in range(20)]
     together = town.query_many(photos, k=4)
     assert [told(answer.hits) for answer in together] == [told(town.query(one, k=4)) for one in photos]
+
+
+def test_a_store_keeps_the_reach_of_the_map_it_was_built_of(town, small, url):
+    assert town.reach == small.reach
+    view = town.storage.view
+    older = StoreSnapshot(replace(view, header=replace(view.header, reach=None)), {})
+    assert older.reach == 25.0
+    assert StoreSnapshot(replace(view, header=replace(view.header, reach=80.0)), {}).reach == 80.0

@@ -14,7 +14,7 @@ import io
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,8 +22,9 @@ from typing import Any
 from tfa.core.files import hash_json
 from tfa.core.reading import read_text
 from tfa.errors import BadImage, BadManifest, BadPositions, MissingExtra, NoImages
+from tfa.photos.find_positions import PositionsLike, PositionSources, as_sources, find_positions
 from tfa.photos.images import find_images, image_extensions, split_nameable
-from tfa.photos.positions import match_positions
+from tfa.photos.positions import match_positions, to_degrees
 from tfa.types import Position
 
 # --- buckets -------------------------------------------------------------------------------------------------------
@@ -282,11 +283,11 @@ class PhotoList:
         return [Shard(n, self.photos[n * size : (n + 1) * size], chosen) for n, chosen in enumerate(wanted)]
 
 
-def list_photos(source: Any, *, positions: str | Path | None = None, skip_bad: bool = False) -> PhotoList:
+def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool = False) -> PhotoList:
     """The photos of a folder, a manifest (.csv, .parquet), a bucket (s3://…), or of several of them.
 
-    Folders give them in the order of `find_images`, manifests in that of their rows. `positions` is a CSV as
-    `tfa build --positions` takes it.
+    Folders give them in the order of `find_images`, manifests in that of their rows. `positions` are as for
+    `PlaceMap.build`: a CSV file, or `PositionSources`.
     """
     sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not sources:
@@ -310,7 +311,7 @@ def list_photos(source: Any, *, positions: str | Path | None = None, skip_bad: b
     photos = [photo for photo in photos if photo.uri not in refused]
     skipped += [(str(path), reason) for path, reason in unnamed]
     if positions is not None:
-        photos, more = _place(photos, sources, Path(positions))
+        photos, more = _place(photos, sources, as_sources(positions))
         notes += more
     return PhotoList(tuple(photos), tuple(skipped), tuple(notes))
 
@@ -340,12 +341,25 @@ def _stamp(path: str) -> str | None:
     return f"{facts.st_size}-{facts.st_mtime_ns}"
 
 
-def _place(photos: Sequence[ListedPhoto], sources: Sequence[Any], csv: Path) -> tuple[list[ListedPhoto], list[str]]:
-    """Photos with the positions of a CSV file, which come before those of a manifest."""
+def _place(
+    photos: Sequence[ListedPhoto], sources: Sequence[Any], positions: PositionSources
+) -> tuple[list[ListedPhoto], list[str]]:
+    """Photos with positions of a CSV file, which come before those of a manifest, and of a track or a UTM zone.
+
+    Without a track or a zone, what photos say of themselves is read by the workers that encode them.
+    """
     folder = Path(sources[0]) if len(sources) == 1 and not _is_remote(str(sources[0])) else None
     root = folder.absolute() if folder is not None and folder.is_dir() else None
-    found, notes = match_positions([Path(photo.uri) for photo in photos], root, csv)
-    return [
-        ListedPhoto(photo.uri, found.get(index, photo.position), photo.session, photo.stamp)
-        for index, photo in enumerate(photos)
-    ], notes
+    paths = [Path(photo.uri) for photo in photos]
+    listed, notes = ({}, []) if positions.csv is None else match_positions(paths, root, Path(positions.csv))
+    places = [listed.get(index, photo.position) for index, photo in enumerate(photos)]
+    if positions.gpx is not None or positions.utm is not None:
+        remote = next((photo.uri for photo in photos if photo.remote), None)
+        if remote is not None:
+            raise BadPositions(
+                f"{remote} is not on this machine, where --gpx and --utm read photos; list lat and lon in a manifest"
+            )
+        found, notes = find_positions(paths, root, positions)
+        manifest = to_degrees(places, positions.utm) if positions.utm is not None else places
+        places = [one if place is None else place for place, one in zip(manifest, found, strict=True)]
+    return [replace(photo, position=place) for photo, place in zip(photos, places, strict=True)], notes
