@@ -85,10 +85,6 @@ def test_a_recording_becomes_a_map_in_a_store(run, drive, monkeypatch):
     records = sorted(PlaceMap.load("memory://drive/bag").images, key=lambda record: record.id)
     assert [Path(record.path).parent.name for record in records] == ["bag-frames"] * 6
     assert [record.position.alt for record in records] == [40.0] * 6
-    (drive / "ride.gpx").write_text(GPX)
-    for words in (("--gpx", "ride.gpx"), ("--utm", "33N")):
-        refused = run("build", "bag-frames", "--out", "memory://drive/other", *words)
-        assert "--gpx and --utm are for maps in folders" in refused.stderr
 
 
 def test_answers_to_a_recording_say_when(run, drive, monkeypatch):

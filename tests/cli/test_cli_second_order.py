@@ -44,7 +44,7 @@ def test_a_head_and_its_carrier_are_chosen(run, folder):
     text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--set", "map.carrier=blend"))
     assert "carrier blend set when the head was fitted: plain and partly whitened scores blended" in text
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "head='best' is unknown; use second-order or paper" in refused.stderr
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tfa.demo.pictures import MatchPicture, write_demo_report
 from tfa.errors import TfaError
-from tfa.report.html import Decision, TableRow
+from tfa.report.html import ReportDecision, TableRow
 
 VOID = {"meta", "img", "br"}
 
@@ -56,7 +56,7 @@ def report(tmp_path: Path) -> Path:
             TableRow("TFA", {"R@1": (91.12, 0.25), "R@5": (95.6, None)}, {"fitted on": "database"}, "<i>tfa"),
             TableRow("one more", {"R@5": (90.0, None)}, {"fitted on": "database"}),
         ],
-        decisions=[Decision("assignment", "soft", 'c < 0.5 & "steady"')],
+        decisions=[ReportDecision("assignment", "soft", 'c < 0.5 & "steady"')],
         montage=tmp_path / "montage.png",
         intro=["<script>alert(1)</script>"],
     )

@@ -14,7 +14,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import MissingExtra, NoImages, TfaError
 from tfa.explain.why import explain_score
 from tfa.exports import compile_map, rank_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
-from tfa.exports.hloc import find_common_folder, relative_name
+from tfa.exports.hloc import find_photo_root, relative_name
 from tfa.method.scorer import Compiled
 from tfa.report.collect import collect_report
 from tfa.report.evidence import collect_evidence
@@ -166,8 +166,8 @@ def test_names_that_pairs_cannot_hold_are_refused(tmp_path):
         relative_name(tmp_path / "a.jpg", tmp_path / "other")
     with pytest.raises(TfaError, match="white space"):
         relative_name(tmp_path / "a b.jpg", tmp_path)
-    assert find_common_folder([tmp_path / "a" / "1.jpg", tmp_path / "a" / "b" / "2.jpg"]) == (tmp_path / "a").resolve()
-    assert find_common_folder([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
+    assert find_photo_root([tmp_path / "a" / "1.jpg", tmp_path / "a" / "b" / "2.jpg"]) == (tmp_path / "a").resolve()
+    assert find_photo_root([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def pairs(
 
     from tfa.cli.query import expand_folders
     from tfa.exports.hloc import (
-        find_common_folder,
+        find_photo_root,
         list_photo_pairs,
         name_pairs,
         read_views,
@@ -95,14 +95,14 @@ def pairs(
     if format is PairFormat.alicevision:
         count = write_view_pairs(out, found, numbers)
     elif format is PairFormat.kapture:
-        count = write_kapture_pairs(out, found, root or find_common_folder([*queries, *images]))
+        count = write_kapture_pairs(out, found, root or find_photo_root([*queries, *images]))
     elif format is PairFormat.colmap:
-        one_root = root or find_common_folder([*queries, *images])
+        one_root = root or find_photo_root([*queries, *images])
         count = write_match_list(out, name_pairs(found, one_root, one_root))
     else:
-        given = photos[0] if len(photos) == 1 and photos[0].is_dir() else find_common_folder(queries)
+        given = photos[0] if len(photos) == 1 and photos[0].is_dir() else find_photo_root(queries)
         of_queries, of_map, collision = roots_without_collisions(
-            queries, images, root or given, root or find_common_folder(images)
+            queries, images, root or given, root or find_photo_root(images)
         )
         write_pairs(out, name_pairs(found, of_queries, of_map))
         show_notes([] if collision is None else [collision])
@@ -199,14 +199,14 @@ def _export_hloc(
     """Write descriptors of map images, or of queries."""
     from tfa import exports
     from tfa.cli.query import expand_folders
-    from tfa.exports.hloc import find_common_folder, roots_without_collisions
+    from tfa.exports.hloc import find_photo_root, roots_without_collisions
 
     compiled = exports.compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
         asked, images = expand_folders(queries), photos
         *_, collision = roots_without_collisions(
-            asked, images, root or find_common_folder(asked), root or find_common_folder(images)
+            asked, images, root or find_photo_root(asked), root or find_photo_root(images)
         )
         if collision is not None:  # hloc would take the two for one photo, and never pair them
             raise BadSpec(
@@ -214,5 +214,5 @@ def _export_hloc(
             )
         encoded = place_map.encode_photos(asked, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
-    exports.write_hloc_features(out, photos, vectors, root or find_common_folder(photos))
+    exports.write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
     say(f"{format_count(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")

@@ -92,7 +92,7 @@ def encoders(json: options.AsJson = False) -> None:
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
 
     brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
-    rows = [describe_encoder(card) for card in CATALOGUE.values()]
+    rows = [list_encoder_facts(card) for card in CATALOGUE.values()]
     if json:
         print_json([*rows, *brought])
         return
@@ -110,7 +110,7 @@ def encoders(json: options.AsJson = False) -> None:
     say("weights: tfa weights get NAME, or your own with --weights FILE")
 
 
-def describe_encoder(card: Card) -> dict[str, Any]:
+def list_encoder_facts(card: Card) -> dict[str, Any]:
     from tfa.encoders.packaged_weights import expected_shapes
 
     return {

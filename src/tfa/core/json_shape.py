@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfa.core.plain import BadShape
+
 Check = Callable[[Any, str], None]  # a value, and where it stands
 _LARGEST = 2**63 - 1
 _SHOWN = 60  # characters of a value that an error repeats
-
-
-class BadShape(ValueError):
-    """A value is not what must stand there."""
 
 
 def refuse(value: Any, where: str, allowed: str) -> BadShape:

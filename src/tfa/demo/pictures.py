@@ -15,7 +15,7 @@ from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_cap
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
 from tfa.explain.why import describe_view, explain_match
 from tfa.maps import PlaceMap
-from tfa.report.html import Decision, ReportTable, TableRow, render_template
+from tfa.report.html import ReportDecision, ReportTable, TableRow, render_template
 from tfa.types import Answer
 
 _TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
@@ -35,7 +35,7 @@ def write_demo_report(
     *,
     title: str,
     recalls: Sequence[TableRow],
-    decisions: Sequence[Decision],
+    decisions: Sequence[ReportDecision],
     montage: Path | None,
     intro: Sequence[str] = (),
     matches: Sequence[MatchPicture] = (),

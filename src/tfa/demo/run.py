@@ -32,7 +32,7 @@ from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.photos.find_positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
-from tfa.report.html import Decision, TableRow
+from tfa.report.html import ReportDecision, TableRow
 from tfa.search.gallery import top_k
 from tfa.types import Answer, BuildOptions
 
@@ -185,10 +185,10 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
     draw_montage([_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]], out / "montage.png")
     facts = place_map.info().to_dict()
     decided, verification = facts["decisions"], facts["verification"]
-    decisions = [Decision("The head", decided["carrier"], result.reasons["head"])]
+    decisions = [ReportDecision("The head", decided["carrier"], result.reasons["head"])]
     if verification is not None:
         used = "yes" if verification["admitted"] else "no"
-        decisions.append(Decision("Answers are verified", used, result.reasons["verification"]))
+        decisions.append(ReportDecision("Answers are verified", used, result.reasons["verification"]))
     write_demo_report(
         out / "report.html",
         title="TFA demo: a town seen twice",

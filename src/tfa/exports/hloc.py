@@ -74,7 +74,7 @@ def roots_without_collisions(
     for image in images:
         name = _below(image, map_root)
         if name is not None and below.get(name, image.resolve()) != image.resolve():
-            both = find_common_folder([*queries, *images])
+            both = find_photo_root([*queries, *images])
             return both, both, f"{name} names a query and another photo of the map: all names are below {both}"
     return query_root, map_root, None
 
@@ -95,7 +95,7 @@ def relative_name(photo: Path, root: Path, separator: str = WHITE_SPACE) -> str:
     return name
 
 
-def find_common_folder(photos: Iterable[Path]) -> Path:
+def find_photo_root(photos: Iterable[Path]) -> Path:
     """The deepest folder that holds all photos."""
     try:
         return Path(os.path.commonpath([photo.resolve().parent for photo in photos]))

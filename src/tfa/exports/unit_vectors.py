@@ -18,7 +18,7 @@ from tfa.errors import BadSpec
 from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import MEAN
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
-from tfa.search.reduced import find_leading_directions
+from tfa.search.reduced import find_top_directions
 
 _ADDED_NUMBERS = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
 _MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal
@@ -73,7 +73,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
     if kept < 1:
         raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}, better 256 to 2048")
     own = compiled.vectors[:, ~shared]
-    found = find_leading_directions(own, min(kept, *own.shape))
+    found = find_top_directions(own, min(kept, *own.shape))
     axes = np.zeros((kept, own.shape[1]), np.float32)
     axes[: len(found)] = found
     return UnitVectors(shared, axes, length)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfa.errors import BadPositions
 from tfa.photos.metadata import read_embedded_position, read_photo_time
-from tfa.photos.positions import format_count, match_positions, position_from_name, read_gpx, to_degrees, utm_code
+from tfa.photos.positions import match_positions, pluralize, position_from_name, read_gpx, to_degrees, utm_code
 from tfa.types import Position
 
 GPX_GAP = 60.0  # seconds
@@ -65,7 +65,7 @@ def find_positions(
         found = to_degrees(found, sources.utm)
     if (sources.csv is not None or sources.gpx is not None) and None in found:
         bare = [path for path, position in zip(paths, found, strict=True) if position is None]
-        notes.append(f"{format_count(len(bare), 'image')} without a position (first: {bare[0]})")
+        notes.append(f"{pluralize(len(bare), 'image')} without a position (first: {bare[0]})")
     kinds = [position.is_global for position in found if position is not None]
     if any(kinds) and not all(kinds):
         notes.append(
@@ -102,13 +102,13 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
     notes = []
     outside = len(timed) - len(placed)
     if outside:
-        notes.append(f"{format_count(outside, 'photo')} taken outside {gpx.name} or in a gap of it")
+        notes.append(f"{pluralize(outside, 'photo')} taken outside {gpx.name} or in a gap of it")
     if len(timed) < len(paths):
-        notes.append(f"{format_count(len(paths) - len(timed), 'photo')} without a time (EXIF DateTimeOriginal)")
+        notes.append(f"{pluralize(len(paths) - len(timed), 'photo')} without a time (EXIF DateTimeOriginal)")
     if not all(time.zoned for time in timed):
         local = sum(not time.zoned for time in timed)
         notes.append(
-            f"{format_count(local, 'photo')} without a time zone: the clock is taken as UTC"
+            f"{pluralize(local, 'photo')} without a time zone: the clock is taken as UTC"
             + (
                 f" {sources.gpx_offset:+g} s"
                 if sources.gpx_offset

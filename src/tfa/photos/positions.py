@@ -125,11 +125,11 @@ def _match(
     notes = []
     if unmatched:
         verb = "matches" if len(unmatched) == 1 else "match"
-        notes.append(f"{format_count(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
+        notes.append(f"{pluralize(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
     return {index: rows[file] for index, file in named.items()}, notes
 
 
-def format_count(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """A number of things in words."""
     return f"{number} {noun}{'s' * (number != 1)}"
 

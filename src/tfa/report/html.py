@@ -25,7 +25,7 @@ MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 PHOTO_QUALITY = 85
 
 
-class Decision(NamedTuple):
+class ReportDecision(NamedTuple):
     """One thing that was decided: what, and why in a sentence."""
 
     name: str

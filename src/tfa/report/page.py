@@ -15,7 +15,7 @@ from tfa.errors import BadImage
 from tfa.maps.decided import format_reason
 from tfa.photos.images import as_rgb
 from tfa.report.collect import list_heads
-from tfa.report.html import TEMPLATES, Decision, bars, curves, embed_photo, render_template, scatter
+from tfa.report.html import TEMPLATES, ReportDecision, bars, curves, embed_photo, render_template, scatter
 
 # --- plan view ------------------------------------------------------------------------------------
 
@@ -62,8 +62,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
     write_text(Path(path), page)
 
 
-def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[Decision]:
-    return [Decision(row["name"], row["choice"], format_reason(row)) for row in rows]
+def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[ReportDecision]:
+    return [ReportDecision(row["name"], row["choice"], format_reason(row)) for row in rows]
 
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:

@@ -19,7 +19,7 @@ from pgvector import HalfVector, Vector
 from psycopg import errors, sql
 
 from tfa.errors import BadSpec, StoreConflict
-from tfa.search.postgres_server import Address, PostgresConnection, PostgresServer, Shards, holders, write_rows
+from tfa.search.postgres_server import Address, PostgresConnection, PostgresServer, Shards, copy_rows, holders
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
@@ -207,11 +207,11 @@ class PostgresCollection(Collection):
                     )
 
         if rows:
-            write_rows(self._server, self.name, list(rows), replace)
+            copy_rows(self._server, self.name, list(rows), replace)
 
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
         gone = [int(one) for one in ids]
-        write_rows(
+        copy_rows(
             self._server,
             self.name,
             gone,

@@ -295,7 +295,7 @@ def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterato
             yield other, name
 
 
-def write_rows(
+def copy_rows(
     server: PostgresServer, collection: str, ids: Sequence[int], work: Callable[[PostgresConnection], Any]
 ) -> None:
     """Write the rows of these ids. Who reads from a replica because its shard was away tries the shard again first.

@@ -98,7 +98,7 @@ def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float =
     return _rotated(_directions_by_products(vectors, _check_dims(dims) - 1), dims, mean_bias)
 
 
-def find_leading_directions(vectors: np.ndarray, most: int) -> np.ndarray:
+def find_top_directions(vectors: np.ndarray, most: int) -> np.ndarray:
     """Eᵀ `r D` of vectors `m D`, at most so many directions, by whichever of the two is smaller."""
     if len(vectors) < vectors.shape[1]:
         return _one_way(_directions_by_products(vectors, most))

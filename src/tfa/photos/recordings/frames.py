@@ -25,7 +25,7 @@ from tfa.core.reading import read_json
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images
-from tfa.photos.positions import format_count, metres_between, read_gpx
+from tfa.photos.positions import metres_between, pluralize, read_gpx
 from tfa.photos.recordings.recording import (
     ALLOWED_RECORDINGS,
     BAGS,
@@ -274,10 +274,10 @@ class FrameWriter:
         result.seen, more = keyframes.seen, placing.notes()
         if not result.written:
             raise _explain_no_frames(recording, result)
-        kept = f"{result.written:,} of {format_count(result.seen, 'frame')} kept, {self.every.in_words}"
+        kept = f"{result.written:,} of {pluralize(result.seen, 'frame')} kept, {self.every.in_words}"
         notes = [kept, *recording.notes, *more]
         if keyframes.unplaced:
-            notes.append(f"{format_count(keyframes.unplaced, 'frame')} without a position, of which none was kept")
+            notes.append(f"{pluralize(keyframes.unplaced, 'frame')} without a position, of which none was kept")
         result.notes = [f"{recording.path.name}: {note}" for note in notes]
         return result
 
@@ -294,7 +294,7 @@ def _explain_no_frames(recording: Recording, result: WrittenFrames) -> BadRecord
         why = f"none of them could be read ({result.skipped[0][1]})"
     else:
         why = "none has a position; positions begin later or end earlier than the frames"
-    return BadRecording(f"{recording.path} has {format_count(result.seen, 'frame')}, and {why}", recording.path)
+    return BadRecording(f"{recording.path} has {pluralize(result.seen, 'frame')}, and {why}", recording.path)
 
 
 def _write(frame: RecordedFrame, folder: Path) -> str:
@@ -345,7 +345,7 @@ class _Placing:
                 "(tfa build: --set gpx.offset=SECONDS, gpx.gap)"
             )
         outside = (
-            f"{format_count(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
+            f"{pluralize(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
         )
         return [outside] if self.outside else []
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tfa.errors import BadImage, BadRecording, MissingExtra, from_os_error
-from tfa.photos.positions import Track, format_count
+from tfa.photos.positions import Track, pluralize
 from tfa.photos.recordings.recording import NO_TOPIC, FramePicture, RecordedFrame, detect_bag
 from tfa.types import POSITION_LIMITS, Position
 
@@ -165,7 +165,7 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
             rows.append(((one.stamp if stamped else 0) or one.recorded, *point))
     if not rows:
         raise BadRecording(
-            f"{topic} has no position: {format_count(without, 'message')} without a fix; give another "
+            f"{topic} has no position: {pluralize(without, 'message')} without a fix; give another "
             f"--position-topic, or none of them with --position-topic none{_SET_ELSEWHERE['--position-topic']}"
         )
     is_global = kind == NAV_SAT_FIX
@@ -175,7 +175,7 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
     table = np.array([((time - first_ns) / 1e9, *point) for time, *point in sorted(rows)], np.float64)
     _, first = np.unique(table[:, 0], return_index=True)
     track = Track(table[first, 0], table[first, 1:], np.zeros(len(first), np.int64), is_global)
-    notes = [f"{format_count(without, 'message')} of {topic} without a fix"] if without else []
+    notes = [f"{pluralize(without, 'message')} of {topic} without a fix"] if without else []
     return MessageTrack(track, first_ns), notes
 
 
@@ -335,7 +335,7 @@ def choose_topic(
                 f"{path} has {len(able)} topics with {what}; choose one with {option}{or_none}:", path, more=_list(able)
             )
         if option == "--topic":
-            has = f"has {format_count(len(topics), 'topic')}, none with {what} ({', '.join(kinds)})"
+            has = f"has {pluralize(len(topics), 'topic')}, none with {what} ({', '.join(kinds)})"
             raise BadRecording(f"{path} {has}{':' if topics else ''}", path, more=_list(topics))
         return None
     named = [one for one in topics if one.name == requested]

@@ -35,7 +35,7 @@ class JobStarted(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActiveCalibration(Options):
+class ActiveCalibrationReply(Options):
     """The calibration that answers if a query names none."""
 
     name: str | None = req("A calibration of the map, or null for none.")
@@ -144,7 +144,7 @@ async def job(service: Running, id: str) -> Response:
 
 
 @calibrations_edits.post("/calibrations/active", response_model=Activated)
-async def set_active(live: Chosen, choice: ActiveCalibration) -> Response:
+async def set_active(live: Chosen, choice: ActiveCalibrationReply) -> Response:
     """Choose the calibration that answers if a query names none."""
     active, _ = await wait_for(live.edit("activate", lambda current: current.activate(choice.name)))
     return reply(Activated(active=active))

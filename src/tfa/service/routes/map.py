@@ -102,10 +102,10 @@ async def maps(service: Running) -> Response:
 @map_router.get("/map", response_model=MapInfo)
 async def map_info(service: Running, live: Chosen) -> Response:
     """Describe a map: what it holds, what was decided and why, and its calibrations."""
-    return reply(await service.work(lambda: describe_map(live, service.settings.editable)))
+    return reply(await service.work(lambda: get_map_info(live, service.settings.editable)))
 
 
-def describe_map(live: LiveMap, editable: bool) -> MapInfo:
+def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
     """Describe a map to the network: paths of this machine become names, and photos are not listed."""
     current = live.current_map
     info = current.info()

@@ -99,7 +99,7 @@ async def _finish(live: LiveMap, upload: Upload, query: Future[Answer], options:
 
 
 @query_router.post("/explain", openapi_extra=body_schema(ExplainOptions, "image"))
-async def explain_match(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+async def post_explain(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """Explain the match of a photo with a map image: patches, words and terms of the score."""
     upload, options = await read_photo(request, ExplainOptions, service.settings)
     record = await find_record(service, live, options.id)
