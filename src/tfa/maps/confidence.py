@@ -38,7 +38,7 @@ _EPSILON = 1e-12
 
 
 class ImageScores(Protocol):
-    """What images score with each other: `database_scores.DatabaseScores`, by the numbers that `Reranked` has for them."""
+    """What images score with each other: `database_scores.DatabaseScores`, by their numbers in `Reranked`."""
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
         """S(a, c) `a c`."""

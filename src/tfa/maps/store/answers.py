@@ -5,9 +5,9 @@
     moments                        mean and spread of all scores of the row: its z-scores
     patches, confidence            as for a map in a folder
 
-`CandidateScores` is `maps.database_scores` for a map in a store: its mean comes from moments, its best from a search with
-the image's own vector. An answer costs a search and a read, and as much again for its confidence; patches come in one
-read a round.
+`CandidateScores` is `maps.database_scores` for a map in a store: its mean comes from moments, its best from a search
+with the image's own vector. An answer costs a search and a read, and as much again for its confidence; patches
+come in one read a round.
 """
 
 from __future__ import annotations
