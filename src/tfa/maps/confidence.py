@@ -10,7 +10,7 @@ resembles them as the answer does. Both are measured on the images c that rank f
     lead       = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c), over what was verified: evidence beyond that of other places
     confidence = σ(offset + per_place · place + per_agreement · agreement + per_lead · clip(lead, 0, 2))
 
-a is the answer, S(a, ·) what the map's images score with it (`own_scores`), z the z-score in the photo's row. So a
+a is the answer, S(a, ·) what the map's images score with it (`database_scores`), z the z-score in the photo's row. So a
 neighbouring frame does not make an answer doubtful, another place with the same score does.
 
 An answer is called sure if it was verified, its confidence is at least 0.9, and its evidence leads by 0.65 or more.
@@ -38,7 +38,7 @@ _EPSILON = 1e-12
 
 
 class ImageScores(Protocol):
-    """What images score with each other: `own_scores.OwnScores`, by the numbers that `Verified` has for them."""
+    """What images score with each other: `database_scores.DatabaseScores`, by their numbers in `Reranked`."""
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
         """S(a, c) `a c`."""

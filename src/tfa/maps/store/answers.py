@@ -5,9 +5,9 @@
     moments                        mean and spread of all scores of the row: its z-scores
     patches, confidence            as for a map in a folder
 
-`CandidateScores` is `maps.own_scores` for a map in a store: its mean comes from moments, its best from a search with
-the image's own vector. An answer costs a search and a read, and as much again for its confidence; patches come in one
-read a round.
+`CandidateScores` is `maps.database_scores` for a map in a store: its mean comes from moments, its best from a search
+with the image's own vector. An answer costs a search and a read, and as much again for its confidence; patches
+come in one read a round.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _reduce_queries(version: Version, vectors: QueryVectors) -> np.ndarray:
 
 
 def _score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:
-    """Scores `a c`, float64, of images under one head, without centring and bias (`own_scores`)."""
+    """Scores `a c`, float64, of images under one head, without centring and bias (`database_scores`)."""
     vectors, galleries = scorer.image_vectors(rows), other.rows
     total = np.zeros((len(rows), len(others)))
     for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
