@@ -45,7 +45,7 @@ def test_a_head_and_its_carrier_are_chosen(run, folder):
     assert "carrier blend set when the head was fitted: plain and partly whitened scores blended" in text
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
     assert refused.exit_code == 2
-    assert "head='best' is unknown; use second-order or paper" in refused.stderr
+    assert "'best' is not one of 'second-order', 'paper'" in " ".join(refused.stderr.split())
 
 
 def test_calibrate_needs_the_map_alone(run, second_order, folder):
