@@ -26,11 +26,11 @@ from tfa.maps.confidence import (
     UNVERIFIED_CONSTANTS,
     VERIFIED_CONSTANTS,
     Constants,
+    DatabaseScores,
     Features,
     compute_features,
+    estimate_recall,
 )
-from tfa.maps.database_scores import DatabaseScores
-from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer

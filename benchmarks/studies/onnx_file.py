@@ -31,8 +31,7 @@ from tfa.encoders.vit import VitEncoder
 from tfa.evaluate.metrics import recall_at
 from tfa.exports.hloc import query_vectors
 from tfa.exports.onnx_head import place_model
-from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
-from tfa.exports.vectors import CompiledMap, compile_map
+from tfa.exports.vectors import CompiledMap, UnitVectors, compile_map, fit_unit_vectors
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache

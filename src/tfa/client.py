@@ -68,7 +68,7 @@ class Client(ServiceConnection):
         One that cannot be read gets an answer that says so. `options` are other fields of `tfa.types.QueryOptions`;
         photos of a camera are answered in this order.
         """
-        from tfa.maps.expected_recall import collect_answers
+        from tfa.maps.confidence import collect_answers
 
         fields, answers = make_form(QueryOptions(k=k, **options)), list[Answer]()
         several = expand_photos(photos)

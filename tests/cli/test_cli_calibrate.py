@@ -75,7 +75,7 @@ def test_info_shows_each_calibration(run, folder, monkeypatch):
         "calibration day\n", "calibration night, answers unless another is named", "as they are", "calibrated",
     ):  # fmt: skip
         assert text in result.stdout
-    monkeypatch.setattr("tfa.maps.summary.list_differences", lambda before, after: [])
+    monkeypatch.setattr("tfa.maps.describe.list_differences", lambda before, after: [])
     same = "changes: nothing, the decisions are the same"
     assert run("info", "calibrated.tfa").stdout.count(same) == 2
 

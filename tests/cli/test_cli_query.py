@@ -289,7 +289,7 @@ def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, wor
     from tfa.types import Answers
 
     asked = []
-    monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or Answers())
+    monkeypatch.setattr("tfa.maps.tracker.query_sequence", lambda *photos, **given: asked.append(given) or Answers())
     assert run("query", "town.tfa", "--sequence", "walk", *words).exit_code == 0
     assert [(given["online"], given["sequence"]) for given in asked] == [(online, True)]
 

@@ -13,7 +13,7 @@ from tests.cli.conftest import PLACES
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, make_image_key
+from tfa.maps.upkeep import Confirmed, make_image_key
 from tfa.types import BuildOptions
 
 DAY = 86_400

@@ -61,7 +61,7 @@ def test_a_sequence_is_what_a_tracker_answers_frame_by_frame(run, folder):
 
 
 def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
-    from tfa.maps.expected_recall import collect_answers
+    from tfa.maps.confidence import collect_answers
     from tfa.types import Answer
 
     asked = []
@@ -84,7 +84,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
             ]
         )
 
-    monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)
+    monkeypatch.setattr("tfa.maps.tracker.query_sequence", followed)
     result = run("query", "town.tfa", "--sequence", "walk", "-k", 2, "--min-confidence", 0.05)
     assert result.exit_code == 0, result.stderr
     assert asked[0][0] == ["a.jpg", "b.jpg"]

@@ -13,8 +13,8 @@ from tfa import pipeline
 from tfa.core.files import hash_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
+from tfa.maps.describe import list_differences
 from tfa.maps.folder import writer
-from tfa.maps.summary import list_differences
 from tfa.types import BuildOptions
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from tfa.maps.confidence import (
     UNVERIFIED_CONSTANTS,
     VERIFIED_CONSTANTS,
     Constants,
+    DatabaseScores,
     compute_confidence,
     compute_features,
 )
-from tfa.maps.database_scores import DatabaseScores
 from tfa.types import HeadSpec
 from tfa.verification.reranking import rerank
 

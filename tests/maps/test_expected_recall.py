@@ -10,8 +10,7 @@ from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.core.tokens import Tokens
-from tfa.maps.confidence import ALTERNATIVES
-from tfa.maps.expected_recall import collect_answers, estimate_recall
+from tfa.maps.confidence import ALTERNATIVES, collect_answers, estimate_recall
 from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
 from tfa.method.scorer import shape_coordinates
 from tfa.types import Answer, ExpectedRecall

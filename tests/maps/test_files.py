@@ -11,8 +11,8 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened, scores
 from tfa.core import files as storage
 from tfa.errors import BadMap, UnknownImage
-from tfa.maps import PlaceMap, lookup
-from tfa.maps.folder import header, writer
+from tfa.maps import PlaceMap, upkeep
+from tfa.maps.folder import format, writer
 from tfa.types import ImageRecord
 
 
@@ -73,7 +73,7 @@ def test_a_changed_byte_is_seen_when_checksums_are_asked_for(saved, role, monkey
     with pytest.raises(BadMap, match="sha256 differs"):
         PlaceMap.load(saved, checksum=True)
     read = []
-    monkeypatch.setattr(header, "hash_file", read.append)
+    monkeypatch.setattr(format, "hash_file", read.append)
     PlaceMap.load(saved)
     assert read == []  # sizes only: a large map opens at once
 
@@ -202,9 +202,9 @@ def test_unknown_and_ambiguous_names(saved, town, tmp_path, cache):
 def test_many_names_are_looked_up_by_an_index(monkeypatch):
     records = [ImageRecord(id=i, path=f"/photos/{i % 50}/{i}.jpg", digest="", fitted=True) for i in range(2000)]
     made = []
-    monkeypatch.setattr(lookup, "Path", lambda name: made.append(name) or Path(name))
+    monkeypatch.setattr(upkeep, "Path", lambda name: made.append(name) or Path(name))
     names = [f"{i % 50}/{i}.jpg" for i in range(0, 2000, 2)]
-    assert [record.id for record in lookup.find_image_records(records, names)] == list(range(0, 2000, 2))
+    assert [record.id for record in upkeep.find_image_records(records, names)] == list(range(0, 2000, 2))
     assert len(made) < 10 * len(names)  # and not names times records
 
 

@@ -8,10 +8,9 @@ import pytest
 from studies.speed.synthetic import DECISIONS, EVIDENCE
 from tests.maps.conftest import reopened
 from tfa.maps.folder import writer
-from tfa.maps.space_terms import rebuild_rows
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
+from tfa.maps.stored_rows import SIGMAS, StoredSpace, StoredSpaces, rebuild_rows
 from tfa.method.carriers import TEMPERED
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.evidence import Mask

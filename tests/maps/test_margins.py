@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from tfa.maps.decided import format_reason, list_decisions
-from tfa.maps.margins import Condition, compute_margins, require_all, require_any
+from tfa.maps.describe import Condition, compute_margins, format_reason, list_decisions, require_all, require_any
 
 
 def second_order():

@@ -11,8 +11,8 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, make_image_key
 from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
+from tfa.maps.upkeep import Confirmed, make_image_key
 from tfa.photos.token_cache import TokenCache
 from tfa.types import BuildOptions, EncoderOptions
 

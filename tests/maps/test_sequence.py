@@ -9,7 +9,7 @@ from PIL import Image
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.maps.conftest import photo
 from tfa.errors import BadSpec
-from tfa.maps.sequence import query_sequence
+from tfa.maps.tracker import query_sequence
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_map_that_lost_its_deviations_is_damaged(small_map, tmp_path):
     header = json.loads((tmp_path / "m.tfa" / "map.json").read_text("utf-8"))
     assert header["verification"]["spec"]["patches"] == "small"
     header["verification"]["spec"]["patches"] = "full"
-    from tfa.maps.folder.header import compute_digest
+    from tfa.maps.folder.format import compute_digest
 
     header["digest"] = compute_digest(header)
     (tmp_path / "m.tfa" / "map.json").write_text(json.dumps(header), "utf-8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.service.conftest import ask, opened, picture
-from tfa.maps import confirmed
-from tfa.maps.confirmed import CONFIRMED_FILE, Confirmed, format_time
+from tfa.maps import upkeep
+from tfa.maps.upkeep import CONFIRMED_FILE, Confirmed, format_time
 from tfa.service import cameras
 from tfa.service.cameras import Confirmations
 from tfa.types import Answer, Hit
@@ -44,14 +44,14 @@ def test_other_answers_confirm_nothing(town, given):
 
 def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch, caplog):
     monkeypatch.setattr(cameras, "WRITTEN_EVERY", 0.0)
-    full, write = [True], confirmed.write_tensors
+    full, write = [True], upkeep.write_tensors
 
     def writes(*given):
         if full:
             raise OSError(30, "Read-only file system")
         return write(*given)
 
-    monkeypatch.setattr(confirmed, "write_tensors", writes)
+    monkeypatch.setattr(upkeep, "write_tensors", writes)
     place_map = opened(town)
     kept = Confirmations(place_map)
     for image in (1, 2):

@@ -9,7 +9,7 @@ import pytest
 from tests.maps.conftest import photo
 from tests.service.conftest import ask, ids, opened, picture
 from tfa.maps import PlaceMap
-from tfa.maps.folder.header import HEADER_FILE
+from tfa.maps.folder.format import HEADER_FILE
 
 
 def best(client, place: int) -> int:

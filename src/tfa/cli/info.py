@@ -60,7 +60,7 @@ def _patches(facts: Mapping[str, Any]) -> str:
 
 def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> None:
     """Print every decision with its reason and its margin; then other rows."""
-    from tfa.maps.decided import format_reason
+    from tfa.maps.describe import format_reason
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)

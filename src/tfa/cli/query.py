@@ -331,7 +331,7 @@ def query(
     if sequence is None and (not online or map.in_store or filtered or len(queries.photos) < 2):
         answers = place_map.query_many(queries.photos, progress=progress, **vars(chosen))
     else:
-        from tfa.maps.sequence import query_sequence
+        from tfa.maps.tracker import query_sequence
 
         followed = {**vars(chosen), "online": online, "sequence": sequence is not None}
         answers = query_sequence(place_map, queries.photos, progress, **followed)

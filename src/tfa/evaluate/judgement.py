@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfa.evaluate.metrics import Curve, Interval, Paired, interval, paired_difference, precision_recall
-from tfa.maps.expected_recall import estimate_recall
+from tfa.maps.confidence import estimate_recall
 from tfa.types import ExpectedRecall, Position
 
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence

@@ -11,7 +11,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens, UnknownImage
 from tfa.explain.shares import Attribution, attribute
 from tfa.maps import PlaceMap
-from tfa.maps.lookup import load_tokens
+from tfa.maps.upkeep import load_tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.photos.images import Photo, as_rgb, name_photo

@@ -18,8 +18,7 @@ from tfa.core.files import write_atomically
 from tfa.encoders.onnx_graph import Graph
 from tfa.errors import TfaError
 from tfa.exports.onnx_features import Precision, residual_features, second_order_features
-from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
-from tfa.exports.vectors import CompiledMap, write_npz
+from tfa.exports.vectors import CompiledMap, UnitVectors, fit_unit_vectors, write_npz
 from tfa.maps import PlaceMap
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer

@@ -3,8 +3,8 @@
 In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the database, and target photos to calibrate.
 """
 
+from tfa.maps.fit_map import rerank_candidates
 from tfa.maps.map import Map as PlaceMap
-from tfa.maps.verification import rerank_candidates
 from tfa.verification.reranking import Reranked
 
 __all__ = ["PlaceMap", "Reranked", "rerank_candidates"]

@@ -24,13 +24,12 @@ from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
 from tfa.maps.answer import measure_trust, resolve_candidates
-from tfa.maps.expected_recall import estimate_recall
-from tfa.maps.lookup import drop_repeated_files, load_tokens
-from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import find_duplicate_images
+from tfa.maps.confidence import estimate_recall
+from tfa.maps.fit_map import decide_calibration_admission
+from tfa.maps.state import DATABASE, MapState, NamedHead, find_duplicate_images
 from tfa.maps.storage import MemorySnapshot
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.verification import decide_calibration_admission
+from tfa.maps.upkeep import drop_repeated_files, load_tokens
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.images import as_rgb, photo_paths
 from tfa.types import CalibrateOptions, CalibrationReport, ExpectedRecall, HeadSpec, QueryOptions

@@ -1,4 +1,11 @@
-"""Confidence: the probability that an answer is right (ours, beyond the paper). The one place where it is computed.
+"""How sure an answer is: scores between map images, the confidence of each hit, and the recall to expect.
+
+What a map's images score with each other, under the head that answers: the scale that its confidence is read on.
+
+S(a, ·) are scores of image a with all images, from the database alone: neither centred on other photos nor with a bias.
+They come from the rows of the gallery, so that no photo is needed, and are known up to a constant of each row.
+
+Confidence: the probability that an answer is right (ours, beyond the paper). The one place where it is computed.
 
 An answer is to be relied on if the images that could have been given instead show its place too, and if the photo
 resembles them as the answer does. Both are measured on the images c that rank first, all verified ones and 30 at least:
@@ -19,16 +26,94 @@ Every hit is an answer of its own here: that of the second is the confidence if 
 than that of the hit before it. One formula serves every head; what was not verified has no lead. Its constants were
 fitted on labelled public datasets, each left out in turn (`benchmarks/studies/confidence.py`, docs/confidence.md),
 never on a user's map. Frames of a drive have the probability of the filter instead (`tfa.online.sequence_filter`).
+
+Expected recall (ours, beyond the paper): of photos like these, how many will be recognised? No label is needed.
+
+    share = mean confidence of their answers
+    interval = share ± 1.645 √(τ² + Σ c (1 − c) / n²), within 0 and 1
+
+τ is how far mean confidence and recall of a dataset lie apart that the constants were not fitted on (root mean square
+over eight datasets, `benchmarks/studies/confidence.py`); the sum is the chance of n answers of confidence c. Nine in
+ten such intervals should hold the recall. Photos that are unlike each other say more about what comes than a few in a
+row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from tfa.method.scorer import Scorer
+from tfa.search.exact import ExactSearch
+from tfa.types import Answer, Answers, ExpectedRecall
 from tfa.verification.reranking import UNVERIFIED, Reranked
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+# --- database scores ------------------------------------------------------------------------------
+
+NEAREST = 16  # images searched for the one that is most like an image, beside its copies
+_IMAGES_PER_SEARCH = 64  # images searched at a time
+
+
+class DatabaseScores:
+    """Scores between images `m`, which stand in `rows` of the gallery. Results are cached."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        rows: np.ndarray | None = None,
+        ids: np.ndarray | None = None,
+        searcher: ExactSearch | None = None,
+    ) -> None:
+        """`searcher` searches the images by their `ids`, which grow. [default: exactly]"""
+        self.scorer, self.rows = scorer, np.arange(len(scorer.bias)) if rows is None else rows
+        self._first = self.rows if scorer.duplicates is None else scorer.duplicates[self.rows]
+        self._ids = np.arange(len(self.rows)) if ids is None else ids
+        self._searcher = searcher or ExactSearch(scorer.rows, self._ids, self.rows)
+        self._mean_best = np.full((2, len(self.rows)), np.nan)
+
+    def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """S(a, c) `a c`, float64."""
+        return self._products(self._first[images], self._first[others])
+
+    def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and maximum of S(a, ·) over all images but a, of the maximum but its copies too, `a` each.
+
+        The maximum is over the NEAREST images that the search finds: where scores have a bias, those of most score.
+        """
+        unknown = np.unique(images[np.isnan(self._mean_best[0, images])])
+        for start in range(0, len(unknown), _IMAGES_PER_SEARCH):
+            self._look(unknown[start : start + _IMAGES_PER_SEARCH])
+        mean, best = self._mean_best[:, images]
+        return mean, best
+
+    def _look(self, images: np.ndarray) -> None:
+        scorer, first, count = self.scorer, self._first[images], len(self.rows)
+        found = self._searcher.search(scorer.image_vectors(first), NEAREST)
+        columns = np.searchsorted(self._ids, found.ids)
+        bias, other = scorer.bias[self._first], self._first[columns] != first[:, None]
+        own = np.array([self._products(one, one)[0, 0] for one in first[:, None]])
+        scores = np.where(other, found.scores - bias[columns], -np.inf)
+        mean = found.mean - bias.mean()
+        # Itself is taken out of the mean. If all that was found are copies, it is as like itself as anything else.
+        self._mean_best[0, images] = (mean * count - own) / max(count - 1, 1)
+        self._mean_best[1, images] = np.where(other.any(axis=1), scores.max(axis=1), own)
+
+    def _products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+        vectors, galleries = self.scorer.image_vectors(rows), self.scorer.rows
+        total = np.zeros((len(rows), len(others)))
+        for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
+            total += weight * (features.astype(np.float64) @ gallery.take(others).astype(np.float64).T)
+        return total
+
+
+# --- confidence -----------------------------------------------------------------------------------
 
 ALTERNATIVES = 30  # images that could have been given instead, where fewer were verified
 _LOWEST, _HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
@@ -156,3 +241,37 @@ def _leads(hits: np.ndarray, roots: np.ndarray, unlike: np.ndarray) -> np.ndarra
     """√M of hits `k` above the mean √M `c` of images that show other places, weighted by how unlike they are `k c`."""
     total = unlike.sum(axis=1)
     return np.where(total > _EPSILON, hits - (unlike @ roots) / np.maximum(total, _EPSILON), 0.0)
+
+
+# --- expected recall ------------------------------------------------------------------------------
+
+NINE_IN_TEN = 1.645  # standard deviations to each side
+BETWEEN_DATASETS = {True: 0.10, False: 0.11}  # τ of verified answers and of others
+
+
+def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -> ExpectedRecall | None:
+    """Estimate recall from the confidence of `n` answers and which of them are sure; None if there are none."""
+    confidence, sure = np.asarray(confidence, np.float64), np.asarray(sure, bool)
+    if not len(confidence):
+        return None
+    share, chance = float(confidence.mean()), float((confidence * (1 - confidence)).mean()) / len(confidence)
+    half = NINE_IN_TEN * float(np.sqrt(BETWEEN_DATASETS[verified] ** 2 + chance))
+    return ExpectedRecall(
+        share=share, low=max(share - half, 0.0), high=min(share + half, 1.0), sure=float(sure.mean()),
+        photos=len(confidence),
+    )  # fmt: skip
+
+
+def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
+    """Estimate recall from answers to single photos; photos that could not be read do not count.
+
+    Frames of a drive are left out: the probability of a filter is another thing.
+    """
+    counted = [one for one in answers if one.error is None and one.lost is None]
+    verified = bool(counted) and sum(one.reranked for one in counted) * 2 >= len(counted)
+    return estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
+
+
+def collect_answers(answers: Sequence[Answer], notice: str | None = None) -> Answers:
+    """Collect answers to photos in their order, with the expected recall on photos like these."""
+    return Answers(answers=list(answers), expected_recall=estimate_answer_recall(answers), notice=notice)

@@ -1,18 +1,82 @@
-"""What a map is fitted to: the head of the kind it wants, and what verification needs."""
+"""Fit the head of a map, and decide without labels whether its answers are reranked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tfa import pipeline
-from tfa.core.progress import Progress
+from tfa.core.arrays import backend_for
+from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
+from tfa.errors import BadTokens, ChannelMismatch
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.verification import decide_admission
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.types import BuildOptions, HeadSpec
-from tfa.verification.patches import CompactTokens, explain_missing_grid, fit_compact_tokens
+from tfa.types import BuildOptions, HeadSpec, RerankSpec
+from tfa.verification.admission import PairEvidence, judge_admission_on_database, judge_admission_on_target
+from tfa.verification.patches import CompactTokens, PhotoPairs, explain_missing_grid, fit_compact_tokens
+from tfa.verification.reranking import Reranked, count_candidates, rerank
+
+# --- verification ---------------------------------------------------------------------------------
+
+
+def decide_admission(
+    head: AnyHead, compact: CompactTokens | None, device: str = "cpu", progress: bool | Progress | None = None
+) -> dict[str, Any] | None:
+    """Decide whether verification is admitted for a head of the images in `compact`; None without compact tokens."""
+    if compact is None:
+        return None
+    judged = judge_admission_on_database(
+        head, compact.evidence_between, compact.spec, backend_for(device), as_progress(progress)
+    )
+    return judged.to_dict()
+
+
+def decide_calibration_admission(
+    head: AnyHead, photos: Tokens, evidence: PairEvidence | None, progress: Progress | None = None
+) -> dict[str, Any] | None:
+    """Decide the same for a calibrated head, from its photos and their evidence with the map's images, if any."""
+    return None if evidence is None else judge_admission_on_target(head, photos, evidence, progress).to_dict()
+
+
+def rerank_candidates(
+    query_tokens: Tokens,
+    database_tokens: Tokens,
+    scores: np.ndarray | None = None,
+    *,
+    spec: RerankSpec | None = None,
+    progress: bool | Progress | None = None,
+) -> Reranked:
+    """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
+
+    `scores` are those of a head, `q m`: their best `spec.candidates` are verified, and those of "auto" that are not
+    follow in their order. Without scores every database image is a candidate and evidence alone decides. Both tokens
+    need a grid.
+    """
+    spec = spec or RerankSpec()
+    if query_tokens.channels != database_tokens.channels:
+        raise ChannelMismatch(
+            f"query tokens have {query_tokens.channels} channels, database tokens {database_tokens.channels}; "
+            "encode both with one encoder"
+        )
+    compact = CompactTokens.fit(database_tokens, spec)
+    grid = compact.resolve_grid(query_tokens)
+    if grid is None:
+        raise BadTokens(
+            f"query tokens: {explain_missing_grid(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))"
+        )
+    shape = (len(query_tokens), len(database_tokens))
+    known = np.zeros(shape) if scores is None else np.asarray(scores)
+    if known.shape != shape:
+        raise BadTokens(f"scores have shape {known.shape}, must be (queries, database images) = {shape}")
+    candidates = shape[1] if scores is None else spec.candidates
+    pairs = PhotoPairs(compact, query_tokens, grid, np.arange(shape[1]))
+    return rerank(known, count_candidates(candidates), candidates, pairs, as_progress(progress))
+
+
+# --- fit map --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,16 @@ from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
-from tfa.maps.expected_recall import collect_answers
+from tfa.maps.confidence import collect_answers
+from tfa.maps.describe import summarize_map
 from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
-from tfa.maps.lookup import load_tokens
 from tfa.maps.shift import DomainShiftMonitor
-from tfa.maps.state import DATABASE, MapState
-from tfa.maps.state_changes import describe_encoder, make_records, make_state
+from tfa.maps.state import DATABASE, MapState, describe_encoder, make_records, make_state
 from tfa.maps.storage import MemorySnapshot, MemoryStorage, SearchableHead, Storage
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.summary import summarize_map
 from tfa.maps.tracker import Tracker
+from tfa.maps.upkeep import load_tokens
 from tfa.online.sequence_filter import Motion, SequenceSpec
 from tfa.photos.find_positions import PositionsLike, find_positions
 from tfa.photos.images import (
@@ -298,7 +297,7 @@ class Map:
 
     @property
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.fused_place`)."""
+        """Meters between images of one place (`tfa.maps.place`)."""
         return self.storage.snapshot().reach
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:

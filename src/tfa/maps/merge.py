@@ -16,12 +16,11 @@ from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.calibrate import note_dropped
-from tfa.maps.confirmed import Confirmed
 from tfa.maps.fit_map import fit_map
-from tfa.maps.lookup import find_lost_photos, load_tokens
 from tfa.maps.map import Map
-from tfa.maps.state_changes import make_state
+from tfa.maps.state import make_state
 from tfa.maps.storage import MemoryStorage
+from tfa.maps.upkeep import Confirmed, find_lost_photos, load_tokens
 from tfa.types import HeadSpec, ImageRecord
 
 _PHOTOS_PER_QUERY = 64  # photos queried in another map at a time

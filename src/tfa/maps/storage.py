@@ -21,14 +21,13 @@ from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import Ranking
-from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.confidence import DatabaseScores
+from tfa.maps.describe import compute_unseen_share, describe_map
 from tfa.maps.folder import writer
-from tfa.maps.fused_place import measure_reach
-from tfa.maps.lookup import drop_repeated_files, find_image_records, load_tokens
-from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import append_images, tie_duplicates
+from tfa.maps.place import measure_reach
+from tfa.maps.state import DATABASE, MapState, NamedHead, append_images, tie_duplicates
 from tfa.maps.stored_head import StoredHead
-from tfa.maps.summary import compute_unseen_share, describe_map
+from tfa.maps.upkeep import drop_repeated_files, find_image_records, load_tokens
 from tfa.method.evidence import z_scores
 from tfa.online.sequence_filter import Motion, choose_motion, project_to_meters
 from tfa.photos.token_cache import EncodedImages
@@ -60,7 +59,7 @@ class Snapshot(ABC):
     @property
     @abstractmethod
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.fused_place`)."""
+        """Meters between images of one place (`tfa.maps.place`)."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -14,15 +14,22 @@ from typing import Any
 import numpy as np
 
 from tfa.core.tokens import Tokens
-from tfa.maps.space_terms import append_newest_rows, collect_row_scales, read_space_terms, rebuild_rows
-from tfa.maps.stored_reduction import (
+from tfa.maps.stored_rows import (
+    INTEGERS,
+    StoredSpaces,
+    Tensors,
+    append_newest_rows,
     collect_reduced_tensors,
     collect_reduction_tensors,
+    collect_row_scales,
+    convert_rows,
     describe_reduction,
     read_reduced,
+    read_rows,
+    read_space_terms,
+    rebuild_rows,
+    write_rows,
 )
-from tfa.maps.stored_rows import INTEGERS, Tensors, convert_rows, read_rows, write_rows
-from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
 from tfa.method.head import Head, ReplicaName
 from tfa.method.scorer import (

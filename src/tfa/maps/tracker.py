@@ -1,8 +1,7 @@
-"""A tracker (ours, beyond the paper): the photos of one camera, answered one after the other by a map.
+"""A tracker: the photos of one camera, answered one after the other by a map.
 
-Each photo is answered in the light of those before it and of none after: by scores that they adapted, by verification
-of the first candidates, and, for the frames of a drive, by a filter over where the camera can have moved. The map
-itself stays as it is; edits of it are followed.
+Each photo is answered by scores that earlier photos adapted, by reranking, and, for frames of a drive, by a filter over
+where the camera can have moved. The map itself does not change; its edits are followed.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfa.core.files import BadFile
+from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.answer import (
@@ -27,22 +27,24 @@ from tfa.maps.answer import (
     pair_photos,
     resolve_candidates,
 )
-from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE
-from tfa.maps.database_scores import DatabaseScores
-from tfa.maps.fused_place import CAMERA_LOST, Located, locate_frame
+from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE, DatabaseScores, collect_answers
+from tfa.maps.place import CAMERA_LOST, Located, locate_frame
 from tfa.maps.shift import DomainShiftMonitor
-from tfa.maps.space_terms import make_partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.stored_rows import make_partial_scorer
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.sequence_filter import SequenceSpec
-from tfa.photos.images import Photo
+from tfa.photos.images import Photo, PhotosLike, expand_photos
 from tfa.search.exact import check_k
-from tfa.types import Answer, Hit, QueryOptions
+from tfa.types import Answer, Answers, Hit, QueryOptions
 
 if TYPE_CHECKING:
     from tfa.maps.map import Map
+
+
+# --- tracker --------------------------------------------------------------------------------------
 
 
 class Tracker:
@@ -240,3 +242,25 @@ def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     if state.spaces is None or head.name != DATABASE:
         return head.stored.scorer
     return make_partial_scorer(state.spaces, head.stored.scorer.duplicates)
+
+
+# --- sequence -------------------------------------------------------------------------------------
+
+
+def query_sequence(
+    place_map: Map,
+    frames: PhotosLike,
+    progress: bool | Progress | None = None,
+    **how: Any,
+) -> Answers:
+    """Answer photos in the order they were taken; `how` is as for `PlaceMap.follow`.
+
+    An answer has no hits if being lost is likelier than the best place, or if the options ask for more confidence. A
+    frame that cannot be read gets an answer that says so, and the tracker continues.
+    """
+    tracker, answers, photos = place_map.follow(**how), list[Answer](), expand_photos(frames)
+    with as_progress(progress).task("following", len(photos), "frames") as task:
+        for answer in tracker.steps(photos):
+            answers.append(answer.withhold(tracker.options))
+            task.advance()
+    return collect_answers(answers, tracker.shift_monitor.warning(place_map.called))

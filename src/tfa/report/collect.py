@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from tfa.core.text import format_command, list_rules
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, format_time
 from tfa.maps.map import REFIT_SHARE
+from tfa.maps.upkeep import Confirmed, format_time
 from tfa.report.evidence import collect_evidence
 from tfa.report.neighbors import (
     NEAR_COSINE,

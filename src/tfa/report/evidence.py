@@ -9,7 +9,7 @@ import numpy as np
 
 from tfa.core.plain import to_plain
 from tfa.maps import PlaceMap
-from tfa.maps.decided import is_second_order, list_decisions
+from tfa.maps.describe import is_second_order, list_decisions
 from tfa.maps.state import DATABASE
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
 from tfa.report.neighbors import sample_similarity

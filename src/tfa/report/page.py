@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tfa.core.files import write_text
 from tfa.errors import BadImage
-from tfa.maps.decided import format_reason
+from tfa.maps.describe import format_reason
 from tfa.photos.images import as_rgb
 from tfa.report.collect import list_heads
 from tfa.report.html import TEMPLATES, ReportDecision, bars, curves, embed_photo, render_template, scatter

@@ -8,10 +8,9 @@ from typing import Any
 
 from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed
-from tfa.maps.expected_recall import estimate_recall
-from tfa.maps.lookup import find_lost_photos, load_tokens
+from tfa.maps.confidence import estimate_recall
 from tfa.maps.storage import MemoryStorage
+from tfa.maps.upkeep import Confirmed, find_lost_photos, load_tokens
 from tfa.photos.images import PhotosLike
 from tfa.report.collect import DAYS, find_aged
 from tfa.report.neighbors import group_near_duplicates, measure_resemblance

@@ -24,9 +24,9 @@ from tfa.core.plain import Value, hints, opt, req
 from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, make_image_key
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
+from tfa.maps.upkeep import Confirmed, make_image_key
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
 from tfa.types import Answer, ImageRecord, QueryOptions
 

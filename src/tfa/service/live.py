@@ -24,10 +24,9 @@ from tfa.encoders import Encoder
 from tfa.errors import BadMap, BadTokens, TfaError
 from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
-from tfa.maps.folder.header import HEADER_FILE, read_map_header
+from tfa.maps.folder.format import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
-from tfa.maps.state import MapState
-from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
+from tfa.maps.state import MapState, reuse_prepared_arrays, share_first_files
 from tfa.maps.storage import MemoryStorage
 from tfa.maps.store import StoreStorage
 from tfa.photos.find_positions import read_photo_position

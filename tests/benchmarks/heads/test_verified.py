@@ -11,7 +11,7 @@ from tests.benchmarks.fields import town
 from tfa import pipeline
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
-from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.confidence import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.gallery import top_k
 from tfa.types import AUTO, HeadSpec, RerankSpec

@@ -81,7 +81,7 @@ def test_others_read_what_was_answered(answers, tmp_path, read):
 
 
 def told_recall(answers):
-    from tfa.maps.expected_recall import estimate_answer_recall
+    from tfa.maps.confidence import estimate_answer_recall
 
     expected = estimate_answer_recall(answers)
     return expected.share, expected.low, expected.high

@@ -18,7 +18,7 @@ from tests.faults.storage.disk_operations import count_of
 from tests.faults.storage.edits import EDITS, facts_of, prepared, run_killed
 from tests.waiting import PATIENCE
 from tfa.maps import PlaceMap
-from tfa.maps.folder.cleanup import MAP_FILE_NAME
+from tfa.maps.folder.writer import MAP_FILE_NAME
 
 pytestmark = pytest.mark.kill
 KILLED = -signal.SIGKILL

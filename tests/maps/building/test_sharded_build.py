@@ -15,8 +15,7 @@ from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
 from tfa.maps.building import list_photos
 from tfa.maps.building.executors import Executor, ProcessExecutor, SerialExecutor
-from tfa.maps.store.patches import read_patches
-from tfa.maps.store.rows import SpaceRows, read_ranks
+from tfa.maps.store.rows import SpaceRows, read_patches, read_ranks
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.reference.second_order import descriptor

@@ -12,7 +12,7 @@ from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store, new_url
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.store import patches
+from tfa.maps.store import rows
 from tfa.types import BuildOptions, RerankSpec
 from tfa.verification.patches import CachedPatches
 
@@ -81,7 +81,7 @@ def test_damage_names_the_image(town, url, dusk):
 
 
 def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, tmp_path, dusk, monkeypatch):
-    monkeypatch.setattr(patches, "_ELSEWHERE", ("memory",))
+    monkeypatch.setattr(rows, "_ELSEWHERE", ("memory",))
     at = new_url("memory://bucket{n}", "patches")
     kept = memory_store(at)
     built = [build(tmp_path / "town", url, patches_at=at).header for _ in range(3)]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.confidence import DatabaseScores
 from tfa.method.head import Head
 from tfa.method.second_order_head import TARGET_CARRIER, SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS

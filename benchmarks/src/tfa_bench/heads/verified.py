@@ -18,8 +18,7 @@ import numpy as np
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
-from tfa.maps.confidence import ALTERNATIVES, compute_confidence
-from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.confidence import ALTERNATIVES, DatabaseScores, compute_confidence
 from tfa.method.evidence import ROW_EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead

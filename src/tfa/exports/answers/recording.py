@@ -15,7 +15,7 @@ from tfa.core.files import write_atomically
 from tfa.core.text import make_printable
 from tfa.errors import BadImage, MissingExtra
 from tfa.exports.answers.record import SECOND, ExportContext, called, degrees_of, spaced, sure_place
-from tfa.maps.expected_recall import estimate_answer_recall
+from tfa.maps.confidence import estimate_answer_recall
 from tfa.photos.images import Photo, as_rgb, read_photo_file
 from tfa.types import Answer, ExpectedRecall, Hit, Place, Position
 from tfa.version import __version__

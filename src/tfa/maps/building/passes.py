@@ -28,11 +28,9 @@ from tfa.maps.building.photo_list import ListedPhoto, Shard, SkippedPhotos, copy
 from tfa.maps.building.work_folder import Group, ItemReport, StoredPass, WorkFolder, WorkResult, name_result
 from tfa.maps.folder import reader
 from tfa.maps.store.header import collection_name
-from tfa.maps.store.patches import write_patches
 from tfa.maps.store.publish import write_entries
-from tfa.maps.store.rows import SpaceRows, second_moment
-from tfa.maps.stored_rows import INTEGERS, convert_rows
-from tfa.maps.stored_space import half_whiten_coordinates
+from tfa.maps.store.rows import SpaceRows, second_moment, write_patches
+from tfa.maps.stored_rows import INTEGERS, convert_rows, half_whiten_coordinates
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import describe_second_order
 from tfa.method.spectrum import PrincipalAxes, add_moments

@@ -47,17 +47,14 @@ from tfa.maps.building.photo_list import SHARD_SIZE, PhotoList, Shard, list_phot
 from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, name_result
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader, writer
-from tfa.maps.folder.photo_paths import find_common_folder
-from tfa.maps.fused_place import measure_reach
-from tfa.maps.state import DATABASE, MapState
-from tfa.maps.state_changes import describe_encoder, make_state
+from tfa.maps.place import measure_reach
+from tfa.maps.state import DATABASE, MapState, describe_encoder, find_common_folder, make_state
 from tfa.maps.store.header import StoreHeader
-from tfa.maps.store.patches import begin_patches, check_elsewhere, seal_patches
 from tfa.maps.store.publish import Publisher, VersionFacts
-from tfa.maps.store.rows import SpaceRows, fit_reduction_to_moments
+from tfa.maps.store.rows import SpaceRows, begin_patches, check_elsewhere, fit_reduction_to_moments, seal_patches
 from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
 from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_space import SIGMAS, StoredSpaces
+from tfa.maps.stored_rows import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.second_order_head import (

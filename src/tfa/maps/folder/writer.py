@@ -1,4 +1,11 @@
-"""The folder `NAME.tfa`: a JSON header that names every other file with its size and sha256.
+"""Write a map folder: each edit in one atomic step; remove files that no revision uses.
+
+What edits leave in and beside a map: files of older revisions, of revisions that were never born, of killed writers.
+
+Names are ours by their pattern. Inside a map whoever tidies holds its lock, so no edit is under way; beside it, folders
+are held by those who write them.
+
+The folder `NAME.tfa`: a JSON header that names every other file with its size and sha256.
 
 The header is replaced last and in one step, so a reader sees the map before an edit or after it, never
 between. Files carry the revision that wrote them; they are deleted one commit after the last header that names them.
@@ -9,9 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +31,12 @@ from tfa.core.files import (
     WrittenFile,
     explain_disk_errors,
     make_folder,
+    tidy,
     write_json,
     write_tensors,
 )
 from tfa.errors import BadMap
-from tfa.maps.folder.cleanup import (
-    find_last_revision,
-    list_current_files,
-    remove_beside,
-    remove_failed_edit,
-    remove_others,
-)
-from tfa.maps.folder.header import (
+from tfa.maps.folder.format import (
     AS_THEY_ARE,
     HEADER_FILE,
     MAP_FORMAT,
@@ -41,10 +45,67 @@ from tfa.maps.folder.header import (
     is_map,
     read_map_header,
 )
-from tfa.maps.folder.photo_paths import describe_photo_folder, shorten_path
-from tfa.maps.state import DATABASE, MapState
+from tfa.maps.state import DATABASE, MapState, describe_photo_folder, shorten_path
 from tfa.types import ImageRecord
 from tfa.version import __version__
+
+# --- cleanup --------------------------------------------------------------------------------------
+
+MAP_FILE_NAME = re.compile(
+    r"\.?((head|gallery|images|tokens|compaction|vocabularies|space|coordinates)-([A-Za-z0-9_-]+-)?r(?P<revision>\d+)"
+    r"|map\.json)\."
+)  # names of files we may delete
+
+
+def find_last_revision(folder: OpenFolder) -> int:
+    """The highest revision of the header and of any file, so that no number comes twice.
+
+    From names and from a header that may be damaged, so that a damaged map can be overwritten too.
+    """
+    named = [MAP_FILE_NAME.match(name) for name in folder.names()]
+    numbers = [int(one["revision"]) for one in named if one and one["revision"]]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        numbers.append(int(json.loads(folder.read(HEADER_FILE))["revision"]))
+    return max(numbers, default=0)
+
+
+def list_current_files(folder: OpenFolder) -> list[str]:
+    """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
+    try:
+        return [str(entry["name"]) for entry in json.loads(folder.read(HEADER_FILE))["files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def remove_others(folder: OpenFolder, keep: Collection[str]) -> None:
+    """Delete older revisions, and what a killed writer left. The edit is done: what cannot be deleted now stays."""
+    with contextlib.suppress(OSError):
+        for name in folder.names():
+            if name not in keep and MAP_FILE_NAME.match(name):
+                with contextlib.suppress(OSError):
+                    folder.remove(name)
+
+
+def remove_failed_edit(folder: OpenFolder, revision: int) -> None:
+    """Delete what an edit wrote that then failed: files beyond the header's `revision`, and temporary ones."""
+    with contextlib.suppress(OSError):
+        for name in folder.names():
+            named = MAP_FILE_NAME.match(name)
+            if named and (name.startswith(".") or int(named["revision"] or 0) > revision):
+                with contextlib.suppress(OSError):
+                    folder.remove(name)
+
+
+def remove_beside(path: Path) -> None:
+    """Delete folders beside the map `path` that a save was writing when it was killed."""
+    tidy(
+        path.parent,
+        f".{escape(path.name)}.*",
+        lambda name: name == HEADER_FILE or MAP_FILE_NAME.match(name) is not None,
+    )
+
+
+# --- writer ---------------------------------------------------------------------------------------
 
 try:
     import fcntl

@@ -22,7 +22,7 @@ import numpy as np
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps.answer import Ranking
-from tfa.maps.database_scores import NEAREST
+from tfa.maps.confidence import NEAREST
 from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
 from tfa.maps.store.versions import MapView, Version
 from tfa.method.evidence import z_scores

@@ -30,9 +30,8 @@ from tfa.maps.store.header import (
     read_builder,
     version_folder,
 )
-from tfa.maps.store.patches import write_added
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, write_entries
-from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks
+from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks, write_added
 from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.search.reduced import Moments
 from tfa.search.store import Entries

@@ -33,8 +33,15 @@ from tfa.maps.store.header import (
     parse_header,
     version_folder,
 )
-from tfa.maps.store.patches import begin_patches, erase_elsewhere, seal_patches, write_patches
-from tfa.maps.store.rows import SpaceRows, fit_store_reduction, make_payload
+from tfa.maps.store.rows import (
+    SpaceRows,
+    begin_patches,
+    erase_elsewhere,
+    fit_store_reduction,
+    make_payload,
+    seal_patches,
+    write_patches,
+)
 from tfa.maps.store.versions import SKELETON_IMAGES, put_skeleton, write_skeleton
 from tfa.method.scorer import Scorer
 from tfa.search.reduced import Moments, Reduction

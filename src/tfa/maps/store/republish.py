@@ -20,9 +20,8 @@ from tfa.errors import BadSpec
 from tfa.maps.state import MapState
 from tfa.maps.store.edits import settle_edits
 from tfa.maps.store.header import ABANDONED, StoreHeader, read_document, version_folder
-from tfa.maps.store.patches import find_holder, seal_patches
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, VersionFacts
-from tfa.maps.store.rows import SpaceRows, fit_store_reduction, read_ranks
+from tfa.maps.store.rows import SpaceRows, find_holder, fit_store_reduction, read_ranks, seal_patches
 from tfa.maps.store.versions import MapView, Version, Versions, holds_same_images, put_skeleton, write_skeleton
 from tfa.search.reduced import Moments
 from tfa.search.store import Collection, Entries, Store, hide_password, open_map_store

@@ -17,9 +17,9 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import Ranking, answer_tokens, resolve_candidates
 from tfa.maps.calibrate import calibrate_head
-from tfa.maps.expected_recall import estimate_recall
-from tfa.maps.fused_place import REACH
-from tfa.maps.lookup import find_image_records
+from tfa.maps.confidence import estimate_recall
+from tfa.maps.describe import describe_map
+from tfa.maps.place import REACH
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.storage import MemoryStorage, Snapshot, Storage
 from tfa.maps.store.answers import ScoreCache, rank_in_store
@@ -35,7 +35,7 @@ from tfa.maps.store.republish import (
 )
 from tfa.maps.store.rows import parse_record
 from tfa.maps.store.versions import MapView, Version, Versions
-from tfa.maps.summary import describe_map
+from tfa.maps.upkeep import find_image_records
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.store import Store, Where, hide_password, open_map_store
 from tfa.types import CalibrationReport, ExpectedRecall, ImageRecord, MapInfo, QueryOptions

@@ -22,11 +22,10 @@ import numpy as np
 from tfa.core.text import format_command
 from tfa.errors import BadCalibration, BadMap
 from tfa.maps.folder import reader, writer
-from tfa.maps.folder.header import HEADER_FILE
-from tfa.maps.state import MapState, NamedHead
-from tfa.maps.state_changes import tie_duplicates
+from tfa.maps.folder.format import HEADER_FILE
+from tfa.maps.state import MapState, NamedHead, tie_duplicates
 from tfa.maps.store.header import StoreHeader, read_document, read_moments, read_reduction, read_store_header
-from tfa.maps.store.patches import read_patches
+from tfa.maps.store.rows import read_patches
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Store
 from tfa.verification.patches import SourcedTokens

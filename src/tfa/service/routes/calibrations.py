@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from tfa.core.plain import Options, Value, req
 from tfa.core.progress import Progress
 from tfa.maps.calibrate import check_request
-from tfa.maps.summary import list_differences
+from tfa.maps.describe import list_differences
 from tfa.service.auth import describe_caller, editing_router, reading_router
 from tfa.service.bodies import Upload, body_schema, file_name, read_photos, reply
 from tfa.service.context import Chosen, Running, Service, wait_for

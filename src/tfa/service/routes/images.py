@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
-from tfa.maps.confirmed import format_time
+from tfa.maps.upkeep import format_time
 from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, file_name, read_photos, reply
 from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for

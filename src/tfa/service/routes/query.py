@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import TfaError
-from tfa.maps.expected_recall import collect_answers
+from tfa.maps.confidence import collect_answers
 from tfa.service.auth import editing_router, reading_router, refusals, visible_owner, who
 from tfa.service.bodies import Upload, body_schema, read_photo, read_photos, reply
 from tfa.service.cameras import CameraInfo, CameraKey

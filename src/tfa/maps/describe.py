@@ -1,0 +1,396 @@
+"""A map in words and JSON: its decisions, how close they were, and what it holds.
+
+How far a decision was from flipping, in standard errors of the number that decides it (ours, beyond the paper).
+
+A rule is made of conditions "this number is above 0". Each has a strength, the number over its standard error; the
+weakest decides where all must hold, the strongest where one is enough, so a rule has a strength of its own, and the
+decision flips when numbers move by so many standard errors. Read from what a map keeps of its evidence.
+
+The decisions of a head in rows: what was decided, how, why, and how far that was from flipping.
+
+The command line, the report, the service and its page show these rows and no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfa.core.plain import from_plain
+from tfa.encoders.catalogue import use_current_name
+from tfa.maps.folder.format import choose_format_version
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.method.carriers import CARRIER_WORDS
+from tfa.method.decisions import MIXTURE
+from tfa.method.residuals import HARD
+from tfa.search.reduced import AGAIN
+from tfa.types import AnswerSource, CalibrationInfo, Decision, EncoderInfo, ImageRecord, MapInfo, Margin
+
+# --- margins --------------------------------------------------------------------------------------
+
+_INTERVAL = 2 * 1.96  # standard errors from end to end of an interval of 95 %
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Holds where `value` is above 0."""
+
+    value: float
+    error: float
+    what: str  # the number, in words
+
+    @property
+    def strength(self) -> float:
+        if self.error > 0:
+            return self.value / self.error
+        return 0.0 if self.value == 0 else math.copysign(math.inf, self.value)
+
+    def __invert__(self) -> Condition:
+        return replace(self, value=-self.value)
+
+
+def require_all(*conditions: Condition) -> Condition:
+    """Combine conditions that must all hold: the weakest decides."""
+    return min(conditions, key=lambda one: one.strength)
+
+
+def require_any(*conditions: Condition) -> Condition:
+    """Combine conditions of which one must hold: the strongest decides."""
+    return max(conditions, key=lambda one: one.strength)
+
+
+def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Compute how far each decision of a head was from flipping, from the head's facts.
+
+    A decision whose errors are not known is left out: strengths, and the global token by target photos.
+    """
+    made, evidence = head["decisions"], head["evidence"]
+    found: dict[str, Condition | None] = {"verification": _verification_condition(head.get("verification"))}
+    if "representation" not in made:  # a second-order head has defaults, which no number decides
+        photos = evidence.get("target_images") or evidence["pseudo_queries"]
+        pairs = _Pairs(evidence["candidates"], photos)
+        found |= _target_conditions(made, evidence, pairs) if "route" in made else _database_conditions(made, pairs)
+    return {name: _describe(one) for name, one in found.items() if one is not None}
+
+
+def _describe(condition: Condition) -> dict[str, Any]:
+    far = abs(condition.strength)
+    if math.isinf(far):
+        words = f"nothing that was measured says otherwise ({condition.what})"
+        return {"standard_errors": None, "within_noise": False, "in_words": words}
+    noise = ", within noise" if far <= 1 else ""
+    words = f"{far:.1f} standard errors from flipping{noise} ({condition.what})"
+    return {"standard_errors": far, "within_noise": far <= 1, "in_words": words}
+
+
+def _verification_condition(facts: Mapping[str, Any] | None) -> Condition | None:
+    if not facts or not facts.get("photos"):
+        return None
+    share, needed = facts["favours_candidates"], facts["needed"]
+    # The standard error of a share of photos that chance decides, of which the rule asks for two.
+    return Condition(share - needed, 0.5 / math.sqrt(facts["photos"]), f"{share:.0%} of photos, {needed:.0%} decide")
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Candidates of the paper's controllers against each other."""
+
+    candidates: Mapping[str, Mapping[str, Any]]
+    photos: int  # that were answered
+
+    def has_supports(self, *names: str) -> bool:
+        """Tell whether support by vocabulary is stored for these candidates; older maps lack it."""
+        return all(name in self.candidates and self.candidates[name].get("supports") for name in names)
+
+    def wider(self, one: str, other: str) -> Condition:
+        """More distinct images; the error is that of the mean over the vocabularies, pair by pair."""
+        pairs = zip(self.candidates[one]["supports"], self.candidates[other]["supports"], strict=True)
+        gaps = [a - b for a, b in pairs]
+        mean = sum(gaps) / len(gaps)
+        spread = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / max(len(gaps) - 1, 1))
+        error = spread / math.sqrt(len(gaps))
+        return Condition(mean, error, f"{one} reaches {mean:+.1f} ± {error:.1f} images against {other}, 0 decides")
+
+    def agrees(self, one: str, other: str) -> Condition:
+        """The largest change of agreement over the pairs of vocabularies is not below 0."""
+        ours, theirs = self.candidates[one]["agreement"], self.candidates[other]["agreement"]
+        gain, a, b = max((a - b, a, b) for a, b in zip(ours, theirs, strict=True))
+        error = math.sqrt((a * (1 - a) + b * (1 - b)) / max(self.photos, 1))
+        return Condition(gain, error, f"agreement of {one} changes by {gain:+.3f} ± {error:.3f} to {other}, 0 decides")
+
+    def beats(self, one: str, other: str) -> Condition:
+        return require_all(self.wider(one, other), self.agrees(one, other))
+
+    def carrier(self, chosen: str, original: str, partial: str, adaptive: str) -> Condition | None:
+        """The rule of `controllers.rules.pick_carrier`."""
+        if not self.has_supports(original, partial, adaptive):
+            return None
+        plain = require_all(~self.wider(partial, original), ~self.agrees(partial, original))
+        wider = self.wider(adaptive, partial)
+        half = require_any(~wider, require_all(wider, ~self.agrees(adaptive, partial)))
+        if chosen == "original":
+            return plain
+        return require_all(~plain, half if chosen == "partial" else ~half)
+
+
+def _database_conditions(made: Mapping[str, Any], pairs: _Pairs) -> dict[str, Condition | None]:
+    own = made["assignment"]
+    hard, soft, fused = "hard/adaptive", "soft/adaptive", f"{own}/adaptive+cls"
+    return {
+        "assignment": pairs.beats(hard, soft) if pairs.has_supports(hard, soft) else None,
+        "admit_cls": pairs.beats(fused, f"{own}/adaptive") if pairs.has_supports(fused, f"{own}/adaptive") else None,
+        "carrier": pairs.carrier(made["carrier"], *(f"{own}/{name}" for name in ("original", "partial", "adaptive"))),
+    }
+
+
+def _target_conditions(
+    made: Mapping[str, Any], evidence: Mapping[str, Any], pairs: _Pairs
+) -> dict[str, Condition | None]:
+    ends = {name: evidence[f"interval_{name}"] for name in ("A", "G", "capacity")}
+    errors = {name: (high - low) / _INTERVAL for name, (low, high) in ends.items()}
+    words = {"A": "soft less hard in anchor mass", "G": "soft less hard in whole descriptors", "capacity": "capacity"}
+    below = {n: Condition(-ends[n][1], errors[n], f"{words[n]}: up to {ends[n][1]:+.3f}, 0 decides") for n in ends}
+    lean = [
+        Condition(-evidence[f"m_{n}"], errors[n], f"{words[n]}: {evidence[f'm_{n}']:+.3f}, 0 decides")
+        for n in ("A", "G")
+    ]
+    hard = require_any(require_all(below["A"], below["G"]), require_all(below["capacity"], *lean))
+    mixed = Condition(ends["A"][0], errors["A"], f"{words['A']}: from {ends['A'][0]:+.3f}, 0 decides")
+    route = made["route"]
+    decided = hard if route == HARD else require_all(~hard, mixed if route == MIXTURE else ~mixed)
+    return {"route": decided, "carrier": pairs.carrier(made["carrier"], "original", "partial", "adaptive")}
+
+
+# --- decided --------------------------------------------------------------------------------------
+
+
+def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
+    """List the name, choice, reason and margin of each decision of a head, from its facts.
+
+    The margin is null where nothing could flip or no standard error is known (`tfa.maps.describe`).
+    """
+    made, reasons = head["decisions"], head["evidence"]["reasons"]
+    margins = compute_margins(head)
+    if is_second_order(made):
+        rows = _second_order(made, reasons)
+    else:
+        rows = _calibrated(made, reasons) if "route" in made else _list_database_decisions(made, reasons)
+    facts = head.get("verification")
+    if facts:
+        rows.append(("verification", "verification", "used" if facts["admitted"] else "not used", facts["reason"]))
+    return [
+        Decision(name=name, choice=choice, reason=reason, margin=None if key not in margins else Margin(**margins[key]))
+        for key, name, choice, reason in rows
+    ]
+
+
+def format_reason(row: Mapping[str, Any]) -> str:
+    """Format the reason of a row with how far the decision was from flipping."""
+    margin = row["margin"]
+    return "; ".join(filter(None, [row["reason"], None if margin is None else margin["in_words"]]))
+
+
+def is_second_order(decisions: Mapping[str, Any]) -> bool:
+    """Tell whether these are decisions of a head that is not the paper's."""
+    return "representation" in decisions
+
+
+def name_representation(made: Mapping[str, Any]) -> str:
+    """Name the representation that photos are compared by."""
+    name = made["representation"].replace("_", "-")
+    return name if name == "second-order" else f"{name} residuals"
+
+
+def _second_order(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """List decisions that are defaults or settings: none has a margin."""
+    # Older maps have one reason for all of them, that of the judge which chose the head.
+    return [
+        ("", "representation", name_representation(made), reasons.get("representation", reasons.get("judge", ""))),
+        ("", "carrier", made["carrier"], reasons.get("carrier", CARRIER_WORDS[made["carrier"]])),
+        ("", "centering", "on the photos" if made["centring"] else "on the map", reasons.get("centring", "")),
+        ("", "scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
+    ]
+
+
+def _list_database_decisions(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    token = "used" if made["admit_cls"] else "left out"
+    return [
+        ("assignment", "assignment", made["assignment"], reasons.get("assignment", "")),
+        ("carrier", "carrier", made["carrier"], reasons.get("carrier", "")),
+        ("admit_cls", "global token", token, reasons.get("admit_cls", "")),
+        ("strengths", "strengths", f"c {made['c']:.3f}, β {made['beta']:.3f}", reasons.get("strengths", "")),
+    ]
+
+
+def _calibrated(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    mixed = f", soft {made['soft_weight']:.2f}" if made["route"] == "mixture" else ""
+    strengths = "; ".join(f"{name} c {s['c']:.3f}, β {s['beta']:.3f}" for name, s in made["strengths"].items())
+    token = f"used, weight {1 - made['local_weight']:.2f}" if made["admit_cls"] else "left out"
+    scores = "calibrated" if made["score_calibrated"] else "as they are"
+    return [
+        ("route", "assignment", made["route"] + mixed, reasons.get("route", "")),
+        ("carrier", "carrier", made["carrier"], reasons.get("carrier", "")),
+        ("admit_cls", "global token", token, reasons.get("admit_cls", "")),
+        ("strengths", "strengths", strengths, reasons.get("strengths", "")),
+        ("", "scores", scores, reasons.get("score", "")),
+    ]
+
+
+# --- summary --------------------------------------------------------------------------------------
+
+
+def compute_unseen_share(images: Sequence[ImageRecord]) -> float:
+    """Share of the images that the head was not fitted on."""
+    return sum(not record.fitted for record in images) / max(len(images), 1)
+
+
+def summarize_map(kind: str, where: str, images: int, state: MapState) -> str:
+    """A map in one line: photos, encoder, head, calibrations and whether answers are verified."""
+    made, head = state.database.decisions, state.chosen()
+    chosen = (
+        f"{name_representation(made)}, {made['carrier']}"
+        if is_second_order(made)
+        else f"{made['assignment']}, {made['carrier']}"
+    )
+    names = [f"{one.name} (answers)" if one.name == state.active else one.name for one in state.calibrations]
+    facts = [
+        f"{images:,} photo{'' if images == 1 else 's'}",
+        f"encoder {state.encoder['id']}",
+        f"{state.head_kind} head ({chosen})",
+        f"calibrations {', '.join(names)}" if names else "no calibration",
+        "answers verified" if head.verifies else "answers not verified",
+    ]
+    return f"<{kind} {where}: {'; '.join(facts)}>"
+
+
+def describe_map(state: MapState, answering: Sequence[ImageRecord], folder: Path | None, **more: Any) -> MapInfo:
+    """Describe a map; `answering` are the images that still answer, `more` replaces fields of `MapInfo`."""
+    values = {
+        "name": None if folder is None else folder.stem,
+        "path": None if folder is None else str(folder),
+        "format_version": choose_format_version(state),
+        "revision": state.revision,
+        "photo_root": state.photo_root,
+        "encoder": from_plain(EncoderInfo, use_current_name(state.encoder), "encoder"),
+        "images": len(answering),
+        "fitted_images": sum(record.fitted for record in state.images),
+        "removed_images": len(state.removed),
+        "unseen_share": compute_unseen_share(answering),
+        "positions": sum(record.position is not None for record in answering),
+        "spec": state.spec,
+        "head": state.head_kind,
+        "answers": _answers(state),
+        "decided": list_decisions(vars(state.database)),
+        "decisions": state.database.decisions,
+        "reasons": state.database.evidence["reasons"],
+        "evidence": _numbers(state.database),
+        "data_used": state.database.data_used,
+        "replica": state.database.replica,
+        "storage": state.head.storage,
+        "reduction": _describe_reduction(state),
+        "verification": _describe_verification(state),
+        "bytes": None if folder is None else sum(entry["bytes"] for entry in state.files),
+        "calibrations": [_calibration(state, head) for head in state.calibrations],
+        "photos": list(answering),
+    }
+    return MapInfo(**{**values, **more})
+
+
+def _answers(state: MapState) -> AnswerSource:
+    """What answers where a query names no calibration."""
+    head = state.chosen()
+    name = None if head.name == DATABASE else head.name
+    source = "the head fitted on the map's own photos, not calibrated"
+    if head.calibration is not None:
+        source = f"the calibration {name}, made with {head.calibration['used']:,} photos"
+    verified = "verified by their patches" if head.verifies else "not verified"
+    words = f"answers come from {source}; they are {verified}"
+    return AnswerSource(calibration=name, reranked=head.verifies, in_words=words)
+
+
+def _calibration(state: MapState, head: NamedHead) -> CalibrationInfo:
+    return CalibrationInfo(
+        name=head.name,
+        active=head.name == state.active,
+        calibration=head.calibration,
+        decided=list_decisions(vars(head)),
+        decisions=head.decisions,
+        reasons=head.evidence["reasons"],
+        evidence=_numbers(head),
+        data_used=head.data_used,
+        verification=head.verification,
+        differences=list_differences(state.database.decisions, head.decisions),
+    )
+
+
+def _describe_reduction(state: MapState) -> dict[str, Any] | None:
+    """Describe the search dimensions and their size; None if all dimensions are searched."""
+    if state.head.reduced is None:
+        return None
+    dims, full = state.head.reduced.reduction.dims, state.head.reduced.reduction.width
+    return {"dims": dims, "full_dims": full, "bytes_per_image": dims + 4, "scored_again": AGAIN}
+
+
+def _describe_verification(state: MapState) -> dict[str, Any] | None:
+    """How answers can be verified and whether the database-only head is; None where nothing is kept for it."""
+    if state.compact is None:
+        return None
+    size = {"bytes_per_image": state.compact.bytes_per_image}
+    return {**state.compact.to_dict(), **size, **(state.database.verification or {})}
+
+
+def _numbers(head: NamedHead) -> dict[str, Any]:
+    if is_second_order(head.decisions):  # maps of earlier releases also hold what a judge compared
+        return {"strengths": head.evidence["strengths"]}
+    return {key: value for key, value in head.evidence.items() if key != "reasons"}
+
+
+def list_second_order_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """`list_differences` of a calibration that is not the paper's."""
+    sentences = []
+    for name, (was, now) in {
+        "the representation is": (name_representation(before), name_representation(after)),
+        "the carrier is": (before["carrier"], after["carrier"]),
+    }.items():
+        if was != now:
+            sentences.append(f"{name} {now} instead of {was}")
+    if after["centring"]:
+        sentences.append("queries are centered on the photos")
+    if after["score_calibrated"]:
+        sentences.append("scores are calibrated")
+    return sentences
+
+
+def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
+    if is_second_order(after):
+        return list_second_order_differences(before, after)
+    sentences = []
+    route, old = after["route"], before["assignment"]
+    if route == "mixture":
+        sentences.append(
+            f"hard and soft assignment are mixed, soft with weight {after['soft_weight']:.2f}, instead of {old} alone"
+        )
+    elif route != old:
+        sentences.append(f"assignment is {route} instead of {old}")
+    if after["carrier"] != before["carrier"]:
+        sentences.append(f"the carrier is {after['carrier']} instead of {before['carrier']}")
+    was = f"c {before['c']:.3f} and β {before['beta']:.3f}"
+    for branch, strength in after["strengths"].items():
+        now = f"c {strength['c']:.3f} and β {strength['beta']:.3f}"
+        if now != was:
+            unused = "" if after["carrier"] == "adaptive" else f" (the {after['carrier']} carrier does not use them)"
+            sentences.append(f"the strengths of {branch} are {now} instead of {was}{unused}")
+    share = 1 - after["local_weight"]
+    if after["admit_cls"] and not before["admit_cls"]:
+        sentences.append(f"the global token is admitted with weight {share:.2f} instead of left out")
+    elif before["admit_cls"] and not after["admit_cls"]:
+        sentences.append("the global token is left out instead of admitted")
+    elif after["admit_cls"] and f"{share:.2f}" != "0.50":  # without a calibration it always weighs a half
+        sentences.append(f"the global token weighs {share:.2f} instead of 0.50")
+    if after["score_calibrated"]:
+        sentences.append("scores are calibrated: each image has a bias learnt from the calibration photos")
+    return sentences
