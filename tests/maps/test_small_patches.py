@@ -106,7 +106,7 @@ def test_a_saved_map_answers_as_the_one_built(small_map, dusk, tmp_path):
     assert (told["spec"]["patches"], told["bytes_per_image"]) == ("small", 16 * 3)
     assert isinstance(opened.state.compact.chunks[0], np.memmap)
     hits = opened.query(dusk, rerank=True).hits
-    assert hits == small_map.query(dusk, rerank=True)
+    assert hits == small_map.query(dusk, rerank=True).hits
     assert hits[0].id == 5
     assert hits[0].inliers is not None
 
