@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, overload
 
@@ -37,7 +37,6 @@ POSITION_EXTRAS = ("alt", "heading")
 _SHOWN = 200  # characters of a bad position that an error repeats
 
 
-@dataclass(frozen=True, kw_only=True)
 class Position(Value):
     """A point on the globe (lat, lon) or in a metric plane (x, y). Altitude and heading do not count for distances."""
 
@@ -99,7 +98,6 @@ class Position(Value):
 # --- what a user gives ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class QueryOptions(Options):
     """How photos are recognized."""
 
@@ -119,7 +117,6 @@ class QueryOptions(Options):
     sequence: bool = opt(False, "The camera's photos are frames of one drive.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(Options):
     """How a map is calibrated for a camera."""
 
@@ -132,7 +129,6 @@ class CalibrateOptions(Options):
     score: bool | None = opt(None, "Calibrate scores, too. [default: yes with enough photos]")
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeadSpec(Options):
     """What a head is fitted with."""
 
@@ -150,7 +146,6 @@ class HeadSpec(Options):
         return cls(max_pca=30_000)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RerankSpec(Options):
     """How answers are reranked by their patches."""
 
@@ -161,7 +156,6 @@ class RerankSpec(Options):
     max_pseudo: int = opt(256, "Pseudo queries that decide whether answers are reranked.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildOptions(Options):
     """Which head a map has, and what it stores."""
 
@@ -180,7 +174,6 @@ class BuildOptions(Options):
         return self.rerank if isinstance(self.rerank, RerankSpec) else RerankSpec() if self.rerank else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderOptions(Options):
     """How photos are read and encoded. Answers do not depend on it, except for `fast`."""
 
@@ -196,7 +189,6 @@ class EncoderOptions(Options):
 # --- what a user gets ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageRecord(Value):
     """One map image. An id is never used for another image."""
 
@@ -212,7 +204,6 @@ class ImageRecord(Value):
     last_confirmed: str | None = opt(None, "Time at which a sure answer last named it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hit(Value):
     """A map image that answers a query."""
 
@@ -228,7 +219,6 @@ class Hit(Value):
     image_url: str | None = opt(None, "Address of the map image in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Place(Value):
     """Position estimate of a photo from all its reranked images together."""
 
@@ -241,7 +231,6 @@ class Place(Value):
         return f"{self.position} ± {self.radius:,.0f} m"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answer(Value):
     """The hits of one photo, best first, with a position estimate and a confidence. Iterates over its hits."""
 
@@ -293,7 +282,6 @@ class Answer(Value):
         return self.hits[index]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExpectedRecall(Value):
     """Expected recall on photos like those that were answered, in shares."""
 
@@ -311,7 +299,6 @@ class ExpectedRecall(Value):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answers(Value):
     """Answers to several photos, in their order. Iterates over the answers."""
 
@@ -333,7 +320,6 @@ class Answers(Value):
         return self.answers[index]
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditReport(Value):
     """What an edit did."""
 
@@ -346,7 +332,6 @@ class EditReport(Value):
     revision: int | None = opt(None, "Revision of the map after it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationReport(Value):
     """What a calibration used and decided."""
 
@@ -364,7 +349,6 @@ class CalibrationReport(Value):
     revision: int | None = opt(None, "Revision of the map after it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderInfo(Value):
     """The encoder of a map."""
 
@@ -376,7 +360,6 @@ class EncoderInfo(Value):
     weights: str | None = req("Weights file; null for the encoder's own source.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Margin(Value):
     """How far a decision was from flipping."""
 
@@ -385,7 +368,6 @@ class Margin(Value):
     in_words: str = req("The same in a sentence.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Decision(Value):
     """One decision of a head."""
 
@@ -395,7 +377,6 @@ class Decision(Value):
     margin: Margin | None = req("How close it was; null if that cannot be said.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnswerSource(Value):
     """The head that answers if a query names no calibration."""
 
@@ -404,7 +385,6 @@ class AnswerSource(Value):
     in_words: str = req("The same in a sentence.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationInfo(Value):
     """One calibration of a map."""
 
@@ -420,7 +400,6 @@ class CalibrationInfo(Value):
     differences: list[str] = req("Differences from the head without calibration.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MapInfo(Value):
     """What a map holds, what was decided and why."""
 
@@ -469,7 +448,6 @@ class MapInfo(Value):
 # --- what commands print -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class SkippedFile(Value):
     """A photo that was left out."""
 
@@ -477,7 +455,6 @@ class SkippedFile(Value):
     reason: str = req("Why it was left out.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditResult(Value):
     """What `tfa add` and `tfa remove` did."""
 
@@ -488,14 +465,12 @@ class EditResult(Value):
     images: int = req("Images of the map now.", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildResult(MapInfo):
     """A map in a folder that was built."""
 
     skipped: list[SkippedFile] = req("Photos that were left out.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildPass(Value):
     """One pass of a build over the photos."""
 
@@ -506,7 +481,6 @@ class BuildPass(Value):
     seconds: float = req("Seconds it took.", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoreBuildResult(Value):
     """A map in a store that was built."""
 
@@ -518,7 +492,6 @@ class StoreBuildResult(Value):
     skipped: list[SkippedFile] = req("Photos that were left out.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationResult(CalibrationInfo):
     """A calibration that was made."""
 
@@ -526,7 +499,6 @@ class CalibrationResult(CalibrationInfo):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ActiveCalibration(Value):
     """The calibrations of a map after `tfa calibrate --activate` or `--drop`."""
 
@@ -534,7 +506,6 @@ class ActiveCalibration(Value):
     calibrations: list[str] = req("Calibrations of the map.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FramesResult(Value):
     """Frames of recordings that became photos."""
 
@@ -546,7 +517,6 @@ class FramesResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TileSize(Value):
     """Size of a tile in pixels of the orthophoto."""
 
@@ -554,7 +524,6 @@ class TileSize(Value):
     down: int = req("Pixels from north to south.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TilesResult(Value):
     """Tiles of an orthophoto."""
 
@@ -564,7 +533,6 @@ class TilesResult(Value):
     pixels: TileSize = req("Size of a tile.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackResult(Value):
     """The version of a map in a store that answers again."""
 
@@ -574,7 +542,6 @@ class RollbackResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SnapshotResult(Value):
     """The copy of a map in a store."""
 

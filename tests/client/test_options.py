@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import pytest
@@ -14,7 +13,6 @@ from tfa.service.problems import Refused
 from tfa.types import CalibrateOptions, QueryOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class MoreOptions(QueryOptions):
     """Options of a later version."""
 

@@ -321,7 +321,6 @@ Quiet = Annotated[
 _FILE = {"exists": True, "dir_okay": False}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PositionOptions(Options):
     """Where positions of photos come from, besides the photos themselves."""
 

@@ -40,7 +40,6 @@ def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileOptions(Options):
     """What files of answers hold."""
 
@@ -244,7 +243,6 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
 # --- query ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class OpenOptions(Options):
     """How a map is opened."""
 
