@@ -365,7 +365,7 @@ class Margin(Value):
 
     standard_errors: float | None = req("Distance in standard errors; null if nothing measured says otherwise.")
     within_noise: bool = req("Whether the distance is within one standard error.")
-    in_words: str = req("The same in a sentence.")
+    text: str = req("The same in a sentence.")
 
 
 class Decision(Value):
@@ -382,7 +382,7 @@ class AnswerSource(Value):
 
     calibration: str | None = req("Active calibration.")
     reranked: bool = req("Whether answers are reranked.")
-    in_words: str = req("The same in a sentence.")
+    text: str = req("The same in a sentence.")
 
 
 class CalibrationInfo(Value):
@@ -548,3 +548,181 @@ class SnapshotResult(Value):
     url: str = req("URL of the copy, without a password.")
     version: int = req("Version of the copy.", ge=1)
     images: int = req("Images of the copy.", ge=0)
+
+
+class SharedPlace(Value):
+    """A photo that shows a place of an earlier map."""
+
+    image: str = req("Photo of this map.")
+    shows: str = req("Photo of an earlier map that shows its place.")
+    inliers: int = req("Patches that match in one spatial arrangement.", ge=0)
+
+
+class MergedPart(Value):
+    """One of the maps that were merged."""
+
+    name: str = req("Name of the map.")
+    path: str | None = req("Folder of the map.")
+    sessions: list[str] = req("Sessions that its photos belong to.")
+    photos: int = req("Photos in the new map.", ge=0)
+    repeated: int = req("Photos that an earlier map has too, byte for byte.", ge=0)
+    compared: int | None = req("Photos looked for in earlier maps; null if those store no patches.")
+    shared: list[SharedPlace] = req("Photos that show a place of an earlier map.")
+
+    def __str__(self) -> str:
+        if self.compared is None:
+            return f"{self.name}: not known whether it overlaps; the maps before it keep no patches to verify with"
+        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of the maps before it"
+
+
+class MergeResult(Value):
+    """A map that was made of several."""
+
+    path: str | None = req("Folder of the new map.")
+    images: int = req("Images of the new map.", ge=2)
+    maps: list[MergedPart] = req("Maps that were merged, in their order.")
+    notes: list[str] = req("Notes for the user.")
+
+
+class PrunedImage(Value):
+    """An image that a map can do without."""
+
+    id: int = req("Id of the image.", ge=0)
+    path: str = req("File of the image.")
+    why: Literal["near duplicate", "never confirmed"] = req("Why it can be removed.")
+    duplicate_of: int | None = req("Id of the near duplicate that remains; null for other reasons.")
+
+
+class RecallLoss(Value):
+    """Expected recall before images are removed and after."""
+
+    photos_like: str = req("Photos whose recall it is.")
+    before: ExpectedRecall | None = req("With all images; null for the removed images.")
+    after: ExpectedRecall = req("Without the removed images.")
+    text: str = req("The same in a sentence.")
+
+
+class PruneResult(Value):
+    """Images that a map can do without."""
+
+    removed: bool = req("Whether the candidates were removed.")
+    candidates: list[PrunedImage] = req("Images that can be removed.")
+    reasons: dict[str, int] = req("Number of candidates by reason.")
+    expected_recall: list[RecallLoss] = req("What that costs.")
+    images: int = req("Images of the map now.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+
+
+class Displacement(Value):
+    """How far two views differ, in patches."""
+
+    down: int = req("Patches down.")
+    right: int = req("Patches right.")
+
+
+class Admission(Value):
+    """Whether the answers of a map are reranked."""
+
+    admitted: bool = req("Whether answers are reranked.")
+    reason: str = req("Why.")
+
+
+class ExplainResult(Value):
+    """The patches of a query that match a hit."""
+
+    query: str = req("The photo.")
+    rank: int = req("Rank of the hit.", ge=1)
+    answer: Hit = req("The hit.")
+    consistent: int = req("Matches that move alike.", ge=0)
+    mutual: int = req("All mutual matches.", ge=0)
+    displacement: Displacement | None = req("How much further the query looks; null if nothing moves alike.")
+    view: str = req("The same in a sentence.")
+    verification: Admission = req("Whether answers are reranked.")
+    grid: tuple[int, int] = req("Rows and columns of patches.")
+    matches: list[tuple[int, int, int, int, bool]] = req(
+        "Each mutual match: row and column in the query, row and column in the map image, whether it moves alike."
+    )
+
+
+class CatalogEncoder(Value):
+    """An encoder of the catalog."""
+
+    name: str = req("Name for --encoder.")
+    about: str = req("What it is.")
+    parameters: int = req("Parameters of the model.", ge=1)
+    patch: int = req("Pixels of a patch's side.", ge=1)
+    size: int = req("Pixels of a photo's side.", ge=1)
+    channels: int = req("Channels of a patch.", ge=1)
+    blocks: int = req("Blocks of the model.", ge=1)
+    licence: str = req("License of the weights.")
+    hub: str | None = req("Where weights are downloaded from; null if a package provides them.")
+    weights: str | None = req("Weights file on this machine.")
+
+
+class PluginEncoder(Value):
+    """An encoder of another distribution."""
+
+    name: str = req("Name for --encoder.")
+    distribution: str = req("Distribution that provides it.")
+
+
+class Setting(Value):
+    """A setting and where it comes from."""
+
+    setting: str = req("Name of the setting.")
+    value: Any = req("Its value; null if it is not set.")
+    source: str | None = req("The settings file, or environment; null for the default.")
+    variable: str = req("Environment variable that sets it.")
+
+
+class ConfigInfo(Value):
+    """The settings in use."""
+
+    file: str | None = req("Settings file; null if there is none.")
+    settings: list[Setting] = req("Settings of all commands.")
+    verbs: dict[str, dict[str, Any]] = req("Settings of single commands, as written in the file.")
+
+
+class CachedTokens(Value, kw_only=False):
+    """Cached tokens of one encoder."""
+
+    encoder: str = req("Name of the encoder.")
+    fingerprint: str = req("Fingerprint of weights and preprocessing.")
+    files: int = req("Number of files.", ge=0)
+    images: int = req("Number of images.", ge=0)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class CachedResults(Value, kw_only=False):
+    """Cached results of the benchmark."""
+
+    kind: str = req("Kind of results.", pattern="^(masks|matches|vectors)$")
+    files: int = req("Number of files.", ge=1)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class UnfinishedBuilds(Value, kw_only=False):
+    """Shards of builds that were interrupted."""
+
+    builds: int = req("Number of builds.", ge=0)
+    files: int = req("Number of files.", ge=0)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class DeletedFiles(Value, kw_only=False):
+    """Files that were deleted from the cache."""
+
+    files: int = req("Number of files.", ge=0)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class CacheInfo(Value):
+    """What the cache holds."""
+
+    folder: str = req("Folder of the tokens.")
+    bytes: int = req("Size of all tokens.", ge=0)
+    limit: int | None = req("Largest size of all tokens; null without a limit.", ge=0)
+    encoders: list[CachedTokens] = req("Tokens by encoder, the largest first.")
+    benchmark: list[CachedResults] = req("Results that the benchmark stores.")
+    unfinished_builds: UnfinishedBuilds = req("Shards of interrupted builds.")
+    deleted: DeletedFiles | None = req("Files that were deleted; null if none were to be.")

@@ -110,7 +110,7 @@ def evaluate(
         write_page(html, evaluation, judgement, progress=progress)
         note(f"failure explorer: {html}")
     beside = judgement.runs[len(evaluation.judgement.runs) :]
-    if not delivered(map_evaluation.to_dict(evaluation, worst, beside), out=out, json=json):
+    if not delivered(map_evaluation.make_result(evaluation, worst, beside), out=out, json=json):
         show_evaluation(evaluation, judgement, worst)
 
 
