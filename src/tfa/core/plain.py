@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -26,6 +26,10 @@ _LARGEST_INT = 2**63 - 1
 _LARGEST_FLOAT = 1e18  # can be squared, in 32 bits too
 T = TypeVar("T")
 Reader = Callable[[Any], Any]  # reads a value from JSON or raises BadShape
+
+
+def _cache(function: T) -> T:
+    return functools.cache(function)  # type: ignore[arg-type, return-value]  # types are hashable
 
 
 class BadShape(ValueError):
@@ -109,7 +113,7 @@ class Options(Value):
             raise error.to_spec() from None
 
 
-@cache
+@_cache
 def hints(cls: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields by name."""
     resolved = typing.get_type_hints(cls)
@@ -141,7 +145,7 @@ def from_plain(hint: type[T] | Any, value: Any, where: str) -> T | Any:
 # --- readers of types ----------------------------------------------------------------------------------------------
 
 
-@cache
+@_cache
 def _reader(hint: Any) -> Reader:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Value):
@@ -155,7 +159,7 @@ def _reader(hint: Any) -> Reader:
     return {float: _read_float, int: _read_int, str: _read_str, Any: _read_any}.get(hint) or _simple_reader(hint)
 
 
-@cache
+@_cache
 def _fields(cls: Any) -> dict[str, tuple[Reader, bool]]:
     """Return the reader of each field, and whether JSON must hold it."""
     found = {}
@@ -326,15 +330,15 @@ def _bounded(read: Reader, metadata: Mapping[str, Any]) -> Reader:
         return read
     allowed = f"at most {high}" if low is None else f"at least {low}" if high is None else f"between {low} and {high}"
     lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
-    matches = None if pattern is None else re.compile(pattern.strip("^$")).fullmatch
+    pattern = None if pattern is None else re.compile(pattern.strip("^$"))
 
     def check(value: Any) -> None:
         if type(value) in (int, float):
             if not lowest <= value <= highest:
                 raise BadShape(f"is out of range: must be {allowed}", value)
         elif isinstance(value, str):
-            if matches is not None and not matches(value):
-                raise BadShape(f"is not allowed: must match {pattern.strip('^$')}", value)
+            if pattern is not None and not pattern.fullmatch(value):
+                raise BadShape(f"is not allowed: must match {pattern.pattern}", value)
         elif isinstance(value, list | tuple | dict):
             for item in value.values() if isinstance(value, dict) else value:
                 check(item)

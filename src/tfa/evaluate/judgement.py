@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -19,9 +18,8 @@ from tfa.evaluate.metrics import AcceptanceCurve, Curve, Interval, Paired, inter
 from tfa.maps.confidence import estimate_recall
 from tfa.types import ExpectedRecall, Position
 
-ConfidenceKind = Literal["z-score", "probability"]
-Z_SCORE: Literal["z-score"] = "z-score"
-PROBABILITY: Literal["probability"] = "probability"
+Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
+CONFIDENCE_PATTERN = f"^({PROBABILITY}|{Z_SCORE})$"
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Run:
 
     name: str
     title: str
-    kind: ConfidenceKind  # of its confidences
+    kind: str  # of its confidences: PROBABILITY or Z_SCORE
     depth: int
     answers: tuple[JudgedAnswer | None, ...]
     grid: tuple[int, int] | None = None  # of the patches that lines join
@@ -234,7 +232,7 @@ class EvaluatedHead(Value):
     name: str = req("none, or the name of a calibration.")
     title: str = req("Name for display.")
     active: bool = req("Whether it answers if a query names none.")
-    confidence: ConfidenceKind = req("What confidence is.")
+    confidence: str = req("What confidence is.", pattern=CONFIDENCE_PATTERN)
     k: int = req("Hits kept for each query.", ge=1)
     evaluated: int = req("Queries that count.", ge=1)
     recalls: dict[str, float] = req("Share of queries with a right image among the first k, by k.")

@@ -19,8 +19,8 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadPositions
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (
+    CONFIDENCE_PATTERN,
     PROBABILITY,
-    ConfidenceKind,
     EvaluatedHead,
     JudgedAnswer,
     JudgedHit,
@@ -237,7 +237,7 @@ class _SavedHead(Value):
 
     name: str = req("Name of the head.")
     title: str = req("Name for display.")
-    confidence: ConfidenceKind = req("What confidence is.")
+    confidence: str = req("What confidence is.", pattern=CONFIDENCE_PATTERN)
     k: int = req("Hits kept for each query.", ge=1)
 
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 from tfa.core.plain import Value, opt, req
 from tfa.evaluate.metrics import AcceptanceCurve, Interval, Paired
 
-DataUsed = Literal["nothing", "database", "target", "labels"]
 _USED = "Most data the head was fitted on: nothing, the database, target photos, or labels."
+_KINDS = "^(nothing|database|target|labels)$"
 
 
 class CheckFinding(Value):
@@ -95,7 +95,7 @@ class HeadEntry(Value):
 
     name: str = req("Name for --heads.")
     title: str = req("Name in tables.")
-    sees: DataUsed = req(_USED)
+    sees: str = req(_USED, pattern=_KINDS)
     plan: HeadPlan = req("Its protocol.")
     settings: dict[str, Any] = req("Settings it is made with.")
     note: str = req("Note; may be empty.")
@@ -106,7 +106,7 @@ class FileHeadEntry(Value):
 
     name: str = req("Name for --heads.")
     title: str = req("Name in tables.")
-    sees: DataUsed = req(_USED)
+    sees: str = req(_USED, pattern=_KINDS)
     needs: str = req("Option that names the file.")
     why: str = req("Why it needs the file.")
 
@@ -163,7 +163,7 @@ class ScoreEntry(Value):
     encoder: str = req("Name of the encoder.")
     head: str = req("Name of the head.")
     title: str = req("Title of the head.")
-    sees: DataUsed = req(_USED)
+    sees: str = req(_USED, pattern=_KINDS)
     note: str = req("Note on the head.")
     plan: str = req("Protocol of the head.")
     depth: int = req("Length of the rankings.", ge=1)
@@ -194,7 +194,7 @@ class RunEntry(Value):
 
     dataset: str = req("Name of the dataset.")
     head: str = req("Name of the head.")
-    outcome: Literal["written", "kept", "same", "skipped"] = req("What became of it.")
+    outcome: str = req("What became of it.", pattern="^(written|kept|same|skipped)$")
     record: str | None = req("Archive and name of the record; null if it was skipped.")
     reason: str | None = req("Why it was skipped.")
 
