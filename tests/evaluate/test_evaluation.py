@@ -130,7 +130,7 @@ def test_numbers_are_those_of_a_plain_recomputation():
 
     wrong = [one for one in run.evaluated_answers if not one.hits[0].right]
     assert len(numbers.mistakes) == len(wrong)
-    told = [one.answer.confidence for one in numbers.mistakes]
+    told = [one.confidence for one in numbers.mistakes]
     assert told == sorted((one.confidence for one in wrong), reverse=True)
     for hub in numbers.hubs:
         assert hub.wrong == sum(one.hits[0].image == hub.image for one in wrong) >= 2

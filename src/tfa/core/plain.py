@@ -73,10 +73,11 @@ class Value:
     """Base of values that users give or get, and of values in files. A subclass is a frozen dataclass."""
 
     OMITTED: ClassVar[frozenset[str]] = frozenset()  # fields that JSON leaves out if they are None
-    OPEN: ClassVar[bool] = False  # whether JSON may hold other fields, which are checked but not read
+    EXTRAS: ClassVar[bool] = False  # whether JSON may hold other fields, which are checked but not read
 
-    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+    def __init_subclass__(cls, *, kw_only: bool = True, extras: bool = False) -> None:
         dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
+        cls.EXTRAS = extras
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value in JSON."""
@@ -180,7 +181,7 @@ def _read_fields(cls: type[Value], value: Any) -> Any:
         for name, item in value.items():
             if name in fields:
                 read[name] = fields[name][0](item)
-            elif not cls.OPEN:
+            elif not cls.EXTRAS:
                 break
             else:
                 _read_any({name: item})

@@ -19,7 +19,6 @@ from tfa.maps.confidence import estimate_recall
 from tfa.types import ExpectedRecall, Position
 
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
-CONFIDENCE_PATTERN = f"^({PROBABILITY}|{Z_SCORE})$"
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ KS = (1, 5, 10, 20)
 _HUB_FROM = 2  # wrong answers from which on an image is a hub
 
 
-class EvaluatedMistake(Value):
+class Mistake(Value):
     """A wrong answer."""
 
     number: int = req("Number of the query among all photos.", ge=0)
@@ -176,23 +175,6 @@ class EvaluatedMistake(Value):
     first_right: int | None = req("Rank of the first right hit; null if there is none.", ge=1)
     in_map: bool = req("Whether a map image shows its place.")
     true_image: str | None = req("A map image of its place.")
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A query whose best answer is wrong."""
-
-    query: JudgedQuery
-    answer: JudgedAnswer
-
-    def result(self) -> EvaluatedMistake:
-        """Return what is printed of it."""
-        query, best = self.query, self.answer.hits[0]
-        return EvaluatedMistake(
-            **{name: getattr(query, name) for name in ("number", "query", "in_map", "true_image")},
-            **{name: getattr(self.answer, name) for name in ("confidence", "sure", "first_right")},
-            **{name: getattr(best, name) for name in ("image", "distance", "inliers")},
-        )
 
 
 class Hub(Value, kw_only=False):
@@ -232,7 +214,7 @@ class EvaluatedHead(Value):
     name: str = req("none, or the name of a calibration.")
     title: str = req("Name for display.")
     active: bool = req("Whether it answers if a query names none.")
-    confidence: str = req("What confidence is.", pattern=CONFIDENCE_PATTERN)
+    confidence: str = req("What confidence is.", pattern=f"^({PROBABILITY}|{Z_SCORE})$")
     k: int = req("Hits kept for each query.", ge=1)
     evaluated: int = req("Queries that count.", ge=1)
     recalls: dict[str, float] = req("Share of queries with a right image among the first k, by k.")
@@ -241,7 +223,7 @@ class EvaluatedHead(Value):
     sure: SureAnswers = req("Answers that were called sure.")
     metres: Metres | None = req("How far answers are; null if positions are not known.")
     expected_recall: CheckedRecall | None = req("Recall expected without labels; null if confidence is a z-score.")
-    mistakes: list[EvaluatedMistake] = req("Wrong answers, the most confident first.")
+    mistakes: list[Mistake] = req("Wrong answers, the most confident first.")
     hubs: list[Hub] = req("Images that are often the wrong answer.")
 
 
@@ -292,7 +274,7 @@ class RunScores:
             sure=SureAnswers(answers=self.sure, right=self.sure_and_right),
             metres=self.metres,
             expected_recall=checked,
-            mistakes=[mistake.result() for mistake in self.mistakes[:worst]],
+            mistakes=list(self.mistakes[:worst]),
             hubs=list(self.hubs),
         )
 
@@ -345,10 +327,16 @@ def score_run(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunScor
 
 
 def _mistakes(judgement: Judgement, run: Run) -> tuple[Mistake, ...]:
-    pairs = zip(judgement.queries, run.answers, strict=True)
-    wrong = [Mistake(query, answer) for query, answer in pairs if answer and answer.hits and not answer.right]
-    wrong.sort(key=lambda one: (-(one.answer.confidence or 0.0), one.query.number))
-    return tuple(wrong)
+    wrong = [
+        Mistake(
+            **{name: getattr(query, name) for name in ("number", "query", "in_map", "true_image")},
+            **{name: getattr(answer, name) for name in ("confidence", "sure", "first_right")},
+            **{name: getattr(answer.hits[0], name) for name in ("image", "distance", "inliers")},
+        )
+        for query, answer in zip(judgement.queries, run.answers, strict=True)
+        if answer and answer.hits and not answer.right
+    ]
+    return tuple(sorted(wrong, key=lambda one: (-(one.confidence or 0.0), one.number)))
 
 
 def _hubs(answers: Sequence[JudgedAnswer]) -> tuple[Hub, ...]:

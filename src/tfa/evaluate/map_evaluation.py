@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadPositions
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (
-    CONFIDENCE_PATTERN,
     PROBABILITY,
     EvaluatedHead,
     JudgedAnswer,
@@ -200,8 +199,6 @@ def _drawn(matches: Matches) -> tuple[int, ...]:
 _FORMAT: Literal["tfa-evaluation"] = "tfa-evaluation"
 _VERSION: Literal[1] = 1
 
-# A saved file must hold these to be compared with; all else in it is for readers.
-
 
 class EvaluatedHit(Value):
     """An image that a head gave, and whether it shows the place of the query."""
@@ -214,47 +211,11 @@ class EvaluatedHit(Value):
     position: Position | None = req("Where the map image was taken.")
 
 
-class _SavedAnswer(Value):
-    OPEN: ClassVar = True
-
-    confidence: float | None = req("Confidence of the best hit.")
-    sure: bool = req("Whether the best hit is sure.")
-    reranked: bool = req("Whether the best hit was reranked.")
-    hits: list[EvaluatedHit] = req("Best first.")
-
-
-class _SavedQuery(Value):
-    OPEN: ClassVar = True
-
-    query: str = req("The photo.")
-    in_map: bool = req("Whether a map image shows its place.")
-    true_image: str | None = req("A map image of its place.")
-    answers: dict[str, _SavedAnswer | None] = req("Answer of each head.")
-
-
-class _SavedHead(Value):
-    OPEN: ClassVar = True
-
-    name: str = req("Name of the head.")
-    title: str = req("Name for display.")
-    confidence: str = req("What confidence is.", pattern=CONFIDENCE_PATTERN)
-    k: int = req("Hits kept for each query.", ge=1)
-
-
 class EvaluationRule(Value):
     """What makes an answer right."""
 
     rule: str = req("The rule in a sentence.")
     fingerprint: str = req("Fingerprint of file and radius.")
-
-
-class _SavedEvaluation(Value):
-    OPEN: ClassVar = True
-
-    map: str = req("Name of the map.")
-    ground_truth: EvaluationRule = req("What makes an answer right.")
-    heads: list[_SavedHead] = req("Heads of the map.", min_length=1)
-    queries: list[_SavedQuery] = req("Queries and their answers.", min_length=1)
 
 
 class EvaluatedAnswer(Value):
@@ -291,7 +252,7 @@ class EvaluationResult(Value):
     notes: list[str] = req("Notes for the user.")
     heads: list[EvaluatedHead] = req("The head without calibration and each calibration.", min_length=1)
     changes: list[RunChange] = req("Differences from an earlier evaluation, with --against.")
-    queries: list[EvaluatedQuery] = req("Queries and their answers.")
+    queries: list[EvaluatedQuery] = req("Queries and their answers.", min_length=1)
 
 
 def make_result(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> EvaluationResult:
@@ -344,7 +305,7 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
     values = require_format(file, _FORMAT, _VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
-        saved: _SavedEvaluation = from_plain(_SavedEvaluation, _upgrade(values), "it")
+        saved: EvaluationResult = from_plain(EvaluationResult, _upgrade(values), "it")
         if saved.ground_truth.fingerprint != evaluation.truth.fingerprint:
             raise BadEvaluation(
                 f"{file} was judged by another ground truth ({saved.ground_truth.rule}; here {judgement.rule}); "
@@ -384,14 +345,14 @@ def _upgrade(values: Any, parent: str = "") -> Any:
     return [_upgrade(value) for value in values] if isinstance(values, list) else values
 
 
-def _in_either(query: JudgedQuery, other: _SavedQuery | None) -> JudgedQuery:
+def _in_either(query: JudgedQuery, other: EvaluatedQuery | None) -> JudgedQuery:
     """The query; the other map may have its place where this one has not."""
     if query.in_map or other is None or not other.in_map:
         return query
     return replace(query, in_map=True, true_image=other.true_image)
 
 
-def _answer(entry: _SavedQuery | None, head: str, images: dict[str, Position | None]) -> JudgedAnswer | None:
+def _answer(entry: EvaluatedQuery | None, head: str, images: dict[str, Position | None]) -> JudgedAnswer | None:
     """Return what a saved head gave for a query; images that are new here are added to `images`."""
     answer = None if entry is None else entry.answers[head]
     if answer is None:

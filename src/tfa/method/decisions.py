@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -198,10 +198,8 @@ class TargetEvidence(Value, kw_only=False):
         return {**counts, **values.pop("route"), **values}
 
 
-class SecondOrderEvidence(Value, kw_only=False):
+class SecondOrderEvidence(Value, kw_only=False, extras=True):
     """What was measured for a second-order head, and why it is as it is, in words."""
-
-    OPEN: ClassVar = True
 
     strengths: dict[str, SpectralStrengths] = req("Statistics by representation; the adaptive carrier uses them.")
     reasons: dict[str, str] = req("Why.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from tfa.core.files import hash_file, hash_json
 from tfa.core.plain import BadShape, Value, from_plain, opt, req
@@ -45,10 +45,8 @@ class _JudgedCandidate(Value):
     difference_error: float = req("Standard error of that.")
 
 
-class _JudgedEvidence(Value):
+class _JudgedEvidence(Value, extras=True):
     """Evidence of maps that were written when a judge chose the head."""
-
-    OPEN: ClassVar = True
 
     kind: str = req("Kind of photos.")
     photos: int = req("Photos that were judged by.", **_COUNT)
@@ -58,33 +56,25 @@ class _JudgedEvidence(Value):
     reasons: dict[str, str] = req("Why.")
 
 
-class _TargetEvidence(Value):
-    OPEN: ClassVar = True
-
+class _TargetEvidence(Value, extras=True):
     target_images: int = req("Calibration photos.")
     candidates: dict[str, dict[str, float | tuple[float, ...]]] = req("Retrieval rules that were compared.")
     reasons: dict[str, str] = req("Why.")
 
 
-class _Candidate(Value):
-    OPEN: ClassVar = True
-
+class _Candidate(Value, extras=True):
     support: float = req("Distinct first answers.")
     agreement: tuple[float, float, float] = req("Agreement of the constructions.")
 
 
-class _DatabaseEvidence(Value):
-    OPEN: ClassVar = True
-
+class _DatabaseEvidence(Value, extras=True):
     pseudo_queries: int = req("Map images used as queries.", **_COUNT)
     assignments: dict[_Assignment, SpectralStrengths] = req("Spectral statistics.")
     candidates: dict[str, _Candidate] = req("Retrieval rules that were compared.")
     reasons: dict[str, str] = req("Why.")
 
 
-class _Calibration(Value):
-    OPEN: ClassVar = True
-
+class _Calibration(Value, extras=True):
     given: int = req("Photos that were offered.", **_COUNT)
     used: int = req("Photos it was made of.", **_COUNT)
     budget: int = req("Most photos to use.", ge=0)
@@ -94,9 +84,7 @@ class _Calibration(Value):
     expected_recall: ExpectedRecall = opt(None, "Expected recall on such photos.")
 
 
-class _Admission(Value):
-    OPEN: ClassVar = True
-
+class _Admission(Value, extras=True):
     admitted: bool = req("Whether answers are reranked.")
     favours_candidates: float = req("Share of photos with more evidence among their candidates.")
     needed: float = req("Share that is needed.")
