@@ -25,6 +25,7 @@ from tests.photos.test_where_taken import track
 from tests.walkthrough.commands import HOW_TO, ROOT, Step, commands_of, follow, steps_of
 from tfa.cli.app import app
 from tfa.maps import PlaceMap
+from tfa.service.settings import read_api_keys
 
 PAGES = sorted(HOW_TO.glob("*.md"))
 FIRST_BUILD = "build photos/ --out town.tfa --positions positions.csv"
@@ -81,6 +82,15 @@ def test_a_newcomer_follows_the_page(name, types, newcomer):
         types.tfa(command)
     for step in steps_of(HOW_TO / name):
         types.type(step)
+
+
+def test_the_service_accepts_the_api_keys_of_the_page(tmp_path):
+    [keys] = re.findall(r"```text\n(robot1 .*?)```", (HOW_TO / "secure-a-service.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "api-keys").write_text(keys, "utf-8")
+    assert [(one.name, one.edits) for one in read_api_keys(tmp_path / "api-keys")] == [
+        ("robot1", False),
+        ("office", True),
+    ]
 
 
 def test_a_map_in_a_store(types, newcomer):
