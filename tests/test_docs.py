@@ -133,13 +133,13 @@ def test_the_format_page_names_every_field_and_tensor(folder):
     names |= set(header["heads"][0]["evidence"])
     assert metadata == {"format": "tfa-place-map", "role": "head"}
     names |= judged_names(folder)
-    text = page("format.md")
+    text = page("reference/map-format.md")
     assert sorted(name for name in names if f"`{name}`" not in text) == []
 
 
 def test_the_method_page_names_every_setting():
     rows = [f"| `{field.name}` | {field.default} |" for field in dataclasses.fields(HeadSpec)]
-    assert [row for row in rows if row not in page("method.md")] == []
+    assert [row for row in rows if row not in page("explanation/method.md")] == []
 
 
 def resolved(name: str) -> object:
@@ -152,7 +152,7 @@ def resolved(name: str) -> object:
     return found
 
 
-@pytest.mark.parametrize("page", [ROOT / "docs" / "method.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [ROOT / "docs" / "explanation" / "method.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_names_of_the_code_exist(page):
     text = page.read_text("utf-8")
     rooms = "|".join(sorted(folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")))
