@@ -472,7 +472,9 @@ def sure_rows(study: ConfidenceStudy) -> list[list[str]]:
             by_dataset.setdefault(row.dataset, {})[row.way] = row
     rows = []
     for name, ways in by_dataset.items():
-        shares = [_percent(one) for way in SURE_WAYS for one in (ways[way].recall, ways[way].sure, ways[way].sure_right)]
+        shares = [
+            _percent(one) for way in SURE_WAYS for one in (ways[way].recall, ways[way].sure, ways[way].sure_right)
+        ]
         outside = [row.outside_sure for row in ways.values() if row.outside_sure is not None]
         rows.append([name, *shares, _percent(max(outside, default=None))])
     return rows

@@ -86,8 +86,8 @@ $ python benchmarks/studies/speed/page.py results/performance --out results/perf
 
 {where}{small}
 
-Peak memory is the memory that a call adds to the process, unless the line names the whole process. A dash means that the
-value does not apply or was not measured. Terms: [glossary](../../docs/reference/glossary.md).
+Peak memory is the memory that a call adds to the process, unless the line names the whole process. A dash means that
+the value does not apply or was not measured. Terms: [glossary](../../docs/reference/glossary.md).
 """
 
 
