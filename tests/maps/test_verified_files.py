@@ -118,7 +118,7 @@ def test_the_pages_name_what_verification_writes(saved):
         tensors, metadata, _ = read_tensor_header(next(saved.glob(f"{kind}-*")))
         assert metadata == {"format": "tfa-place-map", "role": kind}
         names |= set(tensors)
-    text = page("format.md")
+    text = page("reference/map-format.md")
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
     told = page("cli.md")
     assert [name for name in ("inliers", "verification", "bytes_per_image") if not re.search(rf"`{name}`", told)] == []

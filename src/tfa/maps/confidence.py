@@ -24,8 +24,8 @@ An answer is called sure if it was verified, its confidence is at least 0.9, and
 
 Every hit is an answer of its own here: that of the second is the confidence if it had been given first, but never more
 than that of the hit before it. One formula serves every head; what was not verified has no lead. Its constants were
-fitted on labelled public datasets, each left out in turn (`benchmarks/studies/confidence.py`, docs/confidence.md),
-never on a user's map. Frames of a drive have the probability of the filter instead (`tfa.online.sequence_filter`).
+fitted on labeled public datasets, each left out in turn (docs/explanation/confidence.md), never on a user's map.
+Frames of a drive have the probability of the filter instead (`tfa.online.sequence_filter`).
 
 Expected recall (ours, beyond the paper): of photos like these, how many will be recognised? No label is needed.
 

@@ -7,7 +7,7 @@
 is the shift of another camera, season or light; 0.25 or more is noticed. Usual photos are the map's own, each hidden in
 turn, or those of the calibration that answers; less than half of their evidence is noticed. From 16 photos on; from 64
 where the head is centred on other photos already, because frames of a drive in a row share their scenery too.
-`benchmarks/studies/confidence.py` measures both (docs/confidence.md).
+`benchmarks/studies/confidence.py` measures both (docs/explanation/confidence.md).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class NamedHead:
     evidence: dict[str, Any]
     data_used: str
     replica: ReplicaName
-    calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/format.md
+    calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/reference/map-format.md
     verification: dict[str, Any] | None = None  # is it used, and why; None if it was not decided
 
     @classmethod

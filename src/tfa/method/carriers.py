@@ -69,7 +69,7 @@ def _blend(of: _Strengths) -> tuple[KernelTerm, ...]:
 
 
 def _tempered(of: _Strengths) -> tuple[KernelTerm, ...]:
-    """⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝: measured to serve photos that are queried alone best, see docs/judge.md."""
+    """⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝: the default without calibration, see docs/explanation/choosing-the-head.md."""
     original, _, tempered = (spread or 1.0 for spread in of.spreads)
     return KernelTerm(2 / 3 / original, None), KernelTerm(1 / 3 / tempered, TEMPERED)
 

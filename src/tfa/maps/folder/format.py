@@ -2,8 +2,8 @@
 
 What may stand in the header of a map, field by field, and what its fields say of each other.
 
-docs/format.md has it in words. The digest of a header finds damage; that a header makes sense is checked here, since
-anybody can write a new digest.
+docs/reference/map-format.md specifies it. The digest of a header finds damage; that a header makes sense is checked
+here, since anybody can write a new digest.
 """
 
 from __future__ import annotations
