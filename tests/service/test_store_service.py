@@ -108,6 +108,11 @@ def test_regions_and_sessions_choose_who_may_answer(replica):
     inside = ask(client, picture(3, 0.8), region="5,5,9,9", k=20).json()["hits"]
     assert sorted(hit["position"]["x"] for hit in inside) == [5, 6, 7, 8, 9]
     assert ask(client, picture(3, 0.8), sessions="night").json()["hits"] == []
+    for place, session in ((40, "night, rain"), (41, "noon"), (42, "night")):
+        assert add(client, (f"{place}.png", picture(place)), session=session).status_code == 200
+    both = ask(client, picture(40, 0.9), sessions=["night, rain", "noon"], k=20).json()["hits"]
+    assert {hit["id"] for hit in both} == {PLACES, PLACES + 1}
+    assert [hit["id"] for hit in ask(client, picture(3, 0.8), sessions="night, rain").json()["hits"]] == [PLACES]
     wrong = ask(client, picture(3, 0.8), region="9,9,5,5")
     assert wrong.status_code == 422
     assert "is not a region" in wrong.json()["error"]
