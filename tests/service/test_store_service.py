@@ -129,6 +129,15 @@ def test_what_a_store_cannot_do_is_refused_in_a_sentence(replica):
     assert ask(client, picture(3, 0.8), calibration="noon").status_code == 422
 
 
+def test_a_map_of_another_encoder_is_refused(replica):
+    client = replica()
+    client.app.state.service.maps["town"].encoder.model = "another"
+    sentence = "town was built again with another encoder; start the service again"
+    assert client.get("/readyz").json() == {"status": sentence}
+    for answer in (ask(client, picture(3)), client.get("/v1/map"), client.delete("/v1/images/3")):
+        assert (answer.status_code, answer.json()["error"]) == (409, sentence)
+
+
 def test_a_calibration_through_one_replica_answers_in_the_other(replica):
     one, other = replica(), replica()
     photos = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(10)]
@@ -137,6 +146,7 @@ def test_a_calibration_through_one_replica_answers_in_the_other(replica):
     told = one.get(f"/v1/jobs/{job}").json()
     assert told["error"] is None
     assert told["result"]["used"] == 10
+    assert 'tfa_edits_total{kind="calibrate",map="town"} 1.0' in one.get("/metrics").text
     wait_until(lambda: ask(other, picture(3, 0.8)).json().get("calibration") == "night")
     assert other.post("/v1/calibrations/active", json={"name": None}).json() == {"active": None}
     wait_until(lambda: ask(one, picture(3, 0.8)).json().get("calibration") is None)
