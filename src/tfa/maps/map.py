@@ -562,7 +562,7 @@ class Map:
 
     def adopt_calibration(self, other: Map, name: str) -> None:
         """Take over a calibration that was made in a copy of this saved map, at this revision or an earlier one."""
-        self._memory_storage.adopt_calibration(self, other.state, name)
+        self.storage.adopt_calibration(self, other.state, name)
 
     # --- describe ----------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from tfa.maps.store.republish import (
 )
 from tfa.maps.store.rows import parse_record
 from tfa.maps.store.versions import MapView, Version, Versions
-from tfa.maps.upkeep import find_image_records
+from tfa.maps.upkeep import UPLOADS, find_image_records, read_map_photo
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.store import Store, Where, hide_password, open_map_store
 from tfa.types import CalibrationReport, ExpectedRecall, ImageRecord, MapInfo, QueryOptions
@@ -124,6 +124,10 @@ class StoreStorage(Storage):
         last = self.versions.last
         return last.header.count, last.state
 
+    @property
+    def version(self) -> str:
+        return self.versions.last.content.hex()
+
     def prepare(self) -> None:
         self.versions.now(fresh=True)
 
@@ -164,6 +168,16 @@ class StoreStorage(Storage):
         header = self.view.header
         return 1 - header.fitted / max(header.count, 1)
 
+    # --- photos --------------------------------------------------------------------------------------------------
+
+    def put_photo(self, name: str, digest: str, content: bytes) -> str:
+        self.store.put(f"{self.name}/{UPLOADS}/{digest}", content)
+        return f"{UPLOADS}/{digest[:16]}/{name}"
+
+    def read_photo(self, record: ImageRecord) -> bytes | None:
+        content = self.store.read(f"{self.name}/{UPLOADS}/{record.digest}")
+        return content if content is not None else read_map_photo(record, None)
+
     # --- edits ---------------------------------------------------------------------------------------------------
 
     def select_new_photos(self, encoded: EncodedImages) -> EncodedImages:
@@ -201,6 +215,9 @@ class StoreStorage(Storage):
             publish_version(publisher, view, state, version)
         self.versions.now(fresh=True)
         return made.report
+
+    def adopt_calibration(self, place_map: Map, other: MapState, name: str) -> None:
+        self.versions.now(fresh=True).state.chosen(name)  # `calibrate` has written it
 
     def activate(self, name: str, progress: Progress) -> str:
         chosen = self.versions.now(fresh=True).state.chosen(name).name
