@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tfa.cli.query import shorten_path, MONTAGE_ROWS, write_montage
+from tfa.cli.query import MONTAGE_ROWS, shorten_path, write_montage
 from tfa.maps import PlaceMap
 from tfa.types import EncoderOptions, Hit, QueryOptions
 
