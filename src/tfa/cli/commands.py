@@ -26,7 +26,7 @@ class PluginCommands(TyperGroup):
     def __init__(self, name: str, *, summary: str, installed: bool) -> None:
         self.installed = installed
         self._loaded: TyperGroup | None = None
-        super().__init__(name=name, help=summary, hidden=not installed)
+        super().__init__(name=name, help=summary, hidden=not installed, rich_help_panel="Research")
 
     @property
     def commands(self) -> Any:

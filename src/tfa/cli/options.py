@@ -51,6 +51,12 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "device": {"metavar": "cpu|cuda"},
     "dims": {"metavar": "N"},
 }
+# Groups of `--help`; other options are in the first group.
+_PANELS = {
+    "rerank": "Reranking", "candidates": "Reranking", "sessions": "Filters", "region": "Filters",
+    "weights": "Encoder", "device": "Encoder", "threads": "Encoder", "fast": "Encoder",
+}  # fmt: skip
+ENCODER, STREAMS, OUTPUT = "Encoder", "Streams", "Output"
 
 
 def name_variable(option: str) -> str:
@@ -159,6 +165,7 @@ def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> insp
     names = details.pop("names", (spell(field.name, hint),))
     kinds, optional = _kinds(hint), type(None) in typing.get_args(hint)
     details["help"] = field.metadata["description"].replace("[", "\\[")
+    details["rich_help_panel"] = _PANELS.get(field.name)
     if field.name in SHARED:
         details["envvar"] = name_variable(field.name)
     annotation: Any
@@ -310,13 +317,13 @@ CalibrationOption = Annotated[
     typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]"),
 ]
 Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print only JSON on standard output.")]
 JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result to this file, as JSON.")
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", envvar=name_variable("quiet"), help="Show no progress."),
+    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress."),
 ]
 _FILE = {"exists": True, "dir_okay": False}
 
