@@ -14,7 +14,7 @@ import json
 import pkgutil
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +57,12 @@ use them: [benchmark your data](../how-to/benchmark-your-data.md).
 """
 
 
+def read_panel(described: Any) -> str:
+    """Return the heading of --help under which a command or a parameter is listed; empty without one."""
+    panel = getattr(described, "rich_help_panel", None)
+    return panel if isinstance(panel, str) else ""
+
+
 def list_commands(*, bench: bool) -> dict[str, Any]:
     """Return the commands by name: those of `tfa bench`, or all others."""
     import typer
@@ -65,6 +71,7 @@ def list_commands(*, bench: bool) -> dict[str, Any]:
 
     def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         for name, inner in getattr(command, "commands", {}).items():
+            inner.rich_help_panel = read_panel(inner) or read_panel(command)
             yield from walk(inner, (*words, name))
         if not hasattr(command, "commands"):
             yield " ".join(words), command
@@ -111,7 +118,8 @@ def write_parameters(command: Any) -> str:
     hints = {
         name: one.annotation for name, one in inspect.signature(command.callback, eval_str=True).parameters.items()
     }
-    arguments, options = [], []
+    arguments: list[Sequence[str]] = []
+    panels: dict[str, list[Sequence[str]]] = {}
     for parameter in command.params:
         if "--help" in parameter.opts or getattr(parameter, "hidden", False):
             continue
@@ -123,13 +131,13 @@ def write_parameters(command: Any) -> str:
         names = [*parameter.opts, *parameter.secondary_opts]
         spelled = ", ".join(f"`{name}{f' {value}' if value and not at else ''}`" for at, name in enumerate(names))
         variable = parameter.envvar[0] if isinstance(parameter.envvar, list) else parameter.envvar
-        options.append((spelled, default, f"{text} Environment: `{variable}`." if variable else text))
-    tables = [
-        write_table(("argument", "", "meaning"), arguments) if arguments else "",
-        write_table(("option", "default", "meaning"), options) if options else "",
-        write_settable(command),
-    ]
-    return "\n\n".join(table for table in tables if table)
+        row = (spelled, default, f"{text} Environment: `{variable}`." if variable else text)
+        panels.setdefault(read_panel(parameter) or "Options", []).append(row)
+    tables = [write_table(("argument", "", "meaning"), arguments)] if arguments else []
+    for panel, rows in panels.items():
+        tables += [f"{panel}:"] if len(panels) > 1 else []
+        tables.append(write_table(("option", "default", "meaning"), rows))
+    return "\n\n".join([*tables, write_settable(command)])
 
 
 def write_settable(command: Any) -> str:
@@ -168,12 +176,12 @@ def write_command(name: str, command: Any, schemas: str) -> str:
 
 def write_commands(commands: Mapping[str, Any]) -> list[str]:
     """Write a table of commands and the section of each."""
-    rows = [
-        (f"[`tfa {name}`](#tfa-{name.replace(' ', '-')})", strip_markup(command.help or "").split("\n\n")[0])
-        for name, command in commands.items()
-    ]
+    rows = []
+    for name, command in commands.items():
+        purpose = strip_markup(command.help or "").split("\n\n")[0]
+        rows.append((f"[`tfa {name}`](#tfa-{name.replace(' ', '-')})", purpose, read_panel(command)))
     sections = [write_command(name, command, "../schemas") for name, command in commands.items()]
-    return [write_table(("command", "purpose"), rows), *sections]
+    return [write_table(("command", "purpose", "group"), rows), *sections]
 
 
 def write_exit_codes() -> str:
