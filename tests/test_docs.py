@@ -96,7 +96,10 @@ def test_links_lead_somewhere(page: Path, texts: dict[Path, str]):
 
 @pytest.mark.parametrize("name", COMMITTED)
 def test_a_committed_reference_page_is_up_to_date(name: str):
-    assert (DOCS / name).read_text("utf-8") == PAGES[name](), "run python docs/site/make_reference.py"
+    text = (DOCS / name).read_text("utf-8")
+    assert text == PAGES[name](), "run python docs/site/make_reference.py"
+    links = [link.partition("#")[0] for link in LINK.findall(text)]
+    assert [link for link in links if not ((DOCS / name).parent / link).exists()] == []  # people read it on a code host
 
 
 def pages_with_printed_tables() -> list[Path]:

@@ -1,7 +1,7 @@
 """Generate the reference pages from the program: `python docs/site/make_reference.py`.
 
 `make docs` writes every page of `PAGES` into the site. This script rewrites the ones in `COMMITTED`, which people read
-on a code host.
+on a code host; those link only to committed files.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SCHEMA_ENDING = ".schema.json"
 # --- commands ------------------------------------------------------------------------------------------------------
 
 _CLI_INTRO = """
-Every command with its arguments, options and defaults. `tfa COMMAND --help` prints the same text. Options in
-`tfa.toml` and environment variables: [settings](settings.md).
+Every command with its arguments, options and defaults. `tfa COMMAND --help` prints the same text. `tfa config` shows
+the settings of `tfa.toml` and of environment variables.
 
 A map argument is a folder (`town.tfa`) or the URL of a map in a [store](../how-to/scale.md). A photo argument takes
 image files, folders that are searched for images, and with `build` and `query` also bags and videos.
 
 Results go to standard output; progress, notes and errors go to standard error. With `--json` standard output holds one
-JSON value and nothing else: see [JSON output](json.md).
+JSON value and nothing else. Its [JSON Schemas](../schemas) describe every field.
 """
 _BENCH_INTRO = """
 Commands of the distribution `tfa-bench`, which is installed from a checkout with `pip install -e ./benchmarks`. How to
@@ -92,7 +92,7 @@ def name_value(parameter: Any, hints: Mapping[str, Any]) -> str:
         if typing.get_origin(kinds[0]) is typing.Annotated:
             arguments = arguments[:1]
         kinds = [one for one in arguments if one is not type(None)]
-    [kind] = kinds[:1] or [str]
+    kind: Any = kinds[0] if kinds else str
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return "|".join(str(one.value) for one in kind)
     if typing.get_origin(kind) is Literal:
@@ -137,7 +137,8 @@ def write_parameters(command: Any) -> str:
     for panel, rows in panels.items():
         tables += [f"{panel}:"] if len(panels) > 1 else []
         tables.append(write_table(("option", "default", "meaning"), rows))
-    return "\n\n".join([*tables, write_settable(command)])
+    tables.append(write_settable(command))
+    return "\n\n".join(table for table in tables if table)
 
 
 def write_settable(command: Any) -> str:
@@ -374,7 +375,7 @@ def settings_page() -> str:
     rows += [(f"`{key}`", f"`{name}`", cache[key], "") for key, name in OF_THE_CACHE.items()]
     rows += [("", f"`{FILE_VARIABLE}`", "Settings file.", "")]
     shared = write_table(("setting", "variable", "meaning", "default"), rows)
-    listed = {}
+    listed: dict[str, list[str]] = {}
     for name, command in commands.items():
         for key in getattr(command.callback, "settable", {}):
             listed.setdefault(key, []).append(f"[{name}](cli.md#tfa-{name.replace(' ', '-')})")

@@ -63,7 +63,7 @@ NUMBERS = r"\d+|two|three|four|five|six|seven|eight|nine|ten|twelve"
 AMERICAN = "American spelling"
 DIALECT = {
     # "Of the six carriers, …" is plain.
-    rf"(?:^|[.:;] )Of (?:a|an|the|each|its|this|those|these|all|several|more|what)\b(?! (?:{NUMBERS})\b)": "name the subject",
+    rf"(?:^|[.:;] )Of (?:an?|the|each|its|this|those|these|all|several|more|what)\b(?! (?:{NUMBERS})\b)": "the subject",
     r"\bso many\b": "a number or a parameter",
     r"\bas many as (?:pay|there are)\b": "a number",
     r"\bin the light of\b": "from, given",
