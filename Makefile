@@ -5,7 +5,7 @@
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 #   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
-#   make docs        the documentation as a site in build/site, every link of it followed
+#   make docs        the documentation as a site in build/site: generates the reference, checks links and word counts
 #   make dist        wheels and sdists of both distributions in dist/
 #   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
 PYTHON ?= python3
@@ -109,7 +109,7 @@ audit: $(VENV)/.installed
 	@$(PIP) --no-compile -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit
 
-# The documentation as a site in build/site; fails if a link of it leads nowhere.
+# The documentation as a site in build/site; fails on a broken link or a page above its word limit.
 docs: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python docs/site/make_site.py build

@@ -134,7 +134,7 @@ class Reading:
             given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in self.options.items()) or "none"
             raise BadDataset(
                 f"{root} cannot be read with the layout {self.layout} and the options {given} ({error}); "
-                "see docs/datasets.md for what the layout takes"
+                "correct the card, see docs/how-to/benchmark-your-data.md"
             ) from error
         if self.listed is None or takes_positives(self.layout):
             return files
