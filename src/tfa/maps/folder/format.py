@@ -34,7 +34,7 @@ from tfa.core.reading import read_json
 from tfa.core.text import format_command
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.state import DATABASE, MapState
-from tfa.method.carriers import CARRIER_KERNELS, MEAN
+from tfa.method.carriers import CARRIER_KERNELS, MEAN, SIGMAS
 from tfa.method.head import ENSEMBLE
 from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
@@ -94,7 +94,7 @@ _TERM = fields(
 _STRENGTHS = fields(
     {"rho": _EACH, "alpha": _EACH, "participation": _EACH, "displacement": _EACH, "c": _ANY, "beta": _ANY}
 )
-_SIGMAS = {"sigma_original": _EACH, "sigma_partial": _EACH, "sigma_tempered": _EACH}
+_SIGMAS = dict.fromkeys(SIGMAS, _EACH)
 _PLAIN = {"admit_cls": boolean, "sigma_local": _THREE, "sigma_cls": _THREE, "carrier": _CARRIER}
 _DECISIONS = _check_by_field(
     {
