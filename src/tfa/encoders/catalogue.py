@@ -17,6 +17,81 @@ from tfa.errors import UnknownEncoder
 
 FACETS = ("token", "query", "key", "value")
 
+# Names of weights in files of the authors and of older releases of transformers → names of transformers' modules.
+_BLOCK_RULES = (
+    (r"\.attn\.proj\.", ".attention.o_proj."),
+    (r"\.attention\.attention\.query\.", ".attention.q_proj."),
+    (r"\.attention\.attention\.key\.", ".attention.k_proj."),
+    (r"\.attention\.attention\.value\.", ".attention.v_proj."),
+    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
+    (r"\.ls([12])\.gamma$", r".layer_scale\1.lambda1"),
+    (r"\.mlp\.(w3|weights_out)\.", ".mlp.down_proj."),
+)
+_STEM_RULES = (
+    (r"^cls_token$", "embeddings.cls_token"),
+    (r"^pos_embed$", "embeddings.position_embeddings"),
+    (r"^(register_tokens|storage_tokens)$", "embeddings.register_tokens"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Which transformers model runs an encoder, and what its modules and weights are called."""
+
+    model: str  # its class; that of its configuration is `config`
+    config: str
+    rules: tuple[tuple[str, str], ...]  # pattern and replacement of weight names, in this order
+    stem: str  # module of the patch projection
+    blocks: str  # module of the blocks
+    norm: str  # module of the final norm
+    mlp: tuple[str, str]  # layers of an MLP without a gate, up and down
+    rotary: bool = False  # its positions are rotary: computed, not stored
+    key_bias: bool = True
+    has_two_rules: bool = False  # its authors resample learned positions in another way than transformers does
+
+
+_DINOV2 = Family(
+    model="Dinov2Model",
+    config="Dinov2Config",
+    rules=(
+        *_STEM_RULES,
+        (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
+        (r"^blocks\.", "encoder.layer."),
+        (r"^norm\.", "layernorm."),
+        *_BLOCK_RULES,
+    ),
+    stem="embeddings.patch_embeddings.projection",
+    blocks="encoder.layer",
+    norm="layernorm",
+    mlp=("fc1", "fc2"),
+    has_two_rules=True,
+)
+# To add a family, add it here with its cards below, and a tiny card of it to the tests.
+FAMILIES: Mapping[str, Family] = {
+    "dinov2": _DINOV2,
+    "dinov2-reg": replace(
+        _DINOV2, model="Dinov2WithRegistersModel", config="Dinov2WithRegistersConfig", has_two_rules=False
+    ),
+    "dinov3": Family(
+        model="DINOv3ViTModel",
+        config="DINOv3ViTConfig",
+        rules=(
+            *_STEM_RULES,
+            (r"^patch_embed\.proj\.", "embeddings.patch_embeddings."),
+            (r"^(blocks|layer)\.", "model.layer."),
+            *_BLOCK_RULES,
+            (r"\.mlp\.fc1\.", ".mlp.up_proj."),
+            (r"\.mlp\.fc2\.", ".mlp.down_proj."),
+        ),
+        stem="embeddings.patch_embeddings",
+        blocks="model.layer",
+        norm="norm",
+        mlp=("up_proj", "down_proj"),
+        rotary=True,
+        key_bias=False,
+    ),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
@@ -36,7 +111,7 @@ class Card:
     """What must be known of an encoder before its weights are read."""
 
     name: str
-    family: str  # "dinov2" | "dinov2-reg" | "dinov3": which transformers model runs it
+    family: str  # a key of `FAMILIES`
     hub: str | None  # model hub id, None when the weights come with a package
     package: Package | None = None
     patch: int  # pixels a side
@@ -66,7 +141,12 @@ class Card:
     @property
     def has_two_rules(self) -> bool:
         """Whether its authors resample the learned positions in another way than transformers does."""
-        return self.family == "dinov2"
+        return self.names.has_two_rules
+
+    @property
+    def names(self) -> Family:
+        """Its family: what transformers calls its parts."""
+        return FAMILIES[self.family]
 
     @property
     def mlp_width(self) -> int:
