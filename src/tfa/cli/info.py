@@ -98,7 +98,7 @@ def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if "representation" in made:
         from tfa.method.carriers import SIGMAS
 
-        return [(f"σ of {one.symbol}", _shown(made[name]), one.words) for name, one in SIGMAS.items()]
+        return [(f"σ of {one.symbol}", _shown(made[name]), one.words) for name, one in SIGMAS.items() if made.get(name)]
     return [
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),

@@ -322,7 +322,8 @@ class StoredSpaces:
     def from_tensors(cls, entry: dict[str, Any], space: Tensors, coordinates: Sequence[Tensors]) -> StoredSpaces:
         spaces = [_read_space(f"space{index}", space, coordinates) for index in range(entry["count"])]
         strengths = SpectralStrengths.from_dict(entry["strengths"])
-        return cls(tuple(spaces), strengths, {name: tuple(entry[name]) for name in SIGMAS}, entry["storage"])
+        sigmas = {name: tuple(entry[name]) for name in SIGMAS if name in entry}  # a map may be older than a carrier
+        return cls(tuple(spaces), strengths, sigmas, entry["storage"])
 
 
 def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> StoredSpace:

@@ -75,6 +75,8 @@ class _Strengths:
 
     def sigma(self, name: str) -> float:
         """Return a spread; 1 if none was measured, or if it is 0 because all images are identical."""
+        if self.sigmas and name not in self.sigmas:
+            raise BadSpec(f"this map is older than the carrier and holds no {name}; build it again, or choose another")
         return self.sigmas.get(name) or 1.0
 
 

@@ -398,5 +398,5 @@ def _move_to_full_space(
 def _with_others(fitted: FittedSpaces, sample: StoredSpaces) -> FittedSpaces:
     """What was measure_spaces in one construction, with what the sample said of the two that a map does not keep."""
     facts = [[getattr(fitted.strengths, name)[0], *getattr(sample.strengths, name)[1:]] for name in _STRENGTHS]
-    sigmas = {name: (own[0], *sample.sigmas[name][1:]) for name, own in fitted.sigmas.items()}
+    sigmas = {name: (own[0], *sample.sigmas.get(name, ())[1:]) for name, own in fitted.sigmas.items()}
     return replace(fitted, strengths=SpectralStrengths.of(*facts), sigmas=sigmas)
