@@ -43,12 +43,7 @@ OPTION: Patch = {
             '    skip: int = opt(0, "Leave out this many of the best hits.", ge=0, le=9)',
         )
     ],
-    "src/tfa/maps/answer.py": [
-        (
-            "            answers[photo] = answer",
-            "            answers[photo] = replace(answer, hits=answer.hits[options.skip :])",
-        )
-    ],
+    "src/tfa/maps/answer.py": [("            answers[photo] = answer", "            del answer.hits[: options.skip]")],
 }
 STORE: Patch = {
     "made-up/made_up_store.py": (ROOT / "examples/plugin/src/tfa_example_plugin/store.py").read_text("utf-8"),
@@ -89,8 +84,8 @@ ENCODER: Patch = {
         (
             '    "dinov2": _DINOV2,',
             '    "made-up": replace(\n'
-            '        _DINOV2, model="Dinov2WithRegistersModel", config="Dinov2WithRegistersConfig",\n'
-            '        rules=((r"^made_up\\.", ""), *_DINOV2.rules), has_two_rules=False,\n'
+            '        _DINOV2, model="Dinov2WithRegisters", has_two_rules=False,\n'
+            '        rules=((r"^made_up\\.", ""), *_DINOV2.rules),\n'
             "    ),",
         ),
         (

@@ -214,7 +214,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
     """A head of that carrier in the space."""
     [space], parts = spaces.spaces, []
     [(halves, lengths)] = space.chunks()
-    for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], (0.1, 0.1, 0.1)):
+    for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], dict.fromkeys(SIGMAS, 0.1)):
         for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
             rows = Gallery.of(normalize_rows(halves, lengths, space.side.eigenvalues, gamma))
             parts.append(ScoreTerm(term.weight, 0, gamma, rows))

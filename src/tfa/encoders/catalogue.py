@@ -38,8 +38,7 @@ _STEM_RULES = (
 class Family:
     """Which transformers model runs an encoder, and what its modules and weights are called."""
 
-    model: str  # its class; that of its configuration is `config`
-    config: str
+    model: str  # its class, such as Dinov2; transformers adds Model and Config
     rules: tuple[tuple[str, str], ...]  # pattern and replacement of weight names, in this order
     stem: str  # module of the patch projection
     blocks: str  # module of the blocks
@@ -51,8 +50,7 @@ class Family:
 
 
 _DINOV2 = Family(
-    model="Dinov2Model",
-    config="Dinov2Config",
+    model="Dinov2",
     rules=(
         *_STEM_RULES,
         (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
@@ -69,12 +67,9 @@ _DINOV2 = Family(
 # To add a family, add it here with its cards below, and a tiny card of it to the tests.
 FAMILIES: Mapping[str, Family] = {
     "dinov2": _DINOV2,
-    "dinov2-reg": replace(
-        _DINOV2, model="Dinov2WithRegistersModel", config="Dinov2WithRegistersConfig", has_two_rules=False
-    ),
+    "dinov2-reg": replace(_DINOV2, model="Dinov2WithRegisters", has_two_rules=False),
     "dinov3": Family(
-        model="DINOv3ViTModel",
-        config="DINOv3ViTConfig",
+        model="DINOv3ViT",
         rules=(
             *_STEM_RULES,
             (r"^patch_embed\.proj\.", "embeddings.patch_embeddings."),
@@ -137,11 +132,6 @@ class Card:
     def prefix(self) -> int:
         """Tokens before the first patch: CLS and registers."""
         return 1 + self.registers
-
-    @property
-    def has_two_rules(self) -> bool:
-        """Whether its authors resample the learned positions in another way than transformers does."""
-        return self.names.has_two_rules
 
     @property
     def names(self) -> Family:
@@ -294,7 +284,7 @@ class EncoderId:
     def published_rule(self) -> bool:
         """Whether positions are resampled as DINOv2's authors do; at the table's own size none are."""
         own = (self.card.positions, self.card.positions)
-        return self.card.has_two_rules and not self.hf and self.grid != own
+        return self.card.names.has_two_rules and not self.hf and self.grid != own
 
     @property
     def final_norm(self) -> bool:
@@ -328,7 +318,7 @@ def parse_encoder(text: str) -> EncoderId:
             f"{card.name} reads patches of {card.patch} pixels: images are resized to "
             f"{fitted[0]}x{fitted[1]} instead of {width}x{height}",
         )
-    if hf and not card.has_two_rules:
+    if hf and not card.names.has_two_rules:
         raise UnknownEncoder(
             f"encoder {text!r}: {card.name} has one rule for its positions, that of transformers; leave out /{_HF}"
         )

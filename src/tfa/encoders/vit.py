@@ -123,8 +123,8 @@ def _empty_model(card: Card, blocks: int) -> Any:
         options |= {"image_size": card.positions * card.patch, "mlp_ratio": 4, "use_swiglu_ffn": card.mlp == "swiglu"}
     else:
         options["intermediate_size"] = card.mlp_width
-    config = getattr(transformers, card.names.config)(**options)
-    return getattr(transformers, card.names.model)(config)
+    config = getattr(transformers, f"{card.names.model}Config")(**options)
+    return getattr(transformers, f"{card.names.model}Model")(config)
 
 
 def _module_name(identity: EncoderId) -> str:
