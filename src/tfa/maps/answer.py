@@ -7,7 +7,7 @@ follows is the same for all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -219,8 +219,3 @@ def make_answer(
         reranked=best is not None and best.inliers is not None, place=place, place_missing=missing,
         calibration=calibration,
     )  # fmt: skip
-
-
-def limit_hits(answer: Answer, k: int) -> Answer:
-    """Keep the first k hits."""
-    return answer if len(answer.hits) <= k else replace(answer, hits=answer.hits[:k])

@@ -28,7 +28,7 @@ import numpy as np
 from tfa.core.arrays import Spill, l2_normalize
 from tfa.core.tokens import Tokens
 from tfa.method.branch import row_blocks
-from tfa.method.carriers import Gamma
+from tfa.method.carriers import SIGMAS, Gamma
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.evidence import Mask
 from tfa.method.head import ENSEMBLE, ReplicaName
@@ -195,8 +195,6 @@ def read_space_terms(
 
 # --- stored space ---------------------------------------------------------------------------------
 
-SIGMAS = ("sigma_original", "sigma_partial", "sigma_tempered")
-
 
 @dataclass(frozen=True)
 class StoredSpace:
@@ -267,14 +265,14 @@ class StoredSpaces:
 
     spaces: tuple[StoredSpace, ...]
     strengths: SpectralStrengths
-    sigmas: dict[str, tuple[float, ...]]  # by the names of `FittedSpaces`
+    sigmas: Mapping[str, tuple[float, ...]]  # by the names of `carriers.SIGMAS`
     storage: str
 
     @classmethod
     def of(cls, fitted: FittedSpaces, replica: ReplicaName, storage: str) -> StoredSpaces:
         kept = fitted.spaces if replica == ENSEMBLE else fitted.spaces[replica : replica + 1]
         spaces = tuple(StoredSpace.of(space, storage) for space in kept)
-        return cls(spaces, fitted.strengths, {name: getattr(fitted, name) for name in SIGMAS}, storage)
+        return cls(spaces, fitted.strengths, fitted.sigmas, storage)
 
     def __len__(self) -> int:
         """Images."""
@@ -292,7 +290,7 @@ class StoredSpaces:
     def fitted(self, count: int, spec: HeadSpec, duplicates: np.ndarray | None) -> FittedSpaces:
         """What is fitted to the first `count` images, as a calibration needs it; `duplicates` `m` are equal photos."""
         spaces = [replace(space.fitted(count), duplicates=duplicates) for space in self.spaces]
-        return FittedSpaces(spec=spec, spaces=tuple(spaces), strengths=self.strengths, dtype="float32", **self.sigmas)
+        return FittedSpaces(spec, tuple(spaces), self.strengths, self.sigmas, "float32")
 
     # --- files ---------------------------------------------------------------------------------------------------
 
@@ -324,7 +322,8 @@ class StoredSpaces:
     def from_tensors(cls, entry: dict[str, Any], space: Tensors, coordinates: Sequence[Tensors]) -> StoredSpaces:
         spaces = [_read_space(f"space{index}", space, coordinates) for index in range(entry["count"])]
         strengths = SpectralStrengths.from_dict(entry["strengths"])
-        return cls(tuple(spaces), strengths, {name: tuple(entry[name]) for name in SIGMAS}, entry["storage"])
+        sigmas = {name: tuple(entry[name]) for name in SIGMAS if name in entry}  # a map may be older than a carrier
+        return cls(tuple(spaces), strengths, sigmas, entry["storage"])
 
 
 def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> StoredSpace:

@@ -54,7 +54,7 @@ from tfa.maps.store.publish import Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, begin_patches, check_elsewhere, fit_reduction_to_moments, seal_patches
 from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
 from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpaces
+from tfa.maps.stored_rows import StoredSpaces
 from tfa.method.branch import DatabaseSplit
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.second_order_head import (
@@ -398,5 +398,5 @@ def _move_to_full_space(
 def _with_others(fitted: FittedSpaces, sample: StoredSpaces) -> FittedSpaces:
     """What was measure_spaces in one construction, with what the sample said of the two that a map does not keep."""
     facts = [[getattr(fitted.strengths, name)[0], *getattr(sample.strengths, name)[1:]] for name in _STRENGTHS]
-    sigmas: dict[str, Any] = {name: (getattr(fitted, name)[0], *sample.sigmas[name][1:]) for name in SIGMAS}
-    return replace(fitted, strengths=SpectralStrengths.of(*facts), **sigmas)
+    sigmas = {name: (own[0], *sample.sigmas.get(name, ())[1:]) for name, own in fitted.sigmas.items()}
+    return replace(fitted, strengths=SpectralStrengths.of(*facts), sigmas=sigmas)
