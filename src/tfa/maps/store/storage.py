@@ -98,8 +98,10 @@ class StoreStorage(Storage):
     def publish(cls, place_map: Map, url: str, *, progress: bool | Progress | None = None, **how: Any) -> Self:
         """Write a map that was built in this process, in place of an older one of that URL if there is one."""
         store, name = open_map_store(url)
-        publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
-        return cls(store, name, url)
+        header = publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
+        published = cls(store, name, url)
+        published.versions.keep_skeleton(header, place_map.state)
+        return published
 
     @property
     def view(self) -> MapView:
