@@ -15,6 +15,7 @@ from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
 from tfa.maps.storage import MemoryStorage
 from tfa.types import BuildOptions
+from tfa.verification.patches import CompactTokens
 
 pytestmark = pytest.mark.slow
 
@@ -170,6 +171,22 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
     report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
     assert (report.used, report.photos) == (8, 200)
     assert len(inspected) <= 10
+
+
+def test_each_pair_of_a_photo_and_an_image_is_compared_once(town, camera, cache, monkeypatch):
+    """The admission of reranking and the expected recall look at the same pairs."""
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    real, pairs = CompactTokens.evidence, []
+
+    def noted(self, query, grid, indices):
+        pairs.extend((query.tobytes(), int(index)) for index in indices)
+        return real(self, query, grid, indices)
+
+    monkeypatch.setattr(CompactTokens, "evidence", noted)
+    monkeypatch.setattr(CompactTokens, "matches", lambda *_: pytest.fail("compared once more"))
+    report = built.calibrate(camera)
+    assert report.expected_recall is not None
+    assert len(pairs) == len(set(pairs)) == 20 * len(built.images)
 
 
 def test_a_photo_given_twice_counts_once(place_map, camera):

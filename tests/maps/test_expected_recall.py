@@ -50,6 +50,7 @@ def test_answers_together_leave_out_what_was_not_answered():
         ]
     )
     assert answers.expected_recall == estimate_recall([0.9, 0.5], [True, False], verified=True)
+    assert answers.expected_recall is answers.expected_recall  # estimated once, not at each access
     assert answers.notice is None
     frame = Answer(query="a", confidence=0.9, lost=0.1, adaptation_photos=3)
     assert collect_answers([frame]).expected_recall is None
