@@ -45,7 +45,7 @@ from tfa.method.second_order_head import (
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
-from tfa.search.exact import QueryVectors
+from tfa.search.gallery import QueryVectors
 from tfa.types import AUTO, HeadSpec
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank

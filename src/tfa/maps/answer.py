@@ -19,7 +19,7 @@ from tfa.maps.place import Located, locate_photo
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.scorer import Scorer
-from tfa.search.exact import DAMAGED, QueryVectors, check_k
+from tfa.search.gallery import DAMAGED, QueryVectors, check_k
 from tfa.search.store import Region, Where
 from tfa.types import NO_HITS, Answer, Candidates, Hit, ImageRecord, QueryOptions, RerankSpec
 from tfa.verification.admission import PairEvidence

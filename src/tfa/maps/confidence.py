@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tfa.method.scorer import Scorer
-from tfa.search.exact import ExactSearch
+from tfa.search.gallery import ExactSearch
 from tfa.types import Answer, Answers, ExpectedRecall
 from tfa.verification.reranking import UNVERIFIED, Reranked
 

@@ -22,7 +22,7 @@ from tfa.core.text import format_command
 from tfa.maps.state import NamedHead
 from tfa.method.carriers import MEAN
 from tfa.method.scorer import GLOBAL, Scorer, SecondOrderSide
-from tfa.search.exact import QueryVectors
+from tfa.search.gallery import QueryVectors
 from tfa.verification.reranking import UNVERIFIED, Reranked
 
 WINDOW_PHOTOS = 256  # photos: the last ones

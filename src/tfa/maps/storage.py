@@ -31,7 +31,7 @@ from tfa.maps.upkeep import drop_repeated_files, find_image_records, load_tokens
 from tfa.method.evidence import z_scores
 from tfa.online.sequence_filter import Motion, choose_motion, project_to_meters
 from tfa.photos.token_cache import EncodedImages
-from tfa.search.exact import DAMAGED, ExactSearch
+from tfa.search.gallery import DAMAGED, ExactSearch
 from tfa.search.reduced import ReducedSearch
 from tfa.search.store import Where
 from tfa.types import CalibrationReport, ImageRecord, MapInfo

@@ -37,7 +37,7 @@ from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, dig
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import Photo, PhotosLike, expand_photos
-from tfa.search.exact import check_k
+from tfa.search.gallery import check_k
 from tfa.types import Answer, Answers, Hit, QueryOptions
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from tfa.core.reading import parse_json
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, SideView, usual_scores
-from tfa.search.exact import QueryVectors
+from tfa.search.gallery import QueryVectors
 
 # --- score window ---------------------------------------------------------------------------------
 
