@@ -298,7 +298,7 @@ class Map:
 
     @property
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.place`)."""
+        """Meters between images of one place (`tfa.maps.confidence`)."""
         return self.storage.snapshot().reach
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:

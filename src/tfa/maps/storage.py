@@ -21,10 +21,9 @@ from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import Ranking
-from tfa.maps.confidence import DatabaseScores
+from tfa.maps.confidence import DatabaseScores, measure_reach
 from tfa.maps.describe import compute_unseen_share, describe_map
 from tfa.maps.folder import writer
-from tfa.maps.place import measure_reach
 from tfa.maps.state import DATABASE, MapState, NamedHead, append_images, tie_duplicates
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.upkeep import drop_repeated_files, find_image_records, load_tokens
@@ -59,7 +58,7 @@ class Snapshot(ABC):
     @property
     @abstractmethod
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.place`)."""
+        """Meters between images of one place (`tfa.maps.confidence`)."""
 
     @abstractmethod
     def __len__(self) -> int:

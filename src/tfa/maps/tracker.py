@@ -27,8 +27,15 @@ from tfa.maps.answer import (
     pair_photos,
     resolve_candidates,
 )
-from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE, DatabaseScores, collect_answers
-from tfa.maps.place import CAMERA_LOST, Located, locate_frame
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    CAMERA_LOST,
+    SURE_CONFIDENCE,
+    DatabaseScores,
+    Located,
+    collect_answers,
+    locate_frame,
+)
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_rows import make_partial_scorer

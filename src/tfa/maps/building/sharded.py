@@ -46,9 +46,9 @@ from tfa.maps.building.passes import (
 )
 from tfa.maps.building.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
 from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, WorkResult, name_result
+from tfa.maps.confidence import measure_reach
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader
-from tfa.maps.place import measure_reach
 from tfa.maps.state import DATABASE, MapState, describe_encoder, find_common_folder, make_state
 from tfa.maps.store.header import StoreHeader
 from tfa.maps.store.publish import Publisher, VersionFacts

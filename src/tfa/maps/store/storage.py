@@ -17,9 +17,8 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import Ranking, answer_tokens, resolve_candidates
 from tfa.maps.calibrate import calibrate_head
-from tfa.maps.confidence import estimate_recall
+from tfa.maps.confidence import REACH, estimate_recall
 from tfa.maps.describe import describe_map
-from tfa.maps.place import REACH
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.storage import MemoryStorage, Snapshot, Storage
 from tfa.maps.store.answers import ScoreCache, rank_in_store
