@@ -27,11 +27,11 @@ from tfa.maps.confidence import (
     VERIFIED_CONSTANTS,
     Constants,
     DatabaseScores,
+    DomainShiftMonitor,
     Features,
     compute_features,
     estimate_recall,
 )
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import (

@@ -10,8 +10,17 @@ from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.core.tokens import Tokens
-from tfa.maps.confidence import ALTERNATIVES, collect_answers, estimate_recall
-from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    COMMON_LIMIT,
+    MIN_PHOTOS,
+    MIN_PHOTOS_CENTERED,
+    WINDOW_PHOTOS,
+    DomainShiftMonitor,
+    collect_answers,
+    estimate_recall,
+    half_whiten,
+)
 from tfa.method.scorer import shape_coordinates
 from tfa.types import Answer, ExpectedRecall
 from tfa.verification.reranking import UNVERIFIED, rerank

@@ -14,8 +14,7 @@ import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens
-from tfa.maps.confidence import ALTERNATIVES, ImageScores, Located, compute_confidence, locate_photo
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import ALTERNATIVES, DomainShiftMonitor, ImageScores, Located, compute_confidence, locate_photo
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.scorer import Scorer
 from tfa.search.gallery import DAMAGED, QueryVectors, check_k

@@ -18,11 +18,10 @@ from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
-from tfa.maps.confidence import collect_answers
+from tfa.maps.confidence import DomainShiftMonitor, collect_answers
 from tfa.maps.describe import summarize_map
 from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState, describe_encoder, make_records, make_state
 from tfa.maps.storage import MemorySnapshot, MemoryStorage, SearchableHead, Storage
 from tfa.maps.stored_head import AnyHead

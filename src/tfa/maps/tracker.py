@@ -32,11 +32,11 @@ from tfa.maps.confidence import (
     CAMERA_LOST,
     SURE_CONFIDENCE,
     DatabaseScores,
+    DomainShiftMonitor,
     Located,
     collect_answers,
     locate_frame,
 )
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_rows import make_partial_scorer
 from tfa.method.scorer import Scorer
