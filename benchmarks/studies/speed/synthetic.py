@@ -12,8 +12,7 @@ import numpy as np
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpace, StoredSpaces
+from tfa.maps.stored_head import INTEGERS, SIGMAS, StoredHead, StoredSpace, StoredSpaces
 from tfa.method import second_order_space
 from tfa.method.carriers import MEAN, PAPER_CARRIERS, carrier_terms
 from tfa.method.decisions import SpectralStrengths

@@ -1,4 +1,4 @@
-"""How sure an answer is: scores between map images, the confidence of each hit, the recall to expect, the place, and domain shift.
+"""How sure an answer is: confidence of each hit, expected recall, the place that hits agree on, and domain shift.
 
 What a map's images score with each other, under the head that answers: the scale that its confidence is read on.
 

@@ -38,7 +38,7 @@ from tfa.maps.confidence import (
     locate_frame,
 )
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_rows import make_partial_scorer
+from tfa.maps.stored_head import make_partial_scorer
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame

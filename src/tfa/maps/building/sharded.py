@@ -54,8 +54,7 @@ from tfa.maps.store.header import StoreHeader
 from tfa.maps.store.publish import Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, begin_patches, check_elsewhere, fit_reduction_to_moments, seal_patches
 from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpaces
+from tfa.maps.stored_head import SIGMAS, StoredHead, StoredSpaces
 from tfa.method.branch import DatabaseSplit
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.second_order_head import (
