@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
-from tfa.core.reading import parse_xml
+from tfa.core.files import parse_xml
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position, read_photo_time

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tfa.core.reading import parse_xml
+from tfa.core.files import parse_xml
 from tfa.photos.positions import parse_number
 from tfa.types import POSITION_LIMITS, Position
 
