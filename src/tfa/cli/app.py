@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.cli import build, calibrate, evaluate, export, info, query, serve, settings, tools
+from tfa.cli import build, calibrate, evaluate, export, info, options, query, serve, tools
 from tfa.cli.commands import PluginCommands, plugin_commands
 from tfa.cli.console import (
     NOT_PRINTED,
@@ -26,7 +26,7 @@ from tfa.cli.console import (
     show_error,
 )
 from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snapshot_command
-from tfa.cli.settings import Settings
+from tfa.cli.options import Settings
 from tfa.core.text import make_lines_printable, make_printable
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
@@ -245,7 +245,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa frames ride.mp4 --out frames/ --every 1s --gpx ride.gpx",
         "tfa build frames/ --out drive.tfa --positions frames/positions.csv",
     ),
-    settings.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
+    options.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     tools.encoders: ("tfa encoders", "tfa encoders --json"),
     tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
     tools.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
