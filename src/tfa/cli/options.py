@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tfa.cli.commands import PluginCommands
 from tfa.cli.console import console, open_table, print_json, say, wants_progress
 from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
@@ -482,7 +481,7 @@ class Settings:
         made: dict[str, Any] = {}
         for verb, command in group.commands.items():
             named = verb in table or verb == context.invoked_subcommand
-            if isinstance(command, PluginCommands) and not (command.installed and named):
+            if getattr(command, "is_plugin", False) and not (command.installed and named):
                 continue  # looking at its options would import it
             own = table.get(verb, {})
             if hasattr(command, "commands"):
