@@ -295,7 +295,7 @@ def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, wor
 
 
 def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
-    from tfa.maps.shift import DomainShiftMonitor
+    from tfa.maps.confidence import DomainShiftMonitor
 
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     result = run("query", "town.tfa", "camera", "--no-online")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-import tfa.cli.settings
+import tfa.cli.options
 from tests.schemas import ENDING, FOLDER, PARTS, derived, fault, registry, schemas, verbs_with_json
 from tfa.types import Answer, Answers, EditResult, ExpectedRecall, Hit, Place, Position, SkippedFile
 
@@ -95,6 +95,6 @@ def test_every_field_of_an_example_is_needed_and_typed(verb):
 
 @pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "from": 3, "variable": "TFA_FAST"}])
 def test_a_verb_that_prints_something_else_is_noticed(run, monkeypatch, wrong):
-    monkeypatch.setattr(tfa.cli.settings, "_row", lambda *_: wrong)
+    monkeypatch.setattr(tfa.cli.options, "_row", lambda *_: wrong)
     with pytest.raises(AssertionError, match=r"config\.schema\.json, \$\.settings"):
         run("config", "--json")

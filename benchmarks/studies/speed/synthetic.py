@@ -12,8 +12,7 @@ import numpy as np
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.maps.stored_rows import StoredSpace, StoredSpaces
+from tfa.maps.stored_head import INTEGERS, StoredHead, StoredSpace, StoredSpaces
 from tfa.method import second_order_space
 from tfa.method.carriers import MEAN, PAPER_CARRIERS, SIGMAS, carrier_terms
 from tfa.method.decisions import SpectralStrengths

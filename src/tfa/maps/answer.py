@@ -14,12 +14,10 @@ import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens
-from tfa.maps.confidence import ALTERNATIVES, ImageScores, compute_confidence
-from tfa.maps.place import Located, locate_photo
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import ALTERNATIVES, DomainShiftMonitor, ImageScores, Located, compute_confidence, locate_photo
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.scorer import Scorer
-from tfa.search.exact import DAMAGED, QueryVectors, check_k
+from tfa.search.gallery import DAMAGED, QueryVectors, check_k
 from tfa.search.store import Region, Where
 from tfa.types import NO_HITS, Answer, Candidates, Hit, ImageRecord, QueryOptions, RerankSpec
 from tfa.verification.admission import PairEvidence

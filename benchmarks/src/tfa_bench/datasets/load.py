@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from tfa.core.files import read_text
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
-from tfa.core.reading import read_text
 from tfa.errors import BadPlugin
 from tfa.evaluate.positives import DEFAULT_RADIUS
 from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card

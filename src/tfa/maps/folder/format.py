@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tfa.core.files import hash_file, hash_json
+from tfa.core.files import hash_file, hash_json, read_json
 from tfa.core.json_shape import (
     BadShape,
     Check,
@@ -30,7 +30,6 @@ from tfa.core.json_shape import (
     text,
 )
 from tfa.core.plain import Options
-from tfa.core.reading import read_json
 from tfa.core.text import format_command
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.state import DATABASE, MapState
