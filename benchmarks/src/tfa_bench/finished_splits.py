@@ -6,8 +6,7 @@ import contextlib
 import shutil
 from typing import Any
 
-from tfa.core.files import hash_json, write_atomically
-from tfa.core.reading import read_bounded
+from tfa.core.files import hash_json, read_bounded, write_atomically
 from tfa_bench.rank import Answers
 from tfa_bench.record_files import CONTENT_BYTES, RecordPath, decode_npz, encode_npz
 from tfa_bench.records import check_array, fold_from_dict, fold_to_dict

@@ -25,8 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.files import explain_disk_errors, lock_folder, make_folder, write_atomically
-from tfa.core.reading import parse_json, parse_npy, parse_npy_header
+from tfa.core.files import (
+    explain_disk_errors,
+    lock_folder,
+    make_folder,
+    parse_json,
+    parse_npy,
+    parse_npy_header,
+    write_atomically,
+)
 from tfa.errors import TfaError
 
 ARCHIVE = "records.zip"

@@ -85,6 +85,11 @@ class Value:
         return {name: to_plain(item) for name, item in items if item is not None or name not in self.OMITTED}
 
     @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that JSON holds; a class overrides it if it writes them in another form."""
+        return values
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read the value from JSON. An unknown key or a wrong type raises BadShape."""
         return from_plain(cls, dict(values), cls.__name__)
@@ -178,7 +183,7 @@ def _read_fields(cls: type[Value], value: Any) -> Any:
         raise BadShape("must be an object", value)
     fields, read, name = _fields(cls), {}, ""
     try:
-        for name, item in value.items():
+        for name, item in cls.gather(value).items():
             if name in fields:
                 read[name] = fields[name][0](item)
             elif not cls.EXTRAS:

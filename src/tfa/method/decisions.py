@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 
 from tfa.core.plain import Value, opt, req
-from tfa.method.carriers import CARRIER_KERNELS, KernelTerm, carrier_terms
+from tfa.method.carriers import CARRIER_KERNELS, SIGMAS, KernelTerm, carrier_terms
 from tfa.method.evidence import Candidate, penalize_dispersion
 from tfa.method.residuals import HARD, SOFT
 
 MIXTURE = "mixture"
 _CARRIERS = "|".join(CARRIER_KERNELS)
-_SPREADS = "Row spreads of each construction, which bring the terms of `blend` and `tempered` to one scale."
+
+
+def gather_sigmas(values: dict[str, Any]) -> dict[str, Any]:
+    """Collect the spreads, which are fields of their own in JSON."""
+    rest = {key: value for key, value in values.items() if key not in SIGMAS}
+    return {**rest, "sigmas": {key: value for key, value in values.items() if key in SIGMAS}}
 
 
 # --- decisions -------------------------------------------------------------------------------------------------
@@ -84,9 +89,8 @@ class SecondOrderDecisions(Value):
     score_calibrated: bool = opt(False, "Whether scores are calibrated.")
     c: float = opt(0.0, "Strength of spectral shaping.", ge=0, le=1)
     beta: float = opt(0.0, "Strength of centering.", ge=0, le=1)
-    sigma_original: tuple[float, ...] = opt((), f"σ_0. {_SPREADS}", max_length=3)
-    sigma_partial: tuple[float, ...] = opt((), f"σ_P. {_SPREADS}", max_length=3)
-    sigma_tempered: tuple[float, ...] = opt((), f"σ_⅝. {_SPREADS}", max_length=3)
+    # In JSON, spreads are fields of their own.
+    sigmas: dict[str, tuple[float, ...]] = opt({}, "Row spreads of each construction, by the names of `SIGMAS`.")
 
     # It has no global token, and one representation.
     admit_cls = False
@@ -98,11 +102,18 @@ class SecondOrderDecisions(Value):
 
     def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
         """The terms of the score under one construction."""
-        spreads = (1.0, 1.0, 1.0)
-        if self.sigma_original:
-            each = (self.sigma_original, self.sigma_partial, self.sigma_tempered)
-            spreads = (each[0][construction], each[1][construction], each[2][construction])
-        return carrier_terms(self.carrier, self.c, self.beta, spreads)
+        sigmas = {name: each[construction] for name, each in self.sigmas.items() if each}
+        return carrier_terms(self.carrier, self.c, self.beta, sigmas)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = super().to_dict()
+        sigmas = plain.pop("sigmas")
+        return {**plain, **{name: list(sigmas.get(name, ())) for name in SIGMAS}}
+
+    @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Collect the spreads."""
+        return gather_sigmas({key: value for key, value in values.items() if key not in SIGMAS or value != []})
 
     @property
     def name(self) -> str:

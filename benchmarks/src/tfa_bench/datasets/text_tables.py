@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.core.reading import read_text
+from tfa.core.files import read_text
 from tfa_bench.datasets.files import BadDataset
 
 LARGEST = 1e12  # of a number in metres, degrees or images; beyond, squares of distances lose their digits

@@ -1,6 +1,7 @@
 """The header of a map folder: its fields, how they depend on each other, and how it is read.
 
-docs/format.md documents the fields. Every field is checked: a digest finds damage, but anybody can write a new digest.
+docs/reference/map-format.md specifies the fields. Every field is checked: a digest finds damage, but anybody can write
+a new digest.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
-from tfa.core.files import hash_file, hash_json
+from tfa.core.files import hash_file, hash_json, read_json
 from tfa.core.plain import BadShape, Value, from_plain, opt, req
-from tfa.core.reading import read_json
 from tfa.core.text import format_command
 from tfa.errors import BadMap
 from tfa.maps.state import DATABASE, MapState
@@ -22,6 +22,7 @@ from tfa.method.decisions import (
     SecondOrderEvidence,
     SpectralStrengths,
     TargetDecisions,
+    gather_sigmas,
 )
 from tfa.method.scorer import GLOBAL
 from tfa.search.reduced import LEAST_DIMS
@@ -161,9 +162,12 @@ class _Space(Value):
     storage: StorageType = req("Storage of the coordinates.")
     count: int = req("Spaces.", ge=1, le=3)
     strengths: SpectralStrengths = req("Spectral statistics.")
-    sigma_original: tuple[float, ...] = req("Row spreads.", min_length=1, max_length=3)
-    sigma_partial: tuple[float, ...] = req("Row spreads.", min_length=1, max_length=3)
-    sigma_tempered: tuple[float, ...] = req("Row spreads.", min_length=1, max_length=3)
+    sigmas: dict[str, tuple[float, ...]] = opt({}, "Row spreads, by the names of `carriers.SIGMAS`.")
+
+    @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Collect the spreads."""
+        return gather_sigmas(values)
 
 
 class _Photos(Value):
@@ -209,10 +213,8 @@ def check_header(values: Any) -> None:
     if reduced != (header.format_version == REDUCED_VERSION):
         raise BadShape(f"format version {header.format_version}, {'with' if reduced else 'without'} reduced rows")
     space = header.space
-    if space is not None:
-        spreads = (space.sigma_original, space.sigma_partial, space.sigma_tempered)
-        if min(map(len, spreads)) < space.count:
-            raise BadShape(f"{space.count} spaces, but not a spread of each")
+    if space is not None and not all(space.count <= len(one) <= 3 for one in space.sigmas.values()):
+        raise BadShape(f"{space.count} spaces, but not a spread of each")
     for head in header.heads:
         _check_head(head, header)
     _check_files(header, names)

@@ -26,8 +26,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from tfa.core.files import parse_json
 from tfa.core.plain import Value, opt, req
-from tfa.core.reading import parse_json
 from tfa.errors import BadMap, StoreConflict, TfaError
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Store

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.core.reading import parse_json
+from tfa.core.files import parse_json
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 from tfa_bench.datasets.layouts.identity import labelled_images
 from tfa_bench.datasets.text_tables import bad_line, lines_of, whole_number
