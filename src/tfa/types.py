@@ -474,7 +474,7 @@ class BuildResult(MapInfo):
     skipped: list[SkippedFile] = req("Photos that were left out.")
 
 
-class BuildPass(Value):
+class BuildPass(Value, kw_only=False):
     """One pass of a build over the photos."""
 
     name: str = req("Name of the pass.")

@@ -160,7 +160,7 @@ def _reader(hint: Any) -> Reader:
         return _union_reader(hint, arguments)
     if origin in (list, tuple):
         return _list_reader(hint, origin, arguments)
-    if origin is dict:
+    if origin in (dict, Mapping):
         return _dict_reader(*map(_reader, arguments))
     return {float: _read_float, int: _read_int, str: _read_str, Any: _read_any}.get(hint) or _simple_reader(hint)
 

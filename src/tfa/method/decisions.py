@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class SecondOrderDecisions(Value):
     c: float = opt(0.0, "Strength of spectral shaping.", ge=0, le=1)
     beta: float = opt(0.0, "Strength of centering.", ge=0, le=1)
     # In JSON, spreads are fields of their own.
-    sigmas: dict[str, tuple[float, ...]] = opt({}, "Row spreads of each construction, by the names of `SIGMAS`.")
+    sigmas: Mapping[str, tuple[float, ...]] = opt({}, "Row spreads of each construction, by the names of `SIGMAS`.")
 
     # It has no global token, and one representation.
     admit_cls = False

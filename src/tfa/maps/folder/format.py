@@ -290,14 +290,8 @@ def _check_files(header: _Header, heads: list[str]) -> None:
 
 HEADER_FILE = "map.json"
 MAP_FORMAT = "tfa-place-map"
-AS_THEY_ARE = (
-    "revision",
-    "encoder",
-    "spec",
-    "head_kind",
-    "active",
-    "next_id",
-)  # fields of a state that the header holds so
+# Fields of a state that the header holds as they are.
+AS_THEY_ARE = ("revision", "encoder", "spec", "head_kind", "active", "next_id")
 
 
 def choose_format_version(state: MapState) -> int:
