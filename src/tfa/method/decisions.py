@@ -149,10 +149,10 @@ class SpectralStrengths(Value, kw_only=False):
         return cls(*values, penalize_dispersion(alpha), beta)
 
 
-class DatabaseEvidence(Value, kw_only=False):
+class DatabaseEvidence(Value, kw_only=False, extras=True):
     """Every number the database-only controller looked at, and its reasons in words."""
 
-    pseudo_queries: int = req("Map images used as queries.")
+    pseudo_queries: int = req("Map images used as queries.", ge=0)
     assignments: dict[str, SpectralStrengths] = req("Spectral statistics by assignment.")
     candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
     reasons: dict[str, str] = opt({}, "Why.")

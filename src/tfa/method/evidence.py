@@ -12,6 +12,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from tfa.core.plain import Value, opt, req
+
 # --- rows -----------------------------------------------------------------------------------------
 
 NO_ANSWER = -1  # the top-1 of a pseudo query all of whose gallery is masked
@@ -136,18 +138,16 @@ def _agreement(one: np.ndarray, other: np.ndarray) -> float:
     return float((one == other)[counted].mean()) if counted.any() else 0.0
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Value, kw_only=False, extras=True):
     """A retrieval rule as the evidence sees it."""
 
-    name: str
-    support: float
-    agreement: tuple[float, float, float]
-    supports: tuple[int, ...] = ()  # under each construction: how far `measure_support` is from chance
+    support: float = req("Distinct first answers, mean over the constructions.")
+    agreement: tuple[float, float, float] = req("Share of equal first answers of two constructions.")
+    supports: tuple[int, ...] = opt((), "Distinct first answers of each construction.")
 
     @classmethod
-    def of(cls, name: str, tops: np.ndarray) -> Candidate:
-        return cls(name, measure_support(tops), measure_agreement(tops), count_distinct(tops))
+    def of(cls, tops: np.ndarray) -> Candidate:
+        return cls(measure_support(tops), measure_agreement(tops), count_distinct(tops))
 
     def gain_over(self, other: Candidate) -> float:
         """D: the largest agreement gain over the construction pairs; negative when every pair agrees less."""
@@ -156,9 +156,6 @@ class Candidate:
     def beats(self, other: Candidate) -> bool:
         """m ≻ n: more support, and agreement not lowered in every pair."""
         return self.support > other.support and self.gain_over(other) >= 0
-
-    def to_dict(self) -> dict[str, object]:
-        return {"support": self.support, "agreement": list(self.agreement), "supports": list(self.supports)}
 
 
 def correlate(x: np.ndarray, y: np.ndarray) -> float:
