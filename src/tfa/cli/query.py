@@ -39,7 +39,6 @@ def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileOptions(Options):
     """What files of answers hold."""
 
@@ -235,7 +234,6 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
 # --- query ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class OpenOptions(Options):
     """How a map is opened."""
 

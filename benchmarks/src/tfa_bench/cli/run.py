@@ -11,6 +11,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, wants_progress
 from tfa.types import EncoderOptions
+from tfa_bench.cli.results import FileHeadEntry, HeadEntry, HeadPlan, HeadsResult, RunEntry, RunResult, ScoreEntry
 
 if TYPE_CHECKING:
     from tfa.encoders import Encoder
@@ -207,16 +208,16 @@ def _report(done: list[Ran], out: Path, *, json: bool) -> None:
         scored += own
     if json:
         runs = [
-            {
-                "dataset": ran.dataset,
-                "head": ran.head,
-                "outcome": ran.outcome,
-                "record": None if ran.path is None else str(ran.path),
-                "reason": ran.reason or None,
-            }
+            RunEntry(
+                dataset=ran.dataset,
+                head=ran.head,
+                outcome=ran.outcome,
+                record=None if ran.path is None else str(ran.path),
+                reason=ran.reason or None,
+            )
             for ran in done
         ]
-        print_json({"runs": runs, "scores": [one.to_dict() for one in scored]})
+        print_json(RunResult(runs=runs, scores=[ScoreEntry.from_dict(one.to_dict()) for one in scored]))
         return
     if scored:
         show_scores(scored)
@@ -230,11 +231,11 @@ def heads(json: options.AsJson = False) -> None:
     cards = [head_card(name) for name in names() if name not in NEED_FILES]
     if json:
         wanting = [
-            {"name": name, "title": head.title, "sees": head.sees, "needs": head.option, "why": head.why}
+            FileHeadEntry(name=name, title=head.title, sees=head.sees, needs=head.option, why=head.why)
             for name, head in NEED_FILES.items()
         ]
         groups = {name: list(members) for name, members in GROUPS.items()}
-        print_json({"heads": [_facts(card) for card in cards], "need_files": wanting, "groups": groups})
+        print_json(HeadsResult(heads=[_facts(card) for card in cards], need_files=wanting, groups=groups))
         return
     table = open_table()
     for column in ("head", "title", "sees", "protocol", "note"):
@@ -253,12 +254,12 @@ def heads(json: options.AsJson = False) -> None:
     say("all: every group")
 
 
-def _facts(card: HeadCard) -> dict[str, object]:
-    return {
-        "name": card.name,
-        "title": card.title,
-        "sees": card.sees,
-        "plan": card.plan.to_dict(),
-        "settings": dict(card.settings),
-        "note": card.note,
-    }
+def _facts(card: HeadCard) -> HeadEntry:
+    return HeadEntry(
+        name=card.name,
+        title=card.title,
+        sees=card.sees,
+        plan=HeadPlan.from_dict(card.plan.to_dict()),
+        settings=dict(card.settings),
+        note=card.note,
+    )

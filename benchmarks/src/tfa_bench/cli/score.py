@@ -12,6 +12,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say
 from tfa.errors import BadSpec
+from tfa_bench.cli.results import ScoreEntry
 
 if TYPE_CHECKING:
     from tfa.evaluate.metrics import Paired
@@ -103,10 +104,9 @@ def compared(scored: Sequence[Scored], against: str) -> Differences:
     return differences
 
 
-def _entry(one: Scored, against: str | None, difference: Paired | None) -> dict[str, object]:
-    if difference is None:
-        return one.to_dict()
-    return {**one.to_dict(), "against": {"head": against, **difference.to_dict()}}
+def _entry(one: Scored, against: str | None, difference: Paired | None) -> ScoreEntry:
+    compared = {} if difference is None else {"against": {**difference.to_dict(), "head": against}}
+    return ScoreEntry.from_dict({**one.to_dict(), **compared})
 
 
 def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: Differences) -> None:

@@ -28,11 +28,12 @@ from functools import partial
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, map_in_threads
+from tfa.core.plain import Value, req
 from tfa.core.progress import Progress, SilentProgress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseBranch, DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIER_WORDS, KernelTerm, carrier_terms
-from tfa.method.decisions import JsonDataclass, SecondOrderDecisions, SecondOrderEvidence
+from tfa.method.decisions import SecondOrderDecisions, SecondOrderEvidence
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.evidence import NO_ANSWER
 from tfa.method.head import Head, assemble
@@ -72,24 +73,22 @@ RESIDUAL_CARRIERS = ("original", "partial")
 CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centring, scores
 
 
-@dataclass(frozen=True)
-class HeadJudgment(JsonDataclass):
+class HeadJudgment(Value, kw_only=False):
     """How one candidate fared before the judge."""
 
-    value: float  # mean √M of its first answers
-    error: float  # standard error of that mean
-    difference: float  # to the incumbent, photo by photo, in the mean
-    difference_error: float
+    value: float = req("Mean √M of its first answers.")
+    error: float = req("Standard error of that mean.")
+    difference: float = req("Mean difference to the incumbent, photo by photo.")
+    difference_error: float = req("Standard error of the mean difference.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class JudgedEvidence(SecondOrderEvidence):
     """What the judge saw of every candidate; `reasons` holds its words."""
 
-    photos: int  # that were judged by; 0 if the judge could not see patches
-    kind: str  # of photos, in words
-    incumbent: str
-    candidates: dict[str, HeadJudgment]
+    photos: int = req("Photos that were judged by; 0 if the judge could not see patches.")
+    kind: str = req("Kind of photos.")
+    incumbent: str = req("Head that is used unless another one wins.")
+    candidates: dict[str, HeadJudgment] = req("How each candidate fared.")
 
 
 Judged = tuple[SecondOrderDecisions, JudgedEvidence]
