@@ -229,6 +229,30 @@ def test_the_overview_groups_heads_by_what_they_saw_and_has_a_mean():
     assert [column.full for column in layout("overview", cells[:3]).columns] == ["SPED"]
 
 
+def test_the_product_table_is_in_plain_words_with_one_decimal():
+    cells = [
+        cell("ria", 60.04),
+        cell("second-order", 70.0),
+        cell("second-order-v", 75.04, note="ours, beyond the paper"),
+    ]
+    cells += [cell("ria", 50.0, queries=81, **elsewhere("town")), cell("judged-v", 99.0)]
+    cells += [cell("second-order-c64-v", 80.06, plan="C64", sds={1: 1.26}, sees="target")]
+    text = markdown(layout("product", cells, paper=False))
+    lines = [[field.strip() for field in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == ["Head", "Data used", "SPED", "town", "mean"]
+    assert [line for line in lines[2:] if not line[0].startswith("**")] == [
+        ["Number of queries", "", "607", "81", "–"],
+        ["RIA (our reconstruction)", "database", "60.0", "**50.0**", "**55.0**"],
+        ["`tfa build` without reranking", "database", "_70.0_", "–", "–"],
+        ["`tfa build` (default)", "database", "**75.0**", "–", "–"],
+        ["`tfa build` + `tfa calibrate`", "target", "80.1±1.3", "–", "–"],
+    ]
+    assert "Calibrated rows set aside 64 queries" in text
+    assert "not the published TFA" in text
+    assert "Data used: the images a method was fitted on" in text
+    assert "- `tfa build` (default): ours, beyond the paper." in text
+
+
 def test_ranks_do_not_compare_encoders():
     table = layout("heads", [cell("a", 50.0), cell("b", 40.0), cell("a", 90.0, encoder="other@14")])
     assert row_of(table, "A", "database", OWN).shown[0].number.rank == BEST  # type: ignore[union-attr]
@@ -243,7 +267,7 @@ def test_footnotes_say_what_was_evaluated_and_what_notes_mean():
     notes = "\n".join(layout("primary", cells).footnotes)
     assert f"Encoder of the records: {OWN}." in notes
     assert "SPED: 300 queries here, 607 in its published protocol." in notes
-    assert "C-N: N unlabelled queries calibrate and the others are evaluated" in notes
+    assert "C-N: N unlabeled queries calibrate and the others are evaluated" in notes
     assert "RIAᵈ: reconstruction: log map." in notes
     assert "Seen, without labels: nothing by RIAᵈ; target by TFA-C64." in notes
     assert "SALAD, SelaVPR++: supervised references" in notes

@@ -22,8 +22,16 @@ from tfa_bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Sha
 pytestmark = pytest.mark.slow
 
 OWN = ("tfa", "tfa-ensemble", "tfa-c64", "tfa-c64+", "tfa-fullq", "dual", "dual-c64", "dual-c64+", "dual-crossfit")
-SECOND_ORDER = ("second-partial", "second-blend", "judged", "judged-c64", "judged-c64-support")
-VERIFIED = ("tfa-v-always", "tfa-c64-v", "judged-v-always", "judged-c64-v")
+SECOND_ORDER = (
+    "second-order",
+    "second-order-c64",
+    "second-partial",
+    "second-blend",
+    "judged",
+    "judged-c64",
+    "judged-c64-support",
+)
+VERIFIED = ("tfa-v-always", "tfa-c64-v", "judged-v-always", "judged-c64-v", "second-order-v", "second-order-c64-v")
 PEERS = [card for card in map(head_card, GROUPS["peers"]) if not card.needs_files]
 CARDS = [*PEERS, *spectral.CARDS, *ablations.CARDS, *map(head_card, (*OWN, *SECOND_ORDER, *VERIFIED))]
 

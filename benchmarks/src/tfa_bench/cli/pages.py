@@ -42,7 +42,8 @@ def table(
         typer.Argument(
             metavar="NAME",
             show_default=False,
-            help="primary (ground datasets), aerial, native (systems under their own encoders), spectral (controls), "
+            help="product (default options), overview, primary (ground datasets), aerial, "
+            "native (systems under their own encoders), spectral (controls), "
             "budgets (calibration queries), ablation, heads (every head recorded), or all.",
         ),
     ],

@@ -37,7 +37,7 @@ from tfa.verification.admission import (
 from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.patch_pairs import PatchPairs, require_grid
-from tfa_bench.heads.second_order import second_order_card
+from tfa_bench.heads.second_order import MAP_HEAD, second_order_card
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, patch_pairs, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
@@ -178,7 +178,7 @@ def verified_card(name: str) -> HeadCard | None:
     return dataclasses.replace(
         base,
         name=name,
-        title=f"{base.title} +V" + (", always" if always else ""),
+        title=base.title + (", reranked" if name.startswith(MAP_HEAD) else " +V") + ", always" * always,
         fit=_fit(base, always),
         settings={**base.settings, "verification": settings},
         stages=tuple(dict.fromkeys((*base.stages, "verification"))),

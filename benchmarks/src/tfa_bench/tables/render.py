@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
@@ -28,6 +29,8 @@ _LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "→": r"$\to$",
     "–": "--", "…": r"\dots{}", "×": r"$\times$", "−": "$-$",
 } | {raised: f"$^{{{plain}}}$" for plain, raised in zip(PLAIN_MARKS, RAISED_MARKS, strict=True)}  # fmt: skip
+
+_CODE = re.compile(r"`([A-Za-z0-9_ -]+)`")
 
 
 def markdown(table: Table) -> str:
@@ -55,12 +58,18 @@ def _padded(line: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    return "".join(f"\\{letter}" if letter in "\\|*_<`[]" else letter for letter in text.replace("\n", " "))
+    """Escape Markdown, except for `code`."""
+    parts = _CODE.split(text.replace("\n", " "))
+    return "".join(f"`{part}`" if at % 2 else _escape_markdown(part) for at, part in enumerate(parts))
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in "\\|*_<`[]" else letter for letter in text)
 
 
 def _markdown_number(number: Number) -> str:
     around = {BEST: "**", SECOND: "_"}.get(number.rank, "")
-    sd = "" if number.sd is None else f"±{number.sd:.2f}"
+    sd = "" if number.sd is None else f"±{number.printed_sd}"
     return f"{around}{number.value:.{number.digits}f}{around}{sd}{raised(number.mark)}"
 
 
@@ -95,7 +104,7 @@ def comma_separated(table: Table) -> str:
 
 
 def _unmarked(text: str) -> str:
-    return "".join(letter for letter in text if letter not in RAISED_MARKS)
+    return "".join(letter for letter in _CODE.sub(r"\1", text) if letter not in RAISED_MARKS)
 
 
 def _part(one: Shown, part: str) -> str:
@@ -105,7 +114,7 @@ def _part(one: Shown, part: str) -> str:
     if part == "mark":
         return number.mark
     if part.endswith("sd"):
-        return "" if number.sd is None else f"{number.sd:.2f}"
+        return number.printed_sd
     return f"{number.value:.{number.digits}f}"
 
 
@@ -149,13 +158,14 @@ def _latex_line(fields: Iterable[str]) -> str:
 def _latex_number(number: Number) -> str:
     value = f"{number.value:.{number.digits}f}"
     value = {BEST: rf"\textbf{{{value}}}", SECOND: rf"\underline{{{value}}}"}.get(number.rank, value)
-    sd = "" if number.sd is None else rf"$\pm${number.sd:.2f}"
+    sd = "" if number.sd is None else rf"$\pm${number.printed_sd}"
     return value + sd + (f"$^{{{number.mark}}}$" if number.mark else "")
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX prints as it is."""
-    return "".join(_LATEX.get(letter, letter) for letter in text.replace("\n", " "))
+    """Escape text for LaTeX; `code` is set in a typewriter face."""
+    parts = ["".join(_LATEX.get(letter, letter) for letter in part) for part in _CODE.split(text.replace("\n", " "))]
+    return "".join(rf"\texttt{{{part}}}" if at % 2 else part for at, part in enumerate(parts))
 
 
 FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {

@@ -131,6 +131,11 @@ class Number:
     rank: int = 0
     origin: str = ""  # the paper's table it is from; "" if it is ours
 
+    @property
+    def printed_sd(self) -> str:
+        """The standard deviation as text: with the decimals of our number, with two beside the paper's."""
+        return "" if self.sd is None else f"{self.sd:.{2 if self.origin else self.digits}f}"
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -182,10 +187,10 @@ def raised(mark: str) -> str:
     return mark.translate(str.maketrans(PLAIN_MARKS, RAISED_MARKS))
 
 
-def number_of(cell: Cell | None, k: int) -> Number | None:
+def number_of(cell: Cell | None, k: int, digits: int = 2) -> Number | None:
     if cell is None or k not in cell.recalls:
         return None
-    return Number(cell.recalls[k], cell.sds.get(k))
+    return Number(cell.recalls[k], cell.sds.get(k), digits=digits)
 
 
 def number_of_figure(figure: Figure, table: str) -> Number:
@@ -194,7 +199,7 @@ def number_of_figure(figure: Figure, table: str) -> Number:
 
 def rank_numbers(numbers: Sequence[Number | None]) -> list[Number | None]:
     """Mark the best and the second best. Equal as printed is equal: both are best, the next value is second."""
-    printed = [None if number is None else round(number.value, 2) for number in numbers]
+    printed = [None if number is None else round(number.value, min(number.digits, 2)) for number in numbers]
     order = sorted({value for value in printed if value is not None}, reverse=True)
     ranks = dict(zip(order, (BEST, SECOND), strict=False))
     return [
