@@ -14,7 +14,7 @@ from tfa_bench.tables.table import Cell, Lookup, NoTable, Table, paper_title
 
 LAYOUTS = {
     "product": "`tfa build` and `tfa calibrate` with default options, compared with AnyLoc, RIA and the published TFA",
-    "overview": "every way to query a judged map, compared with AnyLoc, RIA and the published TFA",
+    "overview": "every way to query a default map, compared with AnyLoc, RIA and the published TFA",
     "primary": "ground datasets, R@1",
     "aerial": "aerial datasets, R@1/5/10",
     "native": "systems under their own encoders, with calibration budgets",
@@ -64,9 +64,9 @@ _PRODUCT_NOTES = (
     "images; `target`: the map images and the 64 query photos. No row uses labels.",
 )
 _OVERVIEW = {
-    "Every photo alone": ("anyloc", "ria", "tfa", "judged", "judged-v"),
-    "Adapted by the photos before": ("judged-online", "judged-online-v", "judged-follow"),
-    "Calibrated on 64 unlabeled photos": ("judged-c64", "judged-c64-v"),
+    "Each photo by itself": ("anyloc", "ria", "tfa", "second-order", "second-order-v"),
+    "Adapted to earlier photos": ("second-order-online", "second-order-online-v", "second-order-follow"),
+    "Calibrated on 64 unlabeled photos": ("second-order-c64", "second-order-c64-v"),
 }
 _OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always|-online|-online-shuffled|-follow)")
 
@@ -108,11 +108,11 @@ def product(cells: Sequence[Cell], paper: bool = True) -> Table:
 def overview(cells: Sequence[Cell], paper: bool = True) -> Table:
     sheet = ByHead(
         name="overview",
-        title="Every way to query a judged map, R@1 (%)",
+        title="Every way to query a default map, R@1 (%)",
         blocks=_OVERVIEW,
         paper=_MATCHED,
         mean=True,
-        notes=("Numbers of one block are compared: its heads used the same data.",),
+        notes=("Compare numbers within a block: its heads used the same data.",),
     )
     return by_head(sheet, Lookup(_of_heads(cells, _OVERVIEW.values())), paper=paper)
 
