@@ -52,6 +52,16 @@ def test_again_compares_and_changes_nothing(bench, tmp_path):
     assert path.read_bytes() == before
 
 
+def test_a_title_that_was_reworded_renews_nothing(bench, tmp_path):
+    old = dataclasses.replace(rigged(budget(3)), title="Rigged, centred", note="centres normalised")
+    run_heads(bench, [old], tmp_path / "results")
+    reworded = dataclasses.replace(old, title="Rigged, centered", note="centers normalized")
+    assert [ran.outcome for ran in run_heads(bench, [reworded], tmp_path / "results")] == ["kept"]
+    assert [ran.outcome for ran in run_heads(bench, [reworded], tmp_path / "results", again=True)] == ["same"]
+    record, truth = only_record(tmp_path / "results")
+    assert (score(record, truth).title, score(record, truth).note) == (reworded.title, reworded.note)
+
+
 def test_again_tells_answers_that_changed(bench, tmp_path):
     run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results")
 

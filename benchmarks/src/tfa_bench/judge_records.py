@@ -132,8 +132,8 @@ def _run(name: str, record: Record, truth: Truth, split: int, where: Sequence[Po
         images, verdicts = images[given], verdicts[given]
         away = measure_lengths(points[images], points[database + query][None]) if len(images) else []
         hits = [
-            JudgedHit(truth.database[image], bool(verdict), distance=metres)
-            for image, verdict, metres in zip(images.tolist(), verdicts, away, strict=True)
+            JudgedHit(truth.database[image], bool(verdict), distance=meters)
+            for image, verdict, meters in zip(images.tolist(), verdicts, away, strict=True)
         ]
         # As written in decimals: 5.2, not the float64 below it that a float32 becomes.
         confidence = float(str(record.confidence[query, split, 0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from tfa_bench.protocols import Plan
 from tfa_bench.provenance import revisions
 from tfa_bench.record_files import RecordPath, record_path
 from tfa_bench.records import Record, Truth
+
+WORDS = ("title", "note")  # of a head: they shape no answer, and a release may reword them
 
 
 class Identified(Protocol):
@@ -106,8 +109,14 @@ def _differing(record: Record, inputs: dict[str, Any]) -> list[str]:
     if verification is not None:  # records made before patches could be small do not say that they are not
         settings = {**head["settings"], "verification": {"patches": "full", **verification}}
         head = {**head, "settings": settings}
-    made_of = {**record.inputs, "head": head}
-    return [key for key, value in inputs.items() if value != made_of.get(key)]
+    made_of = {**record.inputs, "head": _without_words(head)}
+    return [
+        key for key, value in inputs.items() if (_without_words(value) if key == "head" else value) != made_of.get(key)
+    ]
+
+
+def _without_words(head: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in head.items() if key not in WORDS}
 
 
 def is_outdated(record: Record, inputs: dict[str, Any], path: RecordPath) -> bool:

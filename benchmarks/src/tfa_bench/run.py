@@ -30,7 +30,7 @@ from tfa_bench.protocols import Split
 from tfa_bench.provenance import hardware, versions
 from tfa_bench.rank import answers_of_split, score_sample
 from tfa_bench.record_files import RecordPath, record_path
-from tfa_bench.record_inputs import inputs_of, is_outdated, plan_of, spec_of
+from tfa_bench.record_inputs import WORDS, inputs_of, is_outdated, plan_of, spec_of
 from tfa_bench.records import TRUTH_FILE, Record, Truth
 
 DEPTH = 100  # places of a ranking that are kept
@@ -132,6 +132,7 @@ def run_head(
         if not again:
             return Ran(bench.truth.name, card.name, bench.encoder.id, "kept", path)
         inputs["depth"] = known.depth
+        inputs["head"] = {**inputs["head"], **{key: known.head[key] for key in WORDS if key in known.head}}
     if card.needs_order and not bench.dataset.card.ordered:
         reason = 'the dataset is not known to be in driving order (its card says so with "ordered": true)'
         return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)

@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks.datasets.test_layouts_poses import picture
 from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts import poses_4seasons, robotcar
-from tfa_bench.datasets.poses import read_centres
+from tfa_bench.datasets.poses import read_centers
 
 # A quarter turn about z from the GNSS frame to the world, and a shift; the scale doubles.
 TRANSFORMATIONS = """# transform_S_AS: translation vector, rotation quaternion
@@ -167,7 +167,7 @@ def test_queries_without_any_pose_are_an_error(oxford: Path) -> None:
 def test_a_quaternion_pose_is_world_to_camera(tmp_path: Path) -> None:
     # R turns a quarter about z and t = (1, 0, 0): c = -Rᵀ t = (0, 1, 0)
     (tmp_path / "poses.txt").write_text("# name qw qx qy qz tx ty tz\n\na/b.jpg 0.70710678 0 0 0.70710678 1 0 0\n")
-    assert read_centres(tmp_path / "poses.txt")["a/b.jpg"] == pytest.approx([0, 1, 0], abs=1e-9)
+    assert read_centers(tmp_path / "poses.txt")["a/b.jpg"] == pytest.approx([0, 1, 0], abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_a_quaternion_pose_is_world_to_camera(tmp_path: Path) -> None:
 def test_a_broken_file_of_poses_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "poses.txt").write_text(text)
     with pytest.raises(BadDataset, match=message):
-        read_centres(tmp_path / "poses.txt")
+        read_centers(tmp_path / "poses.txt")

@@ -53,7 +53,7 @@ def test_an_angle_narrows_positives_and_is_off_by_default(baidu: Path) -> None:
 
 def test_a_broken_centre_is_named_with_its_line(baidu: Path) -> None:
     mall(baidu, "query", "q", "0 zero 0")
-    with pytest.raises(BadDataset, match=r"q\.camera, line 8: '0 zero 0' is not a camera centre"):
+    with pytest.raises(BadDataset, match=r"q\.camera, line 8: '0 zero 0' is not a camera center"):
         camera.load(baidu)
 
 

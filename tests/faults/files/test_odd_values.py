@@ -18,13 +18,13 @@ from tfa.maps import PlaceMap
 from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts import gsv_lists, gt_matches, msls, sues, uav_visloc, vpr_bench
 from tfa_bench.datasets.load import load_dataset
-from tfa_bench.datasets.poses import read_centres
+from tfa_bench.datasets.poses import read_centers
 
 
 def test_a_model_of_one_endless_line_is_not_read_whole(tmp_path: Path) -> None:
     (tmp_path / "all.nvm").write_bytes(b"NVM_V3\n" + b"1 " * 2_000_000)
     with pytest.raises(BadDataset, match=r"all\.nvm, line 2: longer than"):
-        read_centres(tmp_path / "all.nvm")
+        read_centers(tmp_path / "all.nvm")
 
 
 def test_lists_of_images_may_hold_anything(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
         gt_matches.load(tmp_path, top=1)
     (tmp_path / "all.nvm").write_text(f"NVM_V3\n{digits}\n")
     with pytest.raises(BadDataset, match=r"all\.nvm, line 2: .* is not the number of images"):
-        read_centres(tmp_path / "all.nvm")
+        read_centers(tmp_path / "all.nvm")
     (tmp_path / "ids.txt").write_text(digits)
     with pytest.raises(BadDataset, match=r"ids\.txt, line 1: .* is not an id"):
         sues.read_ids(tmp_path / "ids.txt")

@@ -106,7 +106,7 @@ def index_rows(rows: Iterable[Any], source: Path, database: int) -> tuple[np.nda
 
 
 def metric_points(paths: Sequence[Path], root: Path, csv: Path | None) -> np.ndarray:
-    """Points `p c` in metres, every image placed: by the CSV, its name or its EXIF data."""
+    """Points `p c` in meters, every image placed: by the CSV, its name or its EXIF data."""
     where, _ = find_positions(paths, root, csv)
     bare = [path for path, position in zip(paths, where, strict=True) if position is None]
     if bare:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tfa.core.reading import read_text
 from tfa_bench.datasets.files import BadDataset
 
-LARGEST = 1e12  # of a number in metres, degrees or images; beyond, squares of distances lose their digits
+LARGEST = 1e12  # of a number in meters, degrees or images; beyond, squares of distances lose their digits
 _WHOLE_DIGITS = 18  # of a whole number
 
 

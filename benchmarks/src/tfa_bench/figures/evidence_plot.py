@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tfa_bench.figures.plots import BELOW, COLOURS, INK, dress, new_figure, save
+from tfa_bench.figures.plots import BELOW, COLORS, INK, dress, new_figure, save
 from tfa_bench.record_files import BadRecord
 from tfa_bench.records import Record
 
 _CARRIER_MARKS = {"original": "o", "partial": "s", "adaptive": "^", "adaptive+cls": "D"}
-_ASSIGNMENT_COLOURS = {"hard": COLOURS[0], "soft": COLOURS[1]}
-_OTHER_MARK, _OTHER_COLOUR = "X", COLOURS[7]
+_ASSIGNMENT_COLORS = {"hard": COLORS[0], "soft": COLORS[1]}
+_OTHER_MARK, _OTHER_COLOR = "X", COLORS[7]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def draw_evidence(evidence: Evidence, path: Path) -> None:
         assignment, _, carrier = name.partition("/")
         axes.scatter(
             [support], [agreement], s=70, marker=_CARRIER_MARKS.get(carrier, _OTHER_MARK), alpha=0.85,
-            color=_ASSIGNMENT_COLOURS.get(assignment, _OTHER_COLOUR), label=name, linewidths=0, zorder=3,
+            color=_ASSIGNMENT_COLORS.get(assignment, _OTHER_COLOR), label=name, linewidths=0, zorder=3,
         )  # fmt: skip
     rings = [(evidence.chosen, "-", "chosen"), (evidence.with_global, "--", "global token admitted")]
     for ringed, line, label in rings:

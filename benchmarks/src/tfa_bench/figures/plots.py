@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 INK, FAINT, LINE, PAPER = "#1c2126", "#5a636c", "#dfe3e7", "#ffffff"
-# Distinct to most colour-blind eyes; lines also differ in their dashes or marks.
-COLOURS = ("#0f6ab4", "#d1642b", "#2e9e5b", "#8a4fbf", "#b8860b", "#c2306e", "#3b8ea5", "#6b7280")
+# Distinct to most color-blind eyes; lines also differ in their dashes or marks.
+COLORS = ("#0f6ab4", "#d1642b", "#2e9e5b", "#8a4fbf", "#b8860b", "#c2306e", "#3b8ea5", "#6b7280")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", "--", "-.", ":")
 # Legends stand below the axes: never on the data, and a narrow picture is readable on a phone.
@@ -142,24 +142,24 @@ def _draw_family(
     axes: Axes, curve: CalibrationCurve, number: int, at: Mapping[int, float], beside: Mapping[str, float]
 ) -> list[Any]:
     """Draws what belongs to one family and returns it for the legend."""
-    colour, mark = COLOURS[number], MARKS[number]
+    color, mark = COLORS[number], MARKS[number]
     shift = 0.06 * number  # families side by side, so that one's bars do not hide the other's
     points = list(curve.budgets.values())
     bars = axes.errorbar(
         [at[n] + shift for n in curve.budgets], [p.mean for p in points], yerr=[p.spread for p in points],
-        color=colour, marker=mark, markersize=6, linewidth=1.6, capsize=3, label=f"{curve.family}, mean ± SD",
+        color=color, marker=mark, markersize=6, linewidth=1.6, capsize=3, label=f"{curve.family}, mean ± SD",
     )  # fmt: skip
     drawn: list[Any] = [bars]
     for name, several in curve.apart.items():
         for k, point in enumerate(several):
             x = beside[name] + shift + 0.16 * k
             drawn += axes.plot(
-                [x], [point.mean], color=colour, marker=mark, markersize=8, markerfacecolor="white", linestyle="none",
+                [x], [point.mean], color=color, marker=mark, markersize=8, markerfacecolor="white", linestyle="none",
                 label=point.head,
             )  # fmt: skip
     if curve.uncalibrated is not None:
         label = f"{curve.family}, uncalibrated"
-        level = axes.axhline(curve.uncalibrated.mean, color=colour, linestyle="--", linewidth=1.2, label=label)
+        level = axes.axhline(curve.uncalibrated.mean, color=color, linestyle="--", linewidth=1.2, label=label)
         drawn.append(level)
     return drawn
 
@@ -172,7 +172,7 @@ def draw_precision_recall(scored: Mapping[str, Scored], path: Path) -> None:
         curve = numbers.acceptance.curve
         axes.plot(
             [100 * recall for recall in curve["recall"]], [100 * precision for precision in curve["precision"]],
-            linewidth=1.6, color=COLOURS[number % len(COLOURS)], linestyle=_LINES[number % len(_LINES)],
+            linewidth=1.6, color=COLORS[number % len(COLORS)], linestyle=_LINES[number % len(_LINES)],
             label=f"{head} ({100 * numbers.acceptance.area.mean:.1f})",
         )  # fmt: skip
     dress(axes, x="recall, percent of all queries", y="precision, percent of accepted answers")
@@ -266,12 +266,12 @@ def _tile(answers: BestAnswers, query: int, truth: Truth, photos: Path) -> Monta
     if image < 0:
         return MontageTile(None, ["no answer", "wrong"], "bad")
     right = bool(answers.right[query])
-    # The word beside the colour is for those who cannot tell green from red.
+    # The word beside the color is for those who cannot tell green from red.
     words = [truth.database[image], "right" if right else "wrong"]
     return MontageTile(photos / truth.database[image], words, "good" if right else "bad")
 
 
-LIMIT = 3.0  # colours end at three standard deviations
+LIMIT = 3.0  # colors end at three standard deviations
 _ACROSS = 2  # matrices in a row: readable on a phone
 
 

@@ -61,7 +61,7 @@ def calibration(study: Study, folder: Path) -> Content:
     draw_calibration(curves, path)
     alt = "R@1 in percent against the number of calibration queries. " + "; ".join(c.words() for c in curves) + "."
     caption = (
-        "Filled: N unlabelled queries calibrate the head, the others are evaluated; bars show the deviation over "
+        "Filled: N unlabeled queries calibrate the head, the others are evaluated; bars show the deviation over "
         "splits. Open, behind the dotted line: FullQ calibrates on all queries and evaluates all of them; a cross-fit "
         "evaluates each half with a head calibrated on the other. Dashed: no calibration."
     )

@@ -4,7 +4,7 @@
     second-order-c64                      the same after `tfa calibrate` with 64 unlabeled queries (any number)
     second-original  second-partial  …    that carrier, nothing is judged
     judged                                the head that photos of the map itself judge best
-    judged-c64                            judged and calibrated by 64 unlabelled queries (any number)
+    judged-c64                            judged and calibrated by 64 unlabeled queries (any number)
     judged[-c64]-no-judge                 the incumbent, whatever the evidence
     judged[-c64]-support                  not evidence decides but how many distinct images are first answers
     judged-c64-no-centring  …-no-score    one of the two calibrations does not compete
@@ -107,14 +107,14 @@ class Rule:
 
     title: str
     choose: Choose = by_evidence
-    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centring, scores) that compete
+    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centering, scores) that compete
 
 
 RULES: Mapping[str, Rule] = {
     "": Rule(""),
     "no-judge": Rule("no judge", by_rank),
     "support": Rule("support in place of the judge", by_support),
-    "no-centring": Rule("no centring", calibrations=((False, False), (False, True))),
+    "no-centring": Rule("no centering", calibrations=((False, False), (False, True))),
     "no-score": Rule("no score calibration", calibrations=((False, False), (True, False))),
 }
 _OF_TARGET_ALONE = ("no-centring", "no-score")

@@ -32,7 +32,7 @@ class Control:
 
 CONTROLS: Mapping[str, Control] = {
     "original": Control("cosine", "original"),
-    "centred": Control("centred", "adaptive", 0.0, 1.0),  # ℓ(c) = 0, ℓ(β) = 1: S_c alone
+    "centred": Control("centered", "adaptive", 0.0, 1.0),  # ℓ(c) = 0, ℓ(β) = 1: S_c alone
     "partial": Control("partial whitening", "partial"),
     "full": Control("full whitening", "adaptive", 1.0, 0.0),
     "adaptive": Control("adaptive spectrum", "adaptive"),

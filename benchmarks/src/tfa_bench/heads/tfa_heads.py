@@ -3,7 +3,7 @@
 Every head of one database shares one fit. The names say what happens after it:
 
     tfa  dual                 as fitted on the database
-    tfa-c64  dual-c64         calibrated on 64 unlabelled queries, the others are evaluated (any number)
+    tfa-c64  dual-c64         calibrated on 64 unlabeled queries, the others are evaluated (any number)
     tfa-fullq  dual-fullq     calibrated on all queries
     tfa-crossfit              each half of the queries evaluated by a head calibrated on the other
     …+                        with robust score calibration (ours, beyond the paper)

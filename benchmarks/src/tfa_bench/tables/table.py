@@ -148,7 +148,7 @@ class Shown:
 @dataclass(frozen=True)
 class Column:
     title: str
-    group: str = ""  # a heading over neighbouring columns
+    group: str = ""  # a heading over neighboring columns
     label: str = ""  # its name where there is one heading line; the title if empty
 
     @property

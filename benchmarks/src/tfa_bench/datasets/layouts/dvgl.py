@@ -4,7 +4,7 @@
     images/<split>/queries/@utm_east@utm_north@….jpg
 
 Both folders may also stand in `<split>/` or in the dataset's folder itself. Several folders of queries are
-conditions: {"night": "queries_night", …}. A positive is at most `radius` metres away, the border included.
+conditions: {"night": "queries_night", …}. A positive is at most `radius` meters away, the border included.
 Where names carry no position, `tolerance` matches frames of the same number, plus or minus so many (Nordland).
 """
 

@@ -23,8 +23,8 @@ def load(
     distractors: bool = True,
 ) -> DatasetFiles:
     """Queries and gallery with their classes. `distractors=False` drops gallery classes without a query."""
-    queries, query_classes = labelled_images(root / query)
-    database, classes = labelled_images(root / gallery)
+    queries, query_classes = labeled_images(root / query)
+    database, classes = labeled_images(root / gallery)
     notes: tuple[str, ...] = ()
     if not distractors:
         wanted = set(query_classes)
@@ -41,7 +41,7 @@ def load(
     return DatasetFiles(database, queries, same_labels(classes, query_classes), notes=notes)
 
 
-def labelled_images(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+def labeled_images(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """Images below the class folders of a folder, in the order of their paths, and the class of each."""
     images = images_in(folder, deep=True)
     loose = [image for image in images if image.parent == folder]

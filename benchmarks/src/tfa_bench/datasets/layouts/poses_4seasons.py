@@ -4,7 +4,7 @@
     query/…                                              the same
 
 GNSSPoses.txt has a pose for each keyframe: timestamp, tx, ty, tz, qx, qy, qz, qw, scale, …, in the recording's own
-frame and scale. Two recordings meet on Earth: Transformations.txt takes each to Earth-centred metres. Which
+frame and scale. Two recordings meet on Earth: Transformations.txt takes each to Earth-centered meters. Which
 recordings, threshold and thinning the paper used is not public; `radius` is ours.
 """
 
@@ -33,28 +33,28 @@ def load(
     radius: float = 25.0,
     aligned: bool = False,
 ) -> DatasetFiles:
-    """Positives within `radius` metres in space. `aligned`: both files of poses are in one metric frame already."""
-    database, centres, without = _recording(root / reference, camera, aligned)
-    queries, query_centres, query_without = _recording(root / query, camera, aligned)
+    """Positives within `radius` meters in space. `aligned`: both files of poses are in one metric frame already."""
+    database, centers, without = _recording(root / reference, camera, aligned)
+    queries, query_centers, query_without = _recording(root / query, camera, aligned)
     notes = ["the recordings, the threshold and the thinning of the paper are not public"]
     for folder, count in ((reference, without), (query, query_without)):
         if count:
             notes.append(f"{folder}: {count} frames without a pose are left out")
-    return DatasetFiles(database, queries, within(centres, query_centres, radius), notes=tuple(notes))
+    return DatasetFiles(database, queries, within(centers, query_centers, radius), notes=tuple(notes))
 
 
 def _recording(folder: Path, camera: str, aligned: bool) -> tuple[tuple[Path, ...], np.ndarray, int]:
-    """Frames with a pose, their camera centres `m 3`, and the number of frames without one."""
+    """Frames with a pose, their camera centers `m 3`, and the number of frames without one."""
     frames = images_in(folder / "undistorted_images" / camera)
     poses = read_poses(folder / "GNSSPoses.txt")
     kept = [frame for frame in frames if frame.stem in poses]
     if not kept:
         raise BadDataset(f"{folder / 'GNSSPoses.txt'} has no timestamp of {frames[0].parent}; is it this recording's?")
     read = np.array([poses[frame.stem] for frame in kept])
-    centres, scales = read[:, :3], read[:, 3]
+    centers, scales = read[:, :3], read[:, 3]
     if not aligned:
-        centres = on_earth(centres, scales, folder / "Transformations.txt")
-    return tuple(kept), centres, len(frames) - len(kept)
+        centers = on_earth(centers, scales, folder / "Transformations.txt")
+    return tuple(kept), centers, len(frames) - len(kept)
 
 
 def read_poses(path: Path) -> dict[str, tuple[float, float, float, float]]:
@@ -74,14 +74,14 @@ def read_poses(path: Path) -> dict[str, tuple[float, float, float, float]]:
     return poses
 
 
-def on_earth(centres: np.ndarray, scales: np.ndarray, path: Path) -> np.ndarray:
-    """Camera centres `m 3` in Earth-centred metres: e = T_e_gpsw T_w_gpsw⁻¹ (scale · T_S_AS c)."""
+def on_earth(centers: np.ndarray, scales: np.ndarray, path: Path) -> np.ndarray:
+    """Camera centers `m 3` in Earth-centered meters: e = T_e_gpsw T_w_gpsw⁻¹ (scale · T_S_AS c)."""
     motions, scale = read_transformations(path)
     scales = np.where(np.isnan(scales), math.nan if scale is None else scale, scales)
     if np.isnan(scales).any():
-        raise BadDataset(f"neither the poses nor {path} ({_SCALE}) give a scale; without it they are not metres")
+        raise BadDataset(f"neither the poses nor {path} ({_SCALE}) give a scale; without it they are not meters")
     to_world, world_from_gnss, earth_from_gnss = (motions[name] for name in _MOTIONS)
-    world = scales[:, None] * apply(to_world, centres)
+    world = scales[:, None] * apply(to_world, centers)
     return apply(earth_from_gnss, apply(inverse(world_from_gnss), world))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tfa.evaluate.positives import within
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, by_name, images_in, listed_positives, read_positives
-from tfa_bench.datasets.poses import read_centres
+from tfa_bench.datasets.poses import read_centers
 
 _REFERENCE = "overcast-reference"
 CONDITIONS = (
@@ -76,17 +76,17 @@ def _by_pose(
     files: Sequence[Path], database: tuple[Path, ...], queries: Sequence[Path], radius: float, notes: list[str]
 ) -> tuple[tuple[Path, ...], dict[Path, np.ndarray]]:
     """The database images with a pose, and the positives of the queries with one."""
-    centres: dict[str, np.ndarray] = {}
+    centers: dict[str, np.ndarray] = {}
     for file in files:
-        centres.update((_key(PurePosixPath(name)), centre) for name, centre in read_centres(file).items())
-    evaluated = tuple(image for image in database if _key(image) in centres)
+        centers.update((_key(PurePosixPath(name)), center) for name, center in read_centers(file).items())
+    evaluated = tuple(image for image in database if _key(image) in centers)
     if not evaluated:
         raise BadDataset(f"{', '.join(map(str, files))} name no image of {database[0].parent}")
     if len(evaluated) < len(database):
         notes.append(f"{len(database) - len(evaluated)} reference images without a pose are left out")
-    posed = [query for query in queries if _key(query) in centres]
-    query_centres = np.array([centres[_key(query)] for query in posed]).reshape(-1, 3)
-    close = within(np.array([centres[_key(image)] for image in evaluated]), query_centres, radius)
+    posed = [query for query in queries if _key(query) in centers]
+    query_centers = np.array([centers[_key(query)] for query in posed]).reshape(-1, 3)
+    close = within(np.array([centers[_key(image)] for image in evaluated]), query_centers, radius)
     return evaluated, dict(zip(posed, close, strict=True))
 
 

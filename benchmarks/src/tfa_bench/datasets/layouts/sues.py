@@ -18,7 +18,7 @@ import numpy as np
 
 from tfa.core.reading import parse_json
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
-from tfa_bench.datasets.layouts.identity import labelled_images
+from tfa_bench.datasets.layouts.identity import labeled_images
 from tfa_bench.datasets.text_tables import bad_line, lines_of, whole_number
 
 
@@ -31,7 +31,7 @@ def load(
     satellite: str = "satellite-view",
 ) -> DatasetFiles:
     """Drone to satellite at each of `heights`; `training` is a file of ids: YAML list, JSON list or plain text."""
-    database, labels = labelled_images(root / satellite)
+    database, labels = labeled_images(root / satellite)
     trained = read_ids(root / training)
     known = {_number(label, root / satellite) for label in labels}
     if strangers := sorted(trained - known):

@@ -4,7 +4,7 @@
     v = L2 half(map(C))                  map = log (log-Euclidean) or square root (power-Euclidean)
 
 Published are the idea (second-order statistics, a Riemannian map, a random projection) and the seeds 0, 1, 42. Ours:
-m = 128, the orthonormalised Gaussian projection, centring in each image, ε, both maps, no signed root.
+m = 128, the orthonormalized Gaussian projection, centering in each image, ε, both maps, no signed root.
 The inner product of two half-vectors with √2 off the diagonal is tr(map(C₁) map(C₂)).
 """
 
@@ -62,7 +62,7 @@ def _card(name: str, title: str, of_spectrum: str) -> HeadCard:
         fit=partial(_fit, name=of_spectrum),
         settings={"directions": DIRECTIONS, "ridge": COVARIANCE_RIDGE, "map": of_spectrum, "seeds": list(_SEEDS)},
         note=(
-            f"reconstruction: unit patches centred in each image, Gaussian projection to {DIRECTIONS} orthonormal "
+            f"reconstruction: unit patches centered in each image, Gaussian projection to {DIRECTIONS} orthonormal "
             f"directions, covariance + {COVARIANCE_RIDGE:g} I, {of_spectrum} map, half-vector with √2 off the "
             "diagonal, no signed root"
         ),

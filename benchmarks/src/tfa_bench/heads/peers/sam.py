@@ -205,7 +205,7 @@ def prepare_square(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int
     scale = side / max(image.size)
     inside = (max(int(image.width * scale + 0.5), 1), max(int(image.height * scale + 0.5), 1))
     pixels = (np.asarray(resize(image, inside), np.float32) - np.array(_MEAN, np.float32)) / np.array(_STD, np.float32)
-    padded = np.zeros((3, side, side), np.float32)  # zero is the mean colour
+    padded = np.zeros((3, side, side), np.float32)  # zero is the mean color
     padded[:, : inside[1], : inside[0]] = pixels.transpose(2, 0, 1)
     return padded, inside
 

@@ -1,4 +1,4 @@
-"""Segments of a photo: masks, the patches below them, and super-segments of neighbouring masks.
+"""Segments of a photo: masks, the patches below them, and super-segments of neighboring masks.
 
     A_ij = 1 if i = j or the centroids of masks i and j share an edge of their Delaunay triangulation
     super-segment i = union of the masks j with (A³)_ij > 0
@@ -49,7 +49,7 @@ class Superpixels:
 
     segments: int = 24
     longest: int = 240  # pixels of the longest side; larger images are reduced to it
-    compactness: float = 20.0  # weight of place against colour: larger is squarer
+    compactness: float = 20.0  # weight of place against color: larger is squarer
     sigma: float = 1.0  # pixels of smoothing, or texture breaks the superpixels up and they are merged away
     iterations: int = 5
 
@@ -157,11 +157,11 @@ def centroids(masks: np.ndarray) -> np.ndarray:
     return np.stack([x / area, y / area], axis=1)
 
 
-def neighbourhoods(masks: np.ndarray, order: int = ORDER) -> np.ndarray:
+def neighborhoods(masks: np.ndarray, order: int = ORDER) -> np.ndarray:
     """Masks `s h w` → `s s`: the masks each super-segment is the union of.
 
     With three masks or fewer there is no triangulation, and the published code takes the first two masks for
-    each. Where more centroids lie on one line, neighbours on the line are joined (ours: the published code
+    each. Where more centroids lie on one line, neighbors on the line are joined (ours: the published code
     fails there).
     """
     count = len(masks)
@@ -175,11 +175,11 @@ def neighbourhoods(masks: np.ndarray, order: int = ORDER) -> np.ndarray:
 
 
 def _adjacency(points: np.ndarray) -> np.ndarray:
-    """Points `s 2` → `s s`: itself and its Delaunay neighbours. A point on top of another has itself alone."""
+    """Points `s 2` → `s s`: itself and its Delaunay neighbors. A point on top of another has itself alone."""
     try:
         from scipy.spatial import Delaunay, QhullError
     except ImportError:
-        raise MissingExtra(f"neighbouring segments need scipy; {_INSTALL}") from None
+        raise MissingExtra(f"neighboring segments need scipy; {_INSTALL}") from None
     adjacent = np.eye(len(points), dtype=bool)
     try:
         corners = Delaunay(points).simplices
@@ -197,4 +197,4 @@ def super_segments(masks: np.ndarray, grid: tuple[int, int], order: int = ORDER)
     masks = masks[masks.any(axis=(1, 2))]
     if not len(masks):
         return np.ones((1, grid[0] * grid[1]), dtype=bool)
-    return neighbourhoods(masks, order) @ cells_of(masks, grid)
+    return neighborhoods(masks, order) @ cells_of(masks, grid)

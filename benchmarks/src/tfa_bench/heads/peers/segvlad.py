@@ -1,11 +1,11 @@
-"""SegVLAD-PreT: each segment of a photo with its neighbours is a VLAD of its own, and segments vote for photos.
+"""SegVLAD-PreT: each segment of a photo with its neighbors is a VLAD of its own, and segments vote for photos.
 
     super-segment → VLAD over its patches → PCA with whitening → unit vector a
     score(query, photo) = Σ over query segments, over their 50 nearest database segments b that lie in the photo,
                           of max(0, (2⟨a, b⟩ − low) / (high − low))
 
 Ours, where the published head does otherwise:
-  words        k-means on the map's unit patches, made unit again; the residual uses these (published: raw centres)
+  words        k-means on the map's unit patches, made unit again; the residual uses these (published: raw centers)
   replica      vocabulary seed 0 alone
   SAM sees     photos of at most 320 pixels a side in their own proportions (published: all at 320 × 240)
   PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions where the map has fewer
@@ -56,7 +56,7 @@ def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray)
         own = labels == word
         inside = cells[:, own].astype(centers.dtype)
         sums = inside @ (unit[own] - centers[word])
-        # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
+        # A patch that equals its word leaves only rounding, which normalization would blow up to a unit vector.
         rounding = 16 * np.finfo(centers.dtype).eps * inside.sum(axis=1)
         blocks[:, word] = np.where(np.linalg.norm(sums, axis=1) > rounding, sums.T, 0).T
     return normalize_blocks(blocks)[0]

@@ -4,7 +4,7 @@
     stage 1…  blocks  x ← x + attention in windows(x);  x ← 3 × 3 convolution of each channel;  x ← x + MLP(x)
     between   1 × 1, 3 × 3 of each channel with stride 2 (before the last stage 1), 1 × 1
 
-Every convolution is followed by the normalisation of its batch, at the statistics of training. Modules carry the names
+Every convolution is followed by the normalization of its batch, at the statistics of training. Modules carry the names
 of the published file.
 """
 
@@ -33,7 +33,7 @@ class TinyViTSizes:
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias, padded to keep the side, and the normalisation of its batch."""
+    """A convolution without bias, padded to keep the side, and the normalization of its batch."""
 
     def __init__(self, before: int, after: int, side: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
