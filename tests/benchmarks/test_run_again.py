@@ -16,8 +16,7 @@ from tfa_bench.heads.contract import Photos
 from tfa_bench.protocols import NO_CALIBRATION, budget
 from tfa_bench.provenance import revisions
 from tfa_bench.rank import in_few_bits
-from tfa_bench.record_files import decode_npz, find_records
-from tfa_bench.records import Record
+from tfa_bench.records import Record, decode_npz, find_records
 from tfa_bench.run import run_heads
 from tfa_bench.scores import score
 

@@ -10,8 +10,19 @@ import pytest
 from tests.benchmarks.synthetic_cells import OWN, PAPERS, cell, elsewhere
 from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tfa_bench.tables.paper_figures import paper_table
-from tfa_bench.tables.render import latex, markdown
-from tfa_bench.tables.table import BEST, SECOND, NoTable, Number, Row, Shown, Table, rank_numbers, read_cells
+from tfa_bench.tables.table import (
+    BEST,
+    SECOND,
+    NoTable,
+    Number,
+    Row,
+    Shown,
+    Table,
+    latex,
+    markdown,
+    rank_numbers,
+    read_cells,
+)
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
 
@@ -330,6 +341,6 @@ def test_cells_come_from_records(tmp_path):
 
 def test_tables_load_no_model():
     heavy = "{'torch', 'matplotlib', 'scipy', 'typer'}"
-    code = f"import sys, tfa_bench.tables.table_specs, tfa_bench.tables.render\nprint({heavy} & set(sys.modules))"
+    code = f"import sys, tfa_bench.tables.table_specs, tfa_bench.tables.table\nprint({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -15,8 +15,7 @@ from tfa.evaluate.positives import measure_lengths, position_kinds, to_points
 from tfa.photos.find_positions import find_positions
 from tfa.types import Position
 from tfa_bench.datasets.load import POSITIONS
-from tfa_bench.record_files import BadRecord, find_records
-from tfa_bench.records import Record, Truth, truth_of
+from tfa_bench.records import BadRecord, Record, Truth, find_records, truth_of
 from tfa_bench.scores import KS, Scored, check_revisions, score
 
 _MOST_HEADS = 8  # of one page

@@ -29,8 +29,7 @@ from tfa.evaluate.metrics import (
 )
 from tfa.report.html import ReportTable, TableRow
 from tfa_bench.provenance import mixed_revisions
-from tfa_bench.record_files import BadRecord, RecordPath, decode_facts, find_records
-from tfa_bench.records import Record, Truth, truth_of
+from tfa_bench.records import BadRecord, Record, RecordPath, Truth, decode_facts, find_records, truth_of
 
 UNANSWERABLE = {
     "miss": "queries without positives count as misses",

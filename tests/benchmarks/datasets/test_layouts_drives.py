@@ -10,7 +10,7 @@ import pytest
 
 from tests.benchmarks.datasets.test_layouts_poses import picture
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import poses_4seasons, robotcar
+from tfa_bench.datasets.layouts.drives import on_earth, poses_4seasons, robotcar
 from tfa_bench.datasets.poses import read_centers
 
 # A quarter turn about z from the GNSS frame to the world, and a shift; the scale doubles.
@@ -73,7 +73,7 @@ def test_aligned_poses_need_no_transformations(seasons: Path) -> None:
 
 def test_the_chain_of_motions_is_undone_in_order(tmp_path: Path) -> None:
     (tmp_path / "Transformations.txt").write_text(TRANSFORMATIONS.format(shift=10))
-    earth = poses_4seasons.on_earth(np.array([[5.0, 1.0, 0.0]]), np.array([2.0]), tmp_path / "Transformations.txt")
+    earth = on_earth(np.array([[5.0, 1.0, 0.0]]), np.array([2.0]), tmp_path / "Transformations.txt")
     # world (10, 2, 0); minus the shift (0, 2, 0); back by a quarter turn (2, 0, 0); plus the Earth's shift
     assert earth[0] == pytest.approx([4164704.5, 857109.7, 4738828.7], abs=1e-6)
 

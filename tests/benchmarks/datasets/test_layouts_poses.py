@@ -10,7 +10,8 @@ from PIL import Image
 
 from tfa.evaluate.positives import earth_points
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import camera, uav_visloc
+from tfa_bench.datasets.layouts import uav_visloc
+from tfa_bench.datasets.layouts.anyloc import camera
 from tfa_bench.datasets.layouts.uav_visloc import east_and_north
 
 UNTURNED = "1 0 0\n0 1 0\n0 0 1"

@@ -35,9 +35,9 @@ def test_the_table_lists_every_card_of_every_module():
     ("name", "modules"),
     [
         ("anyloc", {"peers.anyloc"}),
-        ("ria", {"peers.ria"}),
+        ("ria", {"peers.pooled"}),
         ("segvlad-superpixels", {"peers.segvlad"}),
-        ("hard-full", {"spectral", "tfa_heads"}),
+        ("hard-full", {"controls", "tfa_heads"}),
         ("tfa-c64+", {"tfa_heads"}),
         ("judged", {"second_order", "tfa_heads"}),
         ("second-order-c64", {"second_order", "tfa_heads"}),

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.fakes import random_image
 from tfa.errors import MissingExtra
-from tfa_bench.heads.peers.segments import Superpixels, cells_of, centroids, neighborhoods, super_segments
+from tfa_bench.heads.peers.segvlad import Superpixels, cells_of, centroids, neighborhoods, super_segments
 
 
 def squares(rows: int, columns: int, side: int = 4) -> np.ndarray:

@@ -191,7 +191,7 @@ def _report_run(ran: Ran) -> None:
 
 
 def _report(done: list[Ran], out: Path, *, json: bool) -> None:
-    from tfa_bench.cli.score import show_scores
+    from tfa_bench.cli.pages import show_scores
     from tfa_bench.records import Record
     from tfa_bench.scores import KS, score_folder
 

@@ -17,8 +17,7 @@ from typing import TextIO
 import numpy as np
 
 from tfa.core.reading import LINE_BYTES
-from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.text_tables import bad_line, numbers, whole_number
+from tfa_bench.datasets.files import BadDataset, bad_line, numbers, whole_number
 
 
 def rotation(w: float, x: float, y: float, z: float) -> np.ndarray:

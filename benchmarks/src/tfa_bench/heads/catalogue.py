@@ -30,19 +30,17 @@ _DEFAULT = ("", "-v", "-c64", "-c64-v", "-online", "-online-v", "-follow")
 # Module below tfa_bench.heads → heads of its CARDS.
 _PEERS: Mapping[str, tuple[str, ...]] = {
     "peers.anyloc": ("anyloc", "anyloc-unit", "anyloc-k32"),
-    "peers.pooled": ("anyloc-gem", "cls", "mean"),
+    "peers.pooled": ("anyloc-gem", "cls", "mean", "ria", "ria-power"),
     "peers.tfvpr": ("tfvpr", "tfvpr-transductive"),
-    "peers.ria": ("ria", "ria-power"),
     "peers.segvlad": ("segvlad-superpixels",),
 }
-_CONTROLS: Mapping[str, tuple[str, ...]] = {
-    "spectral": tuple(
-        f"{assignment}-{name}"
-        for assignment in ("hard", "soft")
-        for name in ("original", "centred", "partial", "full", "adaptive")
-    ),
-    "ablations": tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES),
-}
+_SPECTRAL = tuple(
+    f"{assignment}-{name}"
+    for assignment in ("hard", "soft")
+    for name in ("original", "centred", "partial", "full", "adaptive")
+)
+_ABLATIONS = tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES)
+_CONTROLS: Mapping[str, tuple[str, ...]] = {"controls": (*_SPECTRAL, *_ABLATIONS)}
 # Module → heads of its NEED_FILES.
 _FROM_FILES: Mapping[str, tuple[str, ...]] = {
     "peers.anyloc": ("anyloc-released",),
@@ -87,9 +85,9 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "peers": tuple(name for names in _PEERS.values() for name in names),
     "verified-peers": ("anyloc-v",),
-    "spectral": _CONTROLS["spectral"],
+    "spectral": _SPECTRAL,
     **_RETRIEVERS,
-    "ablations": _CONTROLS["ablations"],
+    "ablations": _ABLATIONS,
     "main": (
         *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
         *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),

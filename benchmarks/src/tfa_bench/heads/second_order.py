@@ -56,8 +56,7 @@ from tfa_bench.heads.judge import (
     select_by_evidence,
     select_on_described_target,
 )
-from tfa_bench.heads.patch_pairs import PatchPairs
-from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, PatchPairs, RetrieverHead, fitted_tfa, patch_pairs
 from tfa_bench.protocols import NO_CALIBRATION, budget
 
 DTYPE = "float32"

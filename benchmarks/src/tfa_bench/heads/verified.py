@@ -40,9 +40,8 @@ from tfa.verification.admission import (
 )
 from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.patch_pairs import PatchPairs, require_grid
 from tfa_bench.heads.second_order import MAP_HEAD, second_order_card
-from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, patch_pairs, require_grid, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
 _NAME = re.compile(r"(.+)-v(-always)?")

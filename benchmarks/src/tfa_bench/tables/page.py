@@ -14,8 +14,7 @@ from tfa_bench.heads.catalogue import GROUPS
 from tfa_bench.records import LABELS
 from tfa_bench.scores import Scored, paired
 from tfa_bench.tables.paper_figures import BACKBONES
-from tfa_bench.tables.render import markdown
-from tfa_bench.tables.table import NoTable, cells, read_scored
+from tfa_bench.tables.table import NoTable, cells, markdown, read_scored
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
 PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")

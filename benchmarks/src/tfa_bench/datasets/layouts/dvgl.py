@@ -17,8 +17,7 @@ import numpy as np
 
 from tfa.evaluate.positives import within
 from tfa.photos.positions import position_from_name
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_frame
-from tfa_bench.datasets.text_tables import natural_order
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, natural_order, same_frame
 
 _GALLERIES = ("database", "gallery")
 

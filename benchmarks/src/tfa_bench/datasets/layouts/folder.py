@@ -23,9 +23,9 @@ from tfa_bench.datasets.files import (
     images_in,
     listed_positives,
     metric_points,
+    natural_order,
     same_frame,
 )
-from tfa_bench.datasets.text_tables import natural_order
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 TAKES_POSITIVES = True

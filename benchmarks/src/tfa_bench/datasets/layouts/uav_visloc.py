@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.evaluate.positives import earth_points, within
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.text_tables import TextTable, bad_line, read_table, whole_number
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, TextTable, bad_line, images_in, read_table, whole_number
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:

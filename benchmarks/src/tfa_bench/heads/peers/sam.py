@@ -24,8 +24,8 @@ from transformers import SamConfig, SamModel
 from tfa.encoders.weights import as_float32
 from tfa.errors import BadSpec, BadWeights, WeightsMissing
 from tfa.photos.images import resize
-from tfa_bench.heads.peers.segments import reduce_image
-from tfa_bench.heads.peers.tiny_vit import TinyViT, TinyViTSizes
+from tfa_bench.heads.peers.mobile_sam import TinyViT, TinyViTSizes
+from tfa_bench.heads.peers.segvlad import reduce_image
 from tfa_bench.heads.trained.checkpoints import check_finite, read_checkpoint
 
 _T = TypeVar("_T")
