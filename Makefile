@@ -5,7 +5,7 @@
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 #   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
-#   make docs        the documentation as a site in build/site, every link of it followed
+#   make docs        the documentation as a site in build/site: generates the reference, checks links and word counts
 #   make dist        wheels and sdists of both distributions in dist/
 #   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
 PYTHON ?= python3
@@ -20,7 +20,7 @@ WORKERS ?= 2
 MEMORY  := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 PYTEST  := $(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Datasets of docs/results.md, below the folder DATA: name=folder
+# Datasets of results/README.md, below the folder DATA: name=folder
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
               corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
 
@@ -84,9 +84,9 @@ check: style
 faults: $(VENV)/.installed
 	rm -rf $(FAULTS_OUT)
 	TFA_FAULTS=full TFA_FAULTS_OUT=$(abspath $(FAULTS_OUT)) $(PYTEST) tests/faults; tested=$$?; \
-	$(BIN)/python -m tests.faults.table $(FAULTS_OUT) --docs docs/reliability.md && exit $$tested
+	$(BIN)/python -m tests.faults.table $(FAULTS_OUT) --docs docs/explanation/reliability.md && exit $$tested
 
-# Every head on the eight datasets below DATA: records in results/, the page docs/results.md. Heads whose deeper recalls the
+# Every head on the eight datasets below DATA: records and their page results/README.md, then the tables of the documentation. Heads whose deeper recalls the
 # page prints keep 20 places, 12 where there are ten splits; of the others, records are kept small. The page is of the
 # positions as transformers resamples them, for which every head was recorded; those of README and their rivals also of the default encoder.
 SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default
@@ -97,7 +97,8 @@ results: $(VENV)/.installed
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads main --depth 20 --split-depth 12 --out results $(DATASETS)
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads all --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench run --heads $(SHIPPED) --depth 5 --split-depth 1 --out results $(DATASETS)
-	$(BIN)/tfa bench results --records results --encoder $(RESULTS_ENCODER) --out docs/results.md
+	$(BIN)/tfa bench results --records results --encoder $(RESULTS_ENCODER) --out results/README.md
+	$(BIN)/python docs/site/fill_tables.py
 
 SECONDS ?= 3600
 soak: $(VENV)/.installed
@@ -108,7 +109,7 @@ audit: $(VENV)/.installed
 	@$(PIP) --no-compile -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit
 
-# The documentation as a site in build/site; fails if a link of it leads nowhere.
+# The documentation as a site in build/site; fails on a broken link or a page above its word limit.
 docs: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python docs/site/make_site.py build

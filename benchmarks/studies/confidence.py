@@ -15,8 +15,17 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from studies.options import load_datasets, make_parser, open_encoder, open_progress, print_table, run_script
-from tfa.cli.console import delivered, say
+from studies.options import (
+    format_markdown,
+    load_datasets,
+    make_parser,
+    open_encoder,
+    open_progress,
+    print_table,
+    read_study,
+    run_script,
+)
+from tfa.cli.console import delivered, print_text, say
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
@@ -27,11 +36,11 @@ from tfa.maps.confidence import (
     VERIFIED_CONSTANTS,
     Constants,
     DatabaseScores,
+    DomainShiftMonitor,
     Features,
     compute_features,
     estimate_recall,
 )
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import (
@@ -45,7 +54,7 @@ from tfa.method.second_order_head import (
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
-from tfa.search.exact import QueryVectors
+from tfa.search.gallery import QueryVectors
 from tfa.types import AUTO, HeadSpec
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
@@ -298,6 +307,11 @@ COLUMNS = (
     "dataset", "way", "true R@1", "expected", "difference", "interval", "holds it", "sure", "of sure right",
     "outside sure", "outside expected",
 )  # fmt: skip
+SURE_WAYS = {"alone": "single", "online": "stream", "c64": "calibrated"}
+SURE_COLUMNS = (
+    "dataset", *(f"{words}: {share}" for words in SURE_WAYS.values() for share in ("R@1", "sure", "right")),
+    "outside the map: sure",
+)  # fmt: skip
 LOOK_COLUMNS = ("dataset", "photos", "rows of 64", "common", "evidence", "noticed")
 
 
@@ -450,6 +464,22 @@ def table_rows(study: ConfidenceStudy, verified: bool) -> list[list[str]]:
     return rows
 
 
+def sure_rows(study: ConfidenceStudy) -> list[list[str]]:
+    """A row for each dataset, in percent (`SURE_COLUMNS`): recall, share of sure answers, share of those right."""
+    by_dataset: dict[str, dict[str, LeftOut]] = {}
+    for row in study.rows:
+        if row.verified:
+            by_dataset.setdefault(row.dataset, {})[row.way] = row
+    rows = []
+    for name, ways in by_dataset.items():
+        shares = [
+            _percent(one) for way in SURE_WAYS for one in (ways[way].recall, ways[way].sure, ways[way].sure_right)
+        ]
+        outside = [row.outside_sure for row in ways.values() if row.outside_sure is not None]
+        rows.append([name, *shares, _percent(max(outside, default=None))])
+    return rows
+
+
 def look_rows(study: ConfidenceStudy) -> list[list[str]]:
     """A row for each dataset and kind of photos (`LOOK_COLUMNS`): medians over rows of photos, and how many noticed."""
     rows = []
@@ -485,11 +515,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     For second-order heads, verified and not, in three ways: single photos, adapted online, calibrated with 64 photos.
     """
-    parser = make_parser(main.__doc__ or "", "Two or more; photos outside a map are queries of the next two datasets.")
+    remark = "Two or more; photos outside a map are queries of the next two datasets."
+    parser = make_parser(main.__doc__ or "", remark, stored=True)
     return run_script(parser, _study, argv)
 
 
 def _study(arguments: Namespace) -> None:
+    if arguments.show is not None:
+        print_text(format_tables(ConfidenceStudy.from_dict(read_study(arguments.show))))
+        return
     loaded = load_datasets(arguments)
     if len(loaded) < 2:
         raise BadSpec("a dataset is left out of the fit; give --dataset at least twice")
@@ -497,6 +531,14 @@ def _study(arguments: Namespace) -> None:
     study = study_confidence([prepare(data, model, progress=bars) for data in loaded], arguments.device, bars)
     if not delivered(study.to_dict(), out=arguments.out, json=arguments.json):
         show(study)
+
+
+def format_tables(study: ConfidenceStudy) -> str:
+    """Format the table of sure answers and all that `show` prints as Markdown."""
+    parts = [format_markdown(SURE_COLUMNS, sure_rows(study))]
+    for verified in (True, False):
+        parts.append(f"{format_markdown(COLUMNS, table_rows(study, verified), 2)}\n{in_words(study, verified)}\n")
+    return "\n".join([*parts, format_markdown(LOOK_COLUMNS, look_rows(study), 2)])
 
 
 def show(study: ConfidenceStudy) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from studies.options import load_datasets, make_parser, open_encoder, open_progress, run_script
+from studies.options import load_datasets, make_parser, open_encoder, open_progress, read_study, run_script
 from tfa.cli.console import delivered, print_text
 from tfa.core.arrays import Spill
 from tfa.core.progress import Progress, as_progress, track_progress
@@ -188,7 +188,7 @@ def _some_at_a_time(rows: np.ndarray) -> Sequence[np.ndarray]:
 def page(studies: Sequence[JudgeStudy]) -> str:
     """Markdown: what the judge chose on every dataset, and every candidate that it chose among."""
     lines = [
-        "| dataset | judged by | chosen | R@1 | incumbent | R@1 | best by labels | R@1 | rank correlation |",
+        "| dataset | photos | chosen | R@1 | default | R@1 | best by labels | R@1 | rank correlation |",
         "|---|---|---|--:|---|--:|---|--:|--:|",
         *(_choice(study.title, table) for study in studies for table in (study.database, study.target) if table),
     ]
@@ -206,7 +206,7 @@ def markdown(study: JudgeStudy) -> str:
     """One table of a dataset: candidates of both kinds, those chosen in bold, incumbents marked."""
     lines = [
         f"### {study.title}\n",
-        "| judged by | head | value | to the incumbent | R@1 |",
+        "| photos | head | value | difference to the default | R@1 |",
         "|---|---|--:|--:|--:|",
     ]
     for table in (study.database, study.target):
@@ -215,7 +215,7 @@ def markdown(study: JudgeStudy) -> str:
         for one in table.candidates:
             name = f"**{one.name}**" if one.name == table.chosen else one.name
             incumbent = one.name == table.incumbent
-            ahead = "incumbent" if incumbent else f"{one.difference:+.3f} ± {one.difference_error:.3f}"
+            ahead = "default" if incumbent else f"{one.difference:+.3f} ± {one.difference_error:.3f}"
             value = f"{one.value:.3f} ± {one.error:.3f}"
             lines.append(f"| {table.photos} | {name} | {value} | {ahead} | {100 * one.recall:.1f} |")
     return "\n".join([*lines, "", *(_summary(table) for table in (study.database, study.target) if table)])
@@ -234,10 +234,13 @@ def _format_correlation(correlation: float | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Value ± error and true R@1 of every head before the judge: database only, and by 64 queries. Markdown."""
-    return run_script(make_parser(main.__doc__ or "", ""), _study, argv)
+    return run_script(make_parser(main.__doc__ or "", "", stored=True), _study, argv)
 
 
 def _study(arguments: Namespace) -> None:
+    if arguments.show is not None:
+        print_text(page([JudgeStudy.from_dict(one) for one in read_study(arguments.show)]) + "\n")
+        return
     loaded = load_datasets(arguments)
     bars, model = open_progress(arguments), open_encoder(arguments)
     studies = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,17 +25,24 @@ if TYPE_CHECKING:
 _ENCODER = "dinov2-s14-focus"
 
 
-def make_parser(description: str, datasets: str | None = None) -> ArgumentParser:
-    """Make a parser with the output options; with `datasets`, a remark about them, also datasets and an encoder."""
+def make_parser(description: str, datasets: str | None = None, *, stored: bool = False) -> ArgumentParser:
+    """Make a parser with the output options.
+
+    With `datasets`, a remark about them, it also takes datasets and an encoder; with `stored`, a file instead.
+    """
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     if datasets is not None:
-        parser.add_argument(
+        source = parser.add_mutually_exclusive_group(required=True)
+        source.add_argument(
             "--dataset",
             action="append",
-            required=True,
             metavar="NAME=PATH",
             help=f"dataset and its folder, as for tfa bench run; may be repeated. {datasets}",
         )
+        if stored:
+            source.add_argument(
+                "--show", type=Path, metavar="FILE.json", help="print the tables of a stored result as Markdown"
+            )
         parser.add_argument("--encoder", default=_ENCODER, metavar="NAME", help="[default: %(default)s]")
         parser.add_argument("--weights", type=Path, metavar="FILE", help="encoder weights from a file")
         parser.add_argument("--device", default="cpu", help="where the encoder and fits compute [default: %(default)s]")
@@ -95,6 +103,20 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def format_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Format rows as a Markdown table, the first `left` columns aligned to the left."""
+    ruler = ["---" if number < left else "--:" for number in range(len(columns))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (columns, ruler, *rows))
+
+
+def read_study(file: Path) -> Any:
+    """Read the JSON that a study wrote with `--out`; a file that is not JSON raises BadFile."""
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{file} cannot be read: {error}; give a file that the study wrote with --out") from None
 
 
 def read_result(file: Path, form: str, version: int, script: str) -> dict[str, Any]:

@@ -13,8 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from studies.options import load_datasets, make_parser, open_encoder, open_progress, print_table, run_script
-from tfa.cli.console import delivered, say
+from studies.options import (
+    format_markdown,
+    load_datasets,
+    make_parser,
+    open_encoder,
+    open_progress,
+    print_table,
+    read_study,
+    run_script,
+)
+from tfa.cli.console import delivered, print_text, say
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
@@ -336,6 +345,19 @@ def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[s
     return rows
 
 
+def format_tables(studies: Sequence[Mapping[str, Any]]) -> str:
+    """Format every table of `DriveStudy.to_dict()`s as Markdown."""
+    parts = []
+    for table, (title, columns) in TABLES.items():
+        parts.append(f"{title}\n\n{format_markdown(columns, table_rows(studies, table), _left(columns))}")
+    return "\n".join(parts)
+
+
+def _left(columns: Sequence[str]) -> int:
+    """Return how many columns are aligned to the left."""
+    return 1 if columns[1] == "photos" else 2
+
+
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
@@ -347,10 +369,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     are those of the dataset given next.
     """
     remark = "Its database and queries must be in driving order by their names; other numbers mean nothing."
-    return run_script(make_parser(main.__doc__ or "", remark), _study, argv)
+    return run_script(make_parser(main.__doc__ or "", remark, stored=True), _study, argv)
 
 
 def _study(arguments: Namespace) -> None:
+    if arguments.show is not None:
+        print_text(format_tables(read_study(arguments.show)))
+        return
     loaded = load_datasets(arguments)
     for data in loaded:
         check_drive(data.card.name, len(data.queries))
@@ -363,7 +388,7 @@ def _study(arguments: Namespace) -> None:
     if not delivered(studies, out=arguments.out, json=arguments.json):
         for table, (title, columns) in TABLES.items():
             say(f"{title}; {studies[0]['encoder']}, in percent", style="bold")
-            print_table(columns, table_rows(studies, table), 1 if columns[1] == "photos" else 2)
+            print_table(columns, table_rows(studies, table), _left(columns))
             say()
 
 

@@ -229,10 +229,10 @@ class FollowedCamera:
 
 
 def make_form(options: Options) -> dict[str, Any]:
-    """Make form fields of options: defaults are left out, a list is text with commas."""
+    """Make form fields of options: defaults are left out, a list has a field for each item."""
     default = type(options)()
     changed = {name: value for name, value in vars(options).items() if value != getattr(default, name)}
-    return {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
 
 
 def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:

@@ -10,14 +10,19 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, overload
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
+from tfa.method.carriers import CARRIER_WORDS
 
 AUTO: Literal["auto"] = "auto"
 HeadKind = Literal["second-order", "paper"]
 HEAD_KINDS: tuple[str, ...] = get_args(HeadKind)
+if TYPE_CHECKING:
+    CarrierName = str
+else:
+    CarrierName = Literal[tuple(CARRIER_WORDS)]
 StorageType = Literal["float16", "float32", "int7"]
 STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
@@ -166,9 +171,7 @@ class BuildOptions(Options):
     """Which head a map has, and what it stores."""
 
     head: HeadKind = opt("second-order", "Kind of head: second-order, or paper.")
-    carrier: Literal["original", "partial", "adaptive", "blend", "tempered", "full"] = opt(
-        "tempered", "Carrier of a second-order head."
-    )
+    carrier: CarrierName = opt("tempered", "Carrier of a second-order head.")
     storage: StorageType = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")

@@ -14,7 +14,7 @@ from tfa_bench.tables.page import PRECISION_DEPTH, results_page
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
+RESULTS, PAGE = ROOT / "results", ROOT / "results" / "README.md"
 SMALL, TITLE = "campus-loop", "Campus Loop"
 MOST_BYTES, BLOCK = 12 << 20, 4096  # as files lie on a disk, in blocks
 ENCODER = "dinov2-s14-focus@322/hf"

@@ -54,7 +54,8 @@ class StubService:
     # --- routes ------------------------------------------------------------------------------------------------
 
     def handle(self, method: str, path: str, query: dict[str, str], form: Form, body: dict[str, Any]) -> Any:
-        fields = {name: values[0][1].decode() for name, values in form.items() if values[0][0] is None} | body
+        texts = {name: [text.decode() for file, text in values if file is None] for name, values in form.items()}
+        fields = {name: one[0] if len(one) == 1 else one for name, one in texts.items() if one} | body
         self.calls.append((method, path, {**query, **fields}))
         place = self.maps.get(query.get("map", "town"))
         if place is None:

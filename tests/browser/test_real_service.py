@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.browser.steps import IS_LOADED, ask, ask_why, choose, drawing, wait_for_text, wait_until
-from tests.client.conftest import running_service
+from tests.client.conftest import running_service, serving
 from tests.fakes import FakeEncoder, random_image
+from tests.maps.store.stores import new_url
 from tfa import Client, PlaceMap
 from tfa.service.settings import ServiceSettings
 
@@ -57,6 +58,31 @@ def test_a_photo_of_the_map_is_found_and_explained(open_page, town):
     assert page.locator(".words button").count() > 0
     parts = [float(row.split("\t")[1]) for row in page.locator("#why table tbody tr").all_inner_texts()]
     assert abs(sum(parts[:-1]) - parts[-1]) < 0.005  # rounded to three digits each
+
+
+@pytest.mark.parametrize("place", ["folder", "store"])
+def test_candidates_sessions_and_region_choose_the_answers(open_page, town, tmp_path, place):
+    built = PlaceMap.build(town[1], encoder=FakeEncoder(), positions=town[2] / "where.csv")
+    for number in (50, 51):
+        random_image(number, (160, 120)).save(tmp_path / f"{number}.png")
+        built.add([tmp_path / f"{number}.png"], session="Monday, 5 May")
+    built.save(tmp_path / "own.tfa")
+    served = built if place == "folder" else built.publish(new_url("memory://page{n}"), dims=64)
+    with serving([served], ServiceSettings(port=0)) as (url, _):
+        page = open_page(f"{url}/")
+        page.click(".options summary")
+        page.fill("[name=k]", "20")
+        page.fill("[name=candidates]", "0")
+        ask(page, town[1] / "05.png")
+        wait_for_text(page, "#recognise-alert", "candidates=0 is out of range")
+        page.fill("[name=candidates]", "3")
+        page.fill("[name=sessions]", "noon\nMonday, 5 May")
+        ask(page, town[1] / "05.png")
+        wait_until(page, "document.querySelectorAll('.hit').length === 2")
+        page.fill("[name=sessions]", "")
+        page.fill("[name=region]", "13, 52.4, 14, 52.5011")
+        ask(page, town[1] / "05.png")
+        wait_until(page, "document.querySelectorAll('.hit').length === 3")
 
 
 def test_decisions_of_the_real_map_are_drawn(open_page, town):

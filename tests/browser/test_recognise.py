@@ -163,9 +163,11 @@ def test_every_option_that_the_service_describes_is_in_the_form(open_page, servi
     page.select_option("[name=weather]", "wet")
     page.fill("[name=floors]", "1, 2")
     page.fill("[name=candidates]", "auto")
+    page.fill("[name=sessions]", "Monday, 5 May\n\n noon")
     ask(page, photo)
     sent = next(fields for _, path, fields in service.stub.calls if path == "/v1/query")
-    assert sent == {"weather": "wet", "floors": "1, 2", "candidates": "auto"}
+    sessions = ["Monday, 5 May", "noon"]
+    assert sent == {"weather": "wet", "floors": "1, 2", "candidates": "auto", "sessions": sessions}
 
 
 def test_a_file_that_is_no_photo_gets_the_services_own_sentence(open_page, service, tmp_path, photo):

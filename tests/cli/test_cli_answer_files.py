@@ -1,4 +1,4 @@
-"""`tfa query --out`: files of answers beside what is printed, whole or absent; and their recipe."""
+"""`tfa query --out`: files of answers beside what is printed, whole or absent; and their how-to page."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import csv
 import json
 import os
 import re
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.walkthrough.commands import HOW_TO, follow, steps_of
 from tfa.exports.answers import ANSWER_FORMATS
 
 pytest.importorskip("rosbags", reason="rosbags is not installed: no recording of answers was written")
 pytest.importorskip("mcap", reason="mcap is not installed: no recording of answers was written")
-RECIPE = (Path(__file__).parents[2] / "docs" / "recipes" / "answers.md").read_text("utf-8")
 ALL = [word for ending in ANSWER_FORMATS for word in ("--out", f"new/answers{ending}")]
 
 
@@ -95,17 +94,11 @@ def test_what_cannot_hold_the_positions_of_the_map_is_refused_before_photos_are_
     assert "query_many" not in [name for name, _ in spy.calls]
 
 
-def test_the_recipe_runs(run, folder, capsys):
+def test_the_page_runs(run, folder):
+    page = HOW_TO / "export-answers.md"
     shutil.copytree("walk", "evening-walk")
-    lines = re.findall(r"^\$ (tfa query .*)$", RECIPE, re.MULTILINE)
-    assert len(lines) >= 2
-    for line in lines:
-        result = run(*shlex.split(line, comments=True)[1:])
-        assert result.exit_code == 0, result.stderr
-    for name in re.findall(r"--out (\S+)", " ".join(lines)):
-        assert Path(name).stat().st_size > 100
-    blocks = re.findall(r"<!-- run -->\n+```python\n(.*?)```", RECIPE, re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(compile(block, "answers.md", "exec"), {"__name__": "recipe"})
-    assert "evening-walk/a.jpg" in capsys.readouterr().out
+    printed = follow(page, run)
+    names = [name for step in steps_of(page) for name in re.findall(r"--out (\S+)", step.text)]
+    assert len(names) == 5
+    assert all(Path(name).stat().st_size > 100 for name in names)
+    assert "evening-walk/a.jpg" in printed[-1]

@@ -117,7 +117,7 @@ def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
         write_montage(Path("answer.png"), town.query_many(["near.png"], k=2, rerank=rerank), 0.0)
     hits = town.query("near.png", k=2, rerank=True)
     verified, plain = drawn
-    assert [tile.caption_lines[2] for tile in verified.tiles] == [f"{hit.inliers} consistent matches" for hit in hits]
+    assert [tile.caption_lines[2] for tile in verified.tiles] == [f"{hit.inliers} inliers" for hit in hits]
     assert [len(tile.caption_lines) for tile in plain.tiles] == [2, 2]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tfa.cli.query import MONTAGE_ROWS, write_montage
+from tfa.cli.query import MONTAGE_ROWS, shorten_path, write_montage
 from tfa.maps import PlaceMap
 from tfa.types import EncoderOptions, Hit, QueryOptions
 
@@ -30,16 +30,16 @@ def test_one_photo_gets_a_table_of_its_hits(run, folder):
     best, second = hits("near.jpg", 2)
     lines = result.stdout.splitlines()
     assert lines[0].rstrip() == "near.jpg"
-    assert lines[1].split() == ["image", "id", "score", "confidence", "position"]
-    assert cells(lines[2]) == [
-        "1",
-        best.image,
-        "5",
-        f"{best.score:.4f}",
-        f"{best.confidence:.2f}",
-        "57.50000° N, 13.25000° E",
-    ]
-    assert cells(lines[3]) == ["2", second.image, str(second.id), f"{second.score:.4f}", f"{second.confidence:.2f}"]
+    assert lines[1].split() == ["image", "confidence", "position"]
+    assert cells(lines[2]) == ["1", best.image, f"{best.confidence:.2f}", "57.50000° N, 13.25000° E"]
+    assert cells(lines[3]) == ["2", second.image, f"{second.confidence:.2f}"]
+
+
+def test_paths_below_the_working_directory_are_shown_relative_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert shorten_path(str(tmp_path / "photos" / "05.png")) == "photos/05.png"
+    assert shorten_path("/elsewhere/05.png") == "/elsewhere/05.png"
+    assert shorten_path("near.jpg") == "near.jpg"
 
 
 def test_a_refused_photo_is_no_place(run, spy, folder):
@@ -109,7 +109,7 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
         "images": 1,
     }
     assert answer["place_missing"] is None
-    assert "  place: 57.50000° N, 13.25000° E ± 707 m" in run(*words).stdout
+    assert "  position: 57.50000° N, 13.25000° E ± 707 m" in run(*words).stdout
     many = run("query", "town.tfa", "near.jpg", *["far.jpg"] * 3, "--rerank", "--no-online").stdout
     assert "57.50000° N, 13.25000° E ± 707 m" in many
     [doubtful] = json.loads(run(*words, "--json", "--min-confidence", "1").stdout)["answers"]
@@ -194,7 +194,7 @@ def test_a_montage_of_very_many_photos_is_cut(folder, monkeypatch, capsys):
     assert drawn[-1].title == "far.jpg: no place (confidence 0.84 below 0.90)"
     [best] = hits("near.jpg", 1)
     assert drawn[0].tiles[0].caption_lines == [
-        "05.png", f"score {best.score:.4f}, confidence {best.confidence:.2f}", "57.50000° N, 13.25000° E",
+        "05.png", f"confidence {best.confidence:.2f}", "57.50000° N, 13.25000° E",
     ]  # fmt: skip
     assert "without the last 2 photos" in capsys.readouterr().err
 
@@ -224,9 +224,9 @@ def test_verified_answers_have_a_column_of_matches(run, folder):
     result = run("query", "town.tfa", "near.jpg", "-k", 2, "--rerank", "--candidates", 1)
     best, second = hits("near.jpg", 2, rerank=True, candidates=1)
     lines = result.stdout.splitlines()
-    assert lines[1].split() == ["image", "id", "score", "confidence", "inliers", "position"]
-    assert cells(lines[2])[4:6] == [f"{best.confidence:.2f}", str(best.inliers)]
-    assert cells(lines[3])[4:] == [f"{second.confidence:.2f}", "–"]
+    assert lines[1].split() == ["image", "confidence", "inliers", "position"]
+    assert cells(lines[2])[2:4] == [f"{best.confidence:.2f}", str(best.inliers)]
+    assert cells(lines[3])[2:] == [f"{second.confidence:.2f}", "–"]
     result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--rerank")
     assert "inliers" in result.stdout.splitlines()[0]
     assert "inliers" not in run("query", "town.tfa", "walk", "near.jpg", "far.jpg").stdout
@@ -264,7 +264,7 @@ def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
     photos = sorted(Path("camera").iterdir())
     assert [entry["hits"] for entry in told] == [[hit.to_dict() for hit in tracker.step(p).hits] for p in photos]
     assert (
-        "the last adapted by 13 photos; --no-online answers each by the map alone"
+        "adapted to this camera using up to 13 earlier photos; --no-online queries photos independently"
         in run("query", "town.tfa", "camera").stderr
     )
     assert spy.calls.count(("query_many", {})) == 0
@@ -295,7 +295,7 @@ def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, wor
 
 
 def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
-    from tfa.maps.shift import DomainShiftMonitor
+    from tfa.maps.confidence import DomainShiftMonitor
 
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     result = run("query", "town.tfa", "camera", "--no-online")

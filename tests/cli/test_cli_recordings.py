@@ -1,10 +1,8 @@
-"""Recordings on the command line: the map of a bag is that of its photos, answers say when, and the recipe runs."""
+"""Recordings on the command line: the map of a bag equals that of its photos, and the how-to page runs."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -21,11 +19,11 @@ from tests.photos.recordings.made import (
     write_bag,
     write_video,
 )
+from tests.walkthrough.commands import HOW_TO, follow, steps_of
 from tfa.maps import PlaceMap
 from tfa.maps.building import passes
 
 GPX = '<gpx><trk><trkseg><trkpt lat="50" lon="8"><time>2025-06-01T12:00:00Z</time></trkpt></trkseg></trk></gpx>'
-RECIPE = Path(__file__).parents[2] / "docs/recipes/bags.md"
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ def test_what_does_not_go_together_is_refused(run, folder):
     assert not [name for name in ("new.tfa", "new", "new-frames") if Path(name).exists()]
 
 
-def test_the_recipe_runs(run, fake_encoder):
+def test_the_page_runs(run, fake_encoder):
     drive = fake_encoder
     write_bag(drive / "made/drive.mcap", drive_rows(14)).rename(drive / "drive.mcap")
     write_bag(drive / "evening.bag", drive_rows(14, ros1=True))
@@ -150,16 +148,7 @@ def test_the_recipe_runs(run, fake_encoder):
         for second in range(5)
     )
     (drive / "ride.gpx").write_text(f"<gpx><trk><trkseg>{points}</trkseg></trk></gpx>")
-    text = RECIPE.read_text("utf-8")
-    ran = 0
-    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        for line in block.splitlines():
-            words = shlex.split(line.removeprefix("$ "))
-            if words[0] == "tfa":
-                result = run(*words[1:])
-                assert result.exit_code == 0, (line, result.stderr)
-                ran += 1
-    assert ran == 8
+    page = HOW_TO / "bags-and-videos.md"
+    follow(page, run)
+    assert len(steps_of(page)) == 9
     assert len(PlaceMap.load("ride.tfa")) == 8  # five frames are 5.6 m
-    [block] = re.findall(r"<!-- run -->\n+```python\n(.*?)```", text, re.DOTALL)
-    exec(compile(block, "bags.md", "exec"), {"__name__": "recipe"})

@@ -50,9 +50,9 @@ def script(place_map, folder):
     many = place_map.query_many([*dusk, folder / "broken.png"], k=2, rerank=False)
     yield "many", [replace(shown(answer), error=answer.error is None) for answer in many]
     yield "expected recall", many.expected_recall
-    added = place_map.add(new, session="monday")
+    added = place_map.add(new, session="Monday, 5 May")
     yield "add", replace(added, revision=None)
-    chosen = place_map.query_many(dusk, k=2, sessions=("monday",), region=(0.0, 0.0, 10.0, 10.0))
+    chosen = place_map.query_many(dusk, k=2, sessions=("Monday, 5 May",), region=(0.0, 0.0, 10.0, 10.0))
     yield "chosen", [shown(answer) for answer in chosen]
     yield "places", [record.position for record in images(place_map) if record.id in added.added]
     for image_id in (3, added.added[1]):  # a client removes images one by one

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import anyio
+import httpx2
 import pytest
+from fastapi import Request
 
 from tfa.client import make_form
 from tfa.core.plain import hints, opt
-from tfa.service.bodies import body_schema, parse_options
+from tfa.service.bodies import body_schema, parse_options, read_photos
 from tfa.service.problems import Refused
+from tfa.service.settings import ServiceSettings
 from tfa.types import CalibrateOptions, QueryOptions
 
 
@@ -29,19 +33,26 @@ OPTIONS = [
         k=7, min_confidence=0.25, sure=True, calibration="night", rerank=False, candidates="auto",
         sessions=("a", "b"), region=(13.0, -52.5, 13.5, 52.25), camera="cam0", sequence=True,
     ),
-    QueryOptions(candidates=20, rerank=True, sessions=("a",)),
+    QueryOptions(candidates=20, rerank=True, sessions=("Monday, 5 May",)),
+    QueryOptions(sessions=("a, b", "[c]", '"d"')),
     CalibrateOptions(name="night", budget=9, score=False),
     MoreOptions(weather="wet", floors=(0, -1), height=1.5, k=3),
 ]  # fmt: skip
 
 
+def body_receiver(content):
+    async def receive():
+        return {"type": "http.request", "body": content}
+
+    return receive
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_form_keeps_every_field(options):
-    text = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in make_form(options).items()
-    }
-    assert parse_options(type(options), text) == options
+    body = httpx2.Request("POST", "http://here", data=make_form(options), files={"image": b"photo"})
+    headers = [(name.lower(), value) for name, value in body.headers.raw]
+    received = Request({"type": "http", "headers": headers}, body_receiver(body.read()))
+    assert anyio.run(read_photos, received, type(options), ServiceSettings())[1] == options
     assert parse_options(type(options), options.to_dict()) == options  # as JSON
 
 
@@ -56,11 +67,18 @@ def test_openapi_describes_every_field(kind):
         assert properties["height"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 100}
 
 
+def test_numbers_of_a_list_may_be_text_with_commas():
+    assert parse_options(QueryOptions, {"region": "1, 2,3,4", "sessions": "1,2"}) == QueryOptions(
+        region=(1, 2, 3, 4), sessions=("1,2",)
+    )
+
+
 def test_bounds_and_names_are_checked_as_in_python():
     for fields, words in (
         ({"height": "101"}, "height=101.0 is out of range: must be between 0 and 100"),
         ({"wether": "wet"}, "no field 'wether'; did you mean 'weather'"),
         ({"floors": "1,a"}, "floors.1: input should be a valid integer"),
+        ({"k": ["1", "2"]}, "k: input should be a valid integer"),  # a field that was repeated
         ({"min_confidence": "nan"}, "min_confidence=nan is not finite"),
     ):
         with pytest.raises(Refused, match="cannot be understood") as refusal:

@@ -111,16 +111,19 @@ def test_colours_tell_the_row_of_the_query() -> None:
 
 
 def test_the_caption_counts() -> None:
-    assert format_caption(matches_of((0, 0, True), (1, 1, True), (2, 9, False))) == "2 of 3 mutual matches move alike"
+    assert (
+        format_caption(matches_of((0, 0, True), (1, 1, True), (2, 9, False)))
+        == "2 of 3 matching patches are consistent"
+    )
     made = find_matches(np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32)[None], (4, 4), (4, 4))[0]
-    assert format_caption(made) == f"{made.count} of 16 mutual matches move alike"
+    assert format_caption(made) == f"{made.count} of 16 matching patches are consistent"
     picture = draw_matches(photo(), photo(), made, (4, 4), (4, 4))
     words = np.asarray(picture.convert("L"))[-MATCH_EDGE - MATCH_CAPTION :]
     assert (words < 90).sum() > 300
 
 
 def test_no_match_at_all_is_still_a_picture() -> None:
-    assert format_caption(matches_of()) == "no mutual match"
+    assert format_caption(matches_of()) == "no matching patches"
     picture = draw_matches(photo(), photo(), matches_of(), (4, 4), (4, 4))
     (corner, size), _ = places(picture)
     inside = np.asarray(picture)[corner[1] : corner[1] + size[1], corner[0] : corner[0] + size[0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.encoders.tiny import TINY, random_weights
 from tests.exports.conftest import scores_of
 from tests.exports.test_exports import session
 from tests.fakes import random_image
+from tests.walkthrough.commands import HOW_TO, steps_of
 from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
@@ -151,17 +151,16 @@ def exported(town_of, tmp_path, monkeypatch):
     return town
 
 
-def run_recipe(number: int) -> dict:
-    """A marked block of the recipe, and the names it leaves."""
-    page = (ROOT / "docs/recipes/onnx.md").read_text("utf-8")
-    blocks = re.findall(r"<!-- run -->\n+```python\n(.*?)```", page, re.DOTALL)
-    names = {"__name__": "recipe"}
+def run_block(number: int) -> dict:
+    """Run a Python block of the page and return the names it defines."""
+    blocks = [step.text for step in steps_of(HOW_TO / "onnx.md") if step.language == "python"]
+    names = {"__name__": "page"}
     exec(compile(blocks[number], "onnx.md", "exec"), names)
     return names
 
 
-def test_the_recipe_finds_the_photo(exported, capsys):
-    run_recipe(0)
+def test_the_page_finds_the_photo(exported, capsys):
+    run_block(0)
     name, score = capsys.readouterr().out.split()
     assert Path(name).name == "02.png"
     assert float(score) > 0.9
@@ -169,7 +168,7 @@ def test_the_recipe_finds_the_photo(exported, capsys):
 
 def test_kornia_runs_the_file(exported):
     pytest.importorskip("kornia", reason="kornia is not installed (pip install -e '.[dev]')")
-    found, ours = run_recipe(1), run_recipe(0)
+    found, ours = run_block(1), run_block(0)
     for name in ("vector", "descriptor"):
         assert found[name].shape == ours[name].shape
         assert (found[name] @ ours[name].T).item() > 0.999  # another decoder, another filter

@@ -1,6 +1,7 @@
 """What the tests of the fault campaign share: how much to try, and a count of what was tried and what failed.
 
-A bounded part runs with all other tests; `make faults` (TFA_FAULTS=full) tries as much as docs/reliability.md reports.
+A bounded part runs with all other tests; `make faults` (TFA_FAULTS=full) tries as much as
+docs/explanation/reliability.md reports.
 """
 
 from __future__ import annotations

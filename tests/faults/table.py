@@ -1,6 +1,6 @@
 """The table of the fault campaign: what was tried, how often, what failed.
 
-    python -m tests.faults.table FOLDER [--docs docs/reliability.md]
+    python -m tests.faults.table FOLDER [--docs docs/explanation/reliability.md]
 
 FOLDER holds the JSON lines that `Campaign.count` wrote. Exits with 1 if anything failed, or nothing was tried.
 """

@@ -83,22 +83,31 @@ def script(place_map, folder):
     yield "many", [(answer.query, shown(answer.hits), pytest.approx(answer.confidence, abs=1e-5)) for answer in many]
     yield "add", place_map.add(new).added
     yield "with them", shown(place_map.query(photo(folder / "n.png", 40, light=0.9), k=3))
-    yield "one at night", place_map.add([photo(folder / "night.png", 43)], session="night").added
-    yield "of the night", shown(place_map.query(dusk[0], k=4, sessions=("night",)))
+    yield "one at night", place_map.add([photo(folder / "@9@9@.png", 43)], session="night, rain").added
+    yield "of the night", shown(place_map.query(dusk[0], k=4, sessions=("night, rain",)))
+    chosen = place_map.query_many(dusk, k=4, sessions=("noon", "night, rain"), region=(0, 0, 10, 10))
+    yield "many of the night", [shown(answer.hits) for answer in chosen]
+    yield "sessions", [record.session for record in images(place_map)]
     yield "day again", place_map.remove([28]).removed
     yield "remove", place_map.remove([2, 26]).removed
     yield "without", shown(place_map.query(dusk[2], k=5))
-    yield "size", len(place_map.images() if isinstance(place_map, Client) else place_map.images)
+    yield "size", len(images(place_map))
     for score in (False, True):
         report = place_map.calibrate(camera, "night", score=score)
         yield "calibrate", (report.name, report.used, report.decisions)
         yield "recall", pytest.approx(report.expected_recall.share, abs=1e-5)
+        info = place_map.info()
+        yield "described", (info.positions, [(one.name, one.active, one.decisions) for one in info.calibrations])
         yield "calibrated", [shown(place_map.query(one, k=4)) for one in dusk]
     yield "without it", (place_map.activate(None), [shown(place_map.query(one, k=4)) for one in dusk])
     yield "by name", shown(place_map.query(dusk[0], k=4, calibration="night"))
     yield "add again", place_map.add([photo(folder / "@1@1@.png", 50)]).added
     yield "activate", (place_map.activate("night"), shown(place_map.query(dusk[2], k=6)))
     yield "drop", (place_map.drop_calibration("night"), shown(place_map.query(new[0], k=2)))
+
+
+def images(place_map):
+    return place_map.images() if isinstance(place_map, Client) else place_map.images
 
 
 @pytest.mark.parametrize("kind_and_head", EVERYWHERE, indirect=True)

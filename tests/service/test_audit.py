@@ -15,8 +15,7 @@ from tests.service.test_api_keys import BOSS, NAMED, ROBOT1, ask_as
 from tests.service.test_calibrations import camera, finished
 from tests.waiting import PATIENCE
 from tfa.errors import BadSpec
-from tfa.maps import PlaceMap
-from tfa.service import live
+from tfa.maps import PlaceMap, storage
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_an_edit_that_fails_is_noted_as_it_was_answered(serve, log, monkeypatch)
         def store(*_):
             raise error
 
-        monkeypatch.setattr(live, "write_upload", store)
+        monkeypatch.setattr(storage, "write_upload", store)
         return add(client, ("a.png", picture(40)))
 
     answers = [

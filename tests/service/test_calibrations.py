@@ -38,6 +38,7 @@ def test_a_calibration_is_made_as_a_job_and_answers_when_it_is_done(client, town
     assert (result["name"], result["used"], result["skipped"], result["revision"]) == ("night", 9, [], 2)
     facts = client.get("/v1/map").json()
     assert [(one["name"], one["active"]) for one in facts["calibrations"]] == [("night", True)]
+    assert 'tfa_edits_total{kind="calibrate",map="town"} 1.0' in client.get("/metrics").text
     answer = ask(client, picture(5, 0.8), k=3).json()
     assert answer["calibration"] == "night"
     assert ask(client, picture(5, 0.8), calibration="none").json().get("calibration") is None

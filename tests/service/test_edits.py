@@ -13,8 +13,8 @@ from tests.service.conftest import add, ask, ids, opened, picture
 from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
+from tfa.maps.storage import MemoryStorage
 from tfa.photos.images import as_rgb
-from tfa.service import live as live_maps
 from tfa.service.routes.images import parse_positions
 
 
@@ -181,7 +181,6 @@ def test_a_map_that_another_process_edits_right_now_is_told(client, town):
 
 def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
     monkeypatch.setattr(writer, "MAX_SEGMENTS", 3)
-    monkeypatch.setattr(live_maps, "MAX_SEGMENTS", 3)
     live = client.app.state.service.maps["town"]
     first = live.current.state.head.scorer.terms[0].gallery.chunks[0]
     for place in range(40, 47):
@@ -219,7 +218,7 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
 
 
-@pytest.mark.parametrize(("owner", "step"), [(live_maps.LiveFolder, "_tidy"), (PlaceMap, "prepare")])
+@pytest.mark.parametrize(("owner", "step"), [(MemoryStorage, "_join_pieces"), (PlaceMap, "prepare")])
 def test_what_fails_after_the_edit_is_on_disk_does_not_fail_the_edit(client, town, monkeypatch, caplog, owner, step):
     def broken(self, *_):
         raise OSError(5, "Input/output error")

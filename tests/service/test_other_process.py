@@ -8,7 +8,7 @@ import pytest
 
 from tests.maps.conftest import photo
 from tests.service.conftest import ask, ids, opened, picture
-from tfa.maps import PlaceMap
+from tfa.maps.folder import reader
 from tfa.maps.folder.format import HEADER_FILE
 
 
@@ -34,8 +34,8 @@ def test_the_next_query_finds_what_another_process_added_and_cameras_go_on(clien
 def test_a_map_is_read_again_only_when_its_header_is_another(client, town, monkeypatch):
     opened(town).remove([13])
     read = []
-    load = PlaceMap.load
-    monkeypatch.setattr(PlaceMap, "load", lambda *given, **options: (read.append(given), load(*given, **options))[1])
+    read_map = reader.read_map
+    monkeypatch.setattr(reader, "read_map", lambda *given: (read.append(given), read_map(*given))[1])
     assert best(client, 5) == 5
     assert best(client, 6) == 6
     assert len(read) == 1

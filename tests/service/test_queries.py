@@ -12,7 +12,7 @@ from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
 from tests.waiting import PATIENCE
 from tfa.core.tokens import Tokens
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import DomainShiftMonitor
 from tfa.photos.images import as_rgb
 from tfa.service import query_queue as kept_queries
 from tfa.service.query_queue import RecentQueries

@@ -108,6 +108,11 @@ def test_regions_and_sessions_choose_who_may_answer(replica):
     inside = ask(client, picture(3, 0.8), region="5,5,9,9", k=20).json()["hits"]
     assert sorted(hit["position"]["x"] for hit in inside) == [5, 6, 7, 8, 9]
     assert ask(client, picture(3, 0.8), sessions="night").json()["hits"] == []
+    for place, session in ((40, "night, rain"), (41, "noon"), (42, "night")):
+        assert add(client, (f"{place}.png", picture(place)), session=session).status_code == 200
+    both = ask(client, picture(40, 0.9), sessions=["night, rain", "noon"], k=20).json()["hits"]
+    assert {hit["id"] for hit in both} == {PLACES, PLACES + 1}
+    assert [hit["id"] for hit in ask(client, picture(3, 0.8), sessions="night, rain").json()["hits"]] == [PLACES]
     wrong = ask(client, picture(3, 0.8), region="9,9,5,5")
     assert wrong.status_code == 422
     assert "is not a region" in wrong.json()["error"]
@@ -124,6 +129,15 @@ def test_what_a_store_cannot_do_is_refused_in_a_sentence(replica):
     assert ask(client, picture(3, 0.8), calibration="noon").status_code == 422
 
 
+def test_a_map_of_another_encoder_is_refused(replica):
+    client = replica()
+    client.app.state.service.maps["town"].encoder.model = "another"
+    sentence = "town was built again with another encoder; start the service again"
+    assert client.get("/readyz").json() == {"status": sentence}
+    for answer in (ask(client, picture(3)), client.get("/v1/map"), client.delete("/v1/images/3")):
+        assert (answer.status_code, answer.json()["error"]) == (409, sentence)
+
+
 def test_a_calibration_through_one_replica_answers_in_the_other(replica):
     one, other = replica(), replica()
     photos = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(10)]
@@ -132,6 +146,7 @@ def test_a_calibration_through_one_replica_answers_in_the_other(replica):
     told = one.get(f"/v1/jobs/{job}").json()
     assert told["error"] is None
     assert told["result"]["used"] == 10
+    assert 'tfa_edits_total{kind="calibrate",map="town"} 1.0' in one.get("/metrics").text
     wait_until(lambda: ask(other, picture(3, 0.8)).json().get("calibration") == "night")
     assert other.post("/v1/calibrations/active", json={"name": None}).json() == {"active": None}
     wait_until(lambda: ask(one, picture(3, 0.8)).json().get("calibration") is None)

@@ -1,1 +1,1 @@
-"""A new user's first hour: every command of the README and the tutorial, in order, on the rendered town."""
+"""A new user follows the README, the tutorial and the how-to guides, in order, on the rendered town."""

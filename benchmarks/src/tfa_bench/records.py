@@ -41,11 +41,13 @@ from tfa.core.files import (
     hash_json,
     lock_folder,
     make_folder,
+    parse_json,
+    parse_npy,
+    parse_npy_header,
     require_format,
     write_atomically,
     write_json,
 )
-from tfa.core.reading import parse_json, parse_npy, parse_npy_header
 from tfa.encoders.catalogue import use_current_name
 from tfa.errors import TfaError
 

@@ -19,9 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tfa.core.files import hash_file, hash_json, write_atomically
+from tfa.core.files import hash_file, hash_json, read_bounded, write_atomically
 from tfa.core.progress import Progress, as_progress, track_progress
-from tfa.core.reading import read_bounded
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries

@@ -16,6 +16,21 @@ from tfa.cli.console import note, print_text
 from tfa.core.files import BadFile, write_text
 
 Result = Mapping[str, Any]
+# Lines of the summary: benchmark, start of the line, and what it is called there.
+SUMMARY = (
+    ("cold", "tfa query --fast", "one query from the shell, `--fast`"),
+    ("cold", "tfa query", "one query from the shell"),
+    ("cold", "tfa query --fast: encoding", "encode a photo, `--fast`"),
+    ("cold", "tfa query: encoding", "encode a photo"),
+    ("query", "second-order, tempered, 1,000 images, one query", "search 1,000 images"),
+    ("query", "second-order, tempered, 10,000 images, one query", "search 10,000 images"),
+    ("verify", "one query", "rerank 20 candidates"),
+    ("second-order", "second-order fit of 607 images", "fit 607 images, three constructions, tokens cached"),
+    ("second-order", "calibration of a judged map by 64 photos", "calibrate with 64 photos, tokens cached"),
+    ("second-order-growth", "50,000 images", "fit 50,000 images, descriptors computed"),
+    ("map-size", "second-order, tempered, int7, 607 images", "map rows of 607 images, without patches"),
+    ("map-size", "second-order, tempered, int7, 20,000 images", "map rows of 20,000 images, without patches"),
+)
 
 
 def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -38,27 +53,41 @@ def performance_page(results: Sequence[Result]) -> str:
     return "\n".join(section.rstrip() + "\n" for section in sections if section)
 
 
+def summary_table(results: Sequence[Result]) -> str:
+    """Markdown: the lines of `SUMMARY` that were measured."""
+    rows = []
+    for name, start, title in SUMMARY:
+        lines = [line for _, entry in _entries(results) if entry["name"] == name for line in entry["lines"]]
+        found = next((line for line in lines if line["what"] == start), None)
+        found = found or next((line for line in lines if line["what"].startswith(start)), None)
+        if found is not None:
+            _, time, *_, peak, disk = cells(Line.from_dict(found))
+            rows.append([title, time, peak, disk])
+    return _table(["", "time", "peak memory", "on disk"], rows, left=1)
+
+
 def _introduction(machines: Sequence[str], results: Sequence[Result]) -> str:
     listed = "\n".join(f"{number}. {text}" for number, text in enumerate(machines, 1))
     where = f"Measured on {machines[0]}." if len(machines) == 1 else f"Measured on\n\n{listed}"
     small = (
-        "\n\nSome of it was measured at the small size, for trying out; it has no targets."
+        "\n\nSome runs used the small size, which is for trying out and has no targets."
         if any(r["size"] == "small" for r in results)
         else ""
     )
     return f"""# Performance
 
-Every figure is a ratio to a floor that was measured in the same run, so that a slower machine changes both. `tfa bench
-performance` writes this page from the files of
+Every time is compared with a floor measured in the same run, so a slower machine changes both. The summary is
+[docs/results/performance.md](../../docs/results/performance.md). These commands measure and write this page:
 
 ```console
-$ python benchmarks/studies/speed/run.py --peers --out FILE
+$ python benchmarks/studies/speed/run.py --peers --out results/performance/FILE.json
+$ python benchmarks/studies/speed/page.py results/performance --out results/performance/README.md
 ```
 
 {where}{small}
 
-Peak memory is what a call took beyond what the process held before it, unless it is said to be the process's. A dash:
-does not apply, or was not measured. Words: [glossary](glossary.md).
+Peak memory is the memory that a call adds to the process, unless the line names the whole process. A dash means that
+the value does not apply or was not measured. Terms: [glossary](../../docs/reference/glossary.md).
 """
 
 
@@ -133,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write recorded speeds as one Markdown page, the machine named. Nothing is timed."""
     parser = ArgumentParser(description=main.__doc__)
     parser.add_argument("results", nargs="+", type=Path, help="files that speed/run.py --out wrote, or their folders")
+    parser.add_argument("--summary", action="store_true", help="print only the summary table")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the page there rather than print it")
     return run_script(parser, _write, argv)
 
@@ -140,7 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write(arguments: Namespace) -> None:
     if arguments.out is not None:
         options.check_writable(arguments.out)
-    page = performance_page(read_results(arguments.results))
+    results = read_results(arguments.results)
+    page = summary_table(results) if arguments.summary else performance_page(results)
     if arguments.out is None:
         print_text(page)
         return

@@ -21,8 +21,7 @@ from tfa.core.progress import Progress, SilentProgress, Task, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.fit_map import decide_calibration_admission
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer

@@ -15,10 +15,9 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.folder import writer
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpace, StoredSpaces
+from tfa.maps.stored_head import INTEGERS, StoredHead, StoredSpace, StoredSpaces
 from tfa.method import second_order_space
-from tfa.method.carriers import MEAN, PAPER_CARRIERS, carrier_terms
+from tfa.method.carriers import MEAN, PAPER_CARRIERS, SIGMAS, carrier_terms
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.evidence import Mask
 from tfa.method.scorer import ResidualSide, Scorer, ScoreTerm, SecondOrderSide, as_residual_side
@@ -224,7 +223,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
     """A head of that carrier in the space."""
     [space], parts = spaces.spaces, []
     [(halves, lengths)] = space.chunks()
-    for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], (0.1, 0.1, 0.1)):
+    for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], dict.fromkeys(SIGMAS, 0.1)):
         for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
             rows = Gallery.of(normalize_rows(halves, lengths, space.side.eigenvalues, gamma))
             parts.append(ScoreTerm(term.weight, 0, gamma, rows))

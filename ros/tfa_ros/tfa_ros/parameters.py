@@ -1,4 +1,4 @@
-"""What the node can be told: one table, which the node declares, the sample file repeats and the documents print."""
+"""Parameters of the node; `config/tfa.yaml` repeats them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BadParameter(Exception):
 
 @dataclass(frozen=True)
 class Parameter:
-    """Its name, what holds if nothing is said, and what it means."""
+    """A name, a default, a description and, for numbers, bounds."""
 
     name: str
     default: Value
@@ -26,26 +26,22 @@ class Parameter:
 
 
 PARAMETERS = (
-    Parameter("url", "http://localhost:8000", "address of `tfa serve`"),
-    Parameter("map", "", "name of the map; empty: the first the service has"),
-    Parameter(
-        "api_key_variable", "TFA_API_KEY", "environment variable that holds the API key; unset or empty: none is sent"
-    ),
-    Parameter("image_topic", "camera/image/compressed", "topic of the images"),
-    Parameter("compressed", True, "are they `sensor_msgs/CompressedImage`? If not, `sensor_msgs/Image`"),
-    Parameter("k", 5, "matches wanted of each image", 1, 1000),
-    Parameter("camera", "", "name under which the service adapts to this camera; empty: it does not"),
-    Parameter("sequence", False, "are the images frames of a drive, to be followed? Needs `camera`"),
-    Parameter("calibration", "", "calibration of the map; empty: the active one, `none`: without"),
-    Parameter(
-        "rerank", "auto", "compare patches: `auto` as the map decided, `always`, `never` (no answer is sure then)"
-    ),
-    Parameter("min_confidence", 0.0, "no matches are published if the best is less confident", 0, 1),
-    Parameter("frame_id", "map", "frame of `~/pose`: the plane of the map's x and y"),
-    Parameter("rate", 0.0, "questions a second at most; 0: as many as the service answers", 0, 1000),
+    Parameter("url", "http://localhost:8000", "address of tfa serve"),
+    Parameter("map", "", "map to query; empty: the first map of the service"),
+    Parameter("api_key_variable", "TFA_API_KEY", "environment variable with the API key; unset or empty: send no key"),
+    Parameter("image_topic", "camera/image/compressed", "image topic to subscribe to"),
+    Parameter("compressed", True, "true for sensor_msgs/CompressedImage, false for sensor_msgs/Image"),
+    Parameter("k", 5, "matches per image", 1, 1000),
+    Parameter("camera", "", "camera name, so that the service adapts to it; empty: no adaptation"),
+    Parameter("sequence", False, "track the camera from frame to frame; needs camera"),
+    Parameter("calibration", "", "calibration to use; empty: the active one, none: no calibration"),
+    Parameter("rerank", "auto", "auto: the map decides, always, or never (then no answer is sure)"),
+    Parameter("min_confidence", 0.0, "publish no matches below this confidence", 0, 1),
+    Parameter("frame_id", "map", "frame of the pose: the plane of the map's x and y"),
+    Parameter("rate", 0.0, "maximum queries per second; 0: no limit", 0, 1000),
     Parameter("timeout", 10.0, "seconds to wait for an answer", 0.1, 3600),
     Parameter("diagnostics_period", 1.0, "seconds between diagnostics", 0.05, 3600),
-    Parameter("stale_after", 5.0, "seconds without an image after which diagnostics call the camera stale", 0.1, 3600),
+    Parameter("stale_after", 5.0, "seconds without an image until diagnostics report STALE", 0.1, 3600),
 )
 RERANK: dict[str, dict[str, str]] = {"auto": {}, "always": {"rerank": "true"}, "never": {"rerank": "false"}}
 CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from tfa.cli import build, calibrate, evaluate, export, info, query, serve, settings, tools
-from tfa.cli.commands import PluginCommands, plugin_commands
+from tfa.cli import build, calibrate, evaluate, export, info, options, query, serve, tools
 from tfa.cli.console import (
     NOT_PRINTED,
     PIPE_CLOSED,
@@ -22,16 +21,86 @@ from tfa.cli.console import (
     end_without_memory,
     examples,
     flush_output,
+    join_lines,
     open_missing,
     show_error,
 )
 from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snapshot_command
-from tfa.cli.settings import Settings
+from tfa.cli.options import Settings
+from tfa.core.plugins import load_plugin, plugin_names, plugin_summary
 from tfa.core.text import make_lines_printable, make_printable
-from tfa.errors import TfaError, from_os_error
+from tfa.errors import BadPlugin, MissingExtra, TfaError, from_os_error
 from tfa.version import __version__
 
+# --- commands of other distributions --------------------------------------------------------------
+
+GROUP = "tfa.commands"
+# Commands of this project's other distributions → how to install the distribution.
+_INSTALL = {"bench": "pip install tfa-bench, or from a checkout: pip install -e ./benchmarks"}
+
+
+class PluginCommands(TyperGroup):
+    """A group of commands whose module is imported when its commands are needed, not to list it in the help."""
+
+    is_plugin = True
+
+    def __init__(self, name: str, *, summary: str, installed: bool) -> None:
+        self.installed = installed
+        self._loaded: TyperGroup | None = None
+        super().__init__(name=name, help=summary, hidden=not installed, rich_help_panel="Research")
+
+    @property
+    def commands(self) -> Any:
+        return self.load().commands if self.installed else {}
+
+    @commands.setter
+    def commands(self, _: Any) -> None:
+        """Ignore the empty commands of the base class."""
+
+    def load(self) -> TyperGroup:
+        """Import the commands."""
+        if self._loaded is None:
+            assert self.name is not None
+            if not self.installed:
+                raise MissingExtra(f"tfa {self.name} is not installed; install with: {_INSTALL[self.name]}")
+            app = load_plugin(GROUP, self.name)
+            if not isinstance(app, typer.Typer):
+                raise BadPlugin(f"{self.name!r} of {GROUP} must be a typer.Typer, got {type(app).__name__}")
+            group = typer.main.get_group(app)
+            group.name = self.name
+            self._loaded = group
+        return self._loaded
+
+
+def plugin_commands(taken: Collection[str] = ()) -> list[PluginCommands]:
+    """List commands of other distributions, and those that could be installed."""
+    here = plugin_names(GROUP, taken)
+    commands = [PluginCommands(name, summary=plugin_summary(GROUP, name), installed=True) for name in here]
+    commands += [PluginCommands(name, summary="", installed=False) for name in _INSTALL if name not in here]
+    return commands
+
+
+# --- shell ----------------------------------------------------------------------------------------
+
 INTERRUPTED = 130  # exit code that shells report for Ctrl-C
+
+
+def hide_types(params: list[Any]) -> list[Any]:
+    """Hide rarely used options, and the Python types that typer prints next to flags and arguments."""
+    for param in params:
+        if isinstance(param, TyperArgument):
+            param.display_type_rich = lambda ctx: ""  # type: ignore[method-assign]
+        elif param.is_flag and param.metavar is None:
+            param.metavar = ""
+        param.hidden = param.hidden or param.name in ("install_completion", "show_completion")
+    return params
+
+
+class Command(TyperCommand):
+    """A command whose help shows no Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return hide_types(super().get_params(ctx))
 
 
 class Shell(TyperGroup):
@@ -41,6 +110,9 @@ class Shell(TyperGroup):
         super().__init__(**attributes)
         for command in plugin_commands(taken=self.commands):
             self.add_command(command)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return hide_types(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -144,7 +216,8 @@ def _print_version(requested: bool) -> None:
 
 
 @app.callback(
-    epilog=examples("tfa demo", "tfa build photos/ --out town.tfa", "tfa query town.tfa photo.jpg", "tfa build --help")
+    epilog="[bold]Start with[/bold] [cyan]tfa demo[/cyan], or [cyan]tfa build photos/ --out town.tfa[/cyan] and "
+    "[cyan]tfa query town.tfa photo.jpg[/cyan]."
 )
 def tfa(
     context: typer.Context,
@@ -153,106 +226,124 @@ def tfa(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Visual place recognition without training: turn photos into a map and find where others were taken."""
+    """Build a map from photos, and find where other photos were taken. No training, no labels."""
     read = Settings.find()
     read.set_environment()
     context.default_map = read.defaults(context.command, context)
 
 
-# Every verb with its examples, in the order of `tfa --help`.
-VERBS: dict[Callable[..., None], tuple[str, ...]] = {
-    build.build: (
-        "tfa build photos/ --out town.tfa",
-        "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
-        "tfa build photos/ --out town.tfa --head second-order --set map.carrier=blend",
-        "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
-        "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
-    ),
-    query.query: (
-        "tfa query town.tfa photo.jpg",
-        "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
-        "tfa query town.tfa evening-walk/ --sure --json > answers.json",
-        "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
-        "tfa query town.tfa photo.jpg --calibration night",
-        "tfa query town.tfa photo.jpg --rerank --candidates 50",
-        "tfa query town.tfa --sequence drive/ --json > path.json",
-        "tfa query town.tfa drive.bag --set frames.every=2s",
-        "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
-    ),
-    info.explain_command: (
-        "tfa explain town.tfa photo.jpg",
-        "tfa explain town.tfa photo.jpg -o why.png --rank 2",
-        "tfa explain town.tfa photo.jpg --json > why.json",
-    ),
-    info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
-    info.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
-    evaluate.evaluate: (
-        "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
-        "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
-        "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
-        "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
-    ),
-    calibrate.calibrate_command: (
-        "tfa calibrate town.tfa robot-photos/",
-        "tfa calibrate town.tfa night-walk/ --name night",
-        "tfa query town.tfa photo.jpg --calibration night",
-        "tfa query town.tfa photo.jpg --calibration none",
-        "tfa calibrate town.tfa --activate none",
-        "tfa calibrate town.tfa --drop night",
-    ),
-    add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
-    remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
-    refit: ("tfa refit town.tfa",),
-    merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
-    prune_command: (
-        "tfa prune town.tfa --dry-run",
-        "tfa prune town.tfa --photos evening-walk/ --yes",
-        "tfa prune town.tfa --unconfirmed 365 --json",
-    ),
-    rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
-    snapshot_command: (
-        "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
-        "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
-    ),
-    serve.serve: (
-        "tfa serve town.tfa",
-        "tfa serve town.tfa forest.tfa --port 9000",
-        "tfa serve postgres://maps@localhost/geo/town",
-        "TFA_READ_API_KEY=… TFA_EDIT_API_KEY=… tfa serve town.tfa --host 0.0.0.0",
-        "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
-        "tfa serve town.tfa --cameras 8  # then: curl -F image=@0001.jpg -F camera=cam0 localhost:8000/v1/query",
-    ),
-    export.pairs: (
-        "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
-        "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
-        "tfa pairs town.tfa images/query/ -o pairs.txt --root images/ --format colmap",
-        "tfa pairs town.tfa images/query/ -o pairs.txt --format alicevision --views cameraInit.sfm",
-    ),
-    export.export: (
-        "tfa export town.tfa --format npz -o town.npz",
-        "tfa export town.tfa --format faiss -o town.faiss",
-        "tfa export town.tfa --format onnx-head -o head.onnx",
-        "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
-        "tfa export town.tfa --format hloc -o map.h5",
-        "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
-    ),
-    build.tiles: (
-        "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
-        "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
-    ),
-    build.frames: (
-        "tfa frames drive.mcap --out frames/ --topic /camera/image/compressed --every 1m",
-        "tfa frames ride.mp4 --out frames/ --every 1s --gpx ride.gpx",
-        "tfa build frames/ --out drive.tfa --positions frames/positions.csv",
-    ),
-    settings.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
-    tools.encoders: ("tfa encoders", "tfa encoders --json"),
-    tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
-    tools.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
+# Every command with its examples, by the groups of `tfa --help` and in its order.
+COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
+    "Map": {
+        build.build: (
+            "tfa build photos/ --out town.tfa",
+            "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
+            "tfa build photos/ --out town.tfa --head second-order --set map.carrier=blend",
+            "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
+            "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
+        ),
+        info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
+        info.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
+        calibrate.calibrate_command: (
+            "tfa calibrate town.tfa robot-photos/",
+            "tfa calibrate town.tfa night-walk/ --name night",
+            "tfa query town.tfa photo.jpg --calibration night",
+            "tfa query town.tfa photo.jpg --calibration none",
+            "tfa calibrate town.tfa --activate none",
+            "tfa calibrate town.tfa --drop night",
+        ),
+        add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
+        remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
+        refit: ("tfa refit town.tfa",),
+        merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
+        prune_command: (
+            "tfa prune town.tfa --dry-run",
+            "tfa prune town.tfa --photos evening-walk/ --yes",
+            "tfa prune town.tfa --unconfirmed 365 --json",
+        ),
+    },
+    "Query": {
+        query.query: (
+            "tfa query town.tfa photo.jpg",
+            "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
+            "tfa query town.tfa evening-walk/ --sure --json > answers.json",
+            "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
+            "tfa query town.tfa photo.jpg --calibration night",
+            "tfa query town.tfa photo.jpg --rerank --candidates 50",
+            "tfa query town.tfa --sequence drive/ --json > path.json",
+            "tfa query town.tfa drive.bag --set frames.every=2s",
+            "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
+        ),
+        info.explain_command: (
+            "tfa explain town.tfa photo.jpg",
+            "tfa explain town.tfa photo.jpg -o why.png --rank 2",
+            "tfa explain town.tfa photo.jpg --json > why.json",
+        ),
+        evaluate.evaluate: (
+            "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
+            "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
+            "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
+            "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
+        ),
+    },
+    "Deploy": {
+        serve.serve: (
+            "tfa serve town.tfa",
+            "tfa serve town.tfa forest.tfa --port 9000",
+            "tfa serve postgres://maps@localhost/geo/town",
+            "TFA_READ_API_KEY=… TFA_EDIT_API_KEY=… tfa serve town.tfa --host 0.0.0.0",
+            "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
+            "tfa serve town.tfa --cameras 8  # then: curl -F image=@0001.jpg -F camera=cam0 localhost:8000/v1/query",
+        ),
+        export.export: (
+            "tfa export town.tfa --format npz -o town.npz",
+            "tfa export town.tfa --format faiss -o town.faiss",
+            "tfa export town.tfa --format onnx-head -o head.onnx",
+            "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
+            "tfa export town.tfa --format hloc -o map.h5",
+            "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
+        ),
+        export.pairs: (
+            "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
+            "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
+            "tfa pairs town.tfa images/query/ -o pairs.txt --root images/ --format colmap",
+            "tfa pairs town.tfa images/query/ -o pairs.txt --format alicevision --views cameraInit.sfm",
+        ),
+        snapshot_command: (
+            "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
+            "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
+        ),
+        rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
+    },
+    "Tools": {
+        tools.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
+        build.frames: (
+            "tfa frames drive.mcap --out frames/ --topic /camera/image/compressed --every 1m",
+            "tfa frames ride.mp4 --out frames/ --every 1s --gpx ride.gpx",
+            "tfa build frames/ --out drive.tfa --positions frames/positions.csv",
+        ),
+        build.tiles: (
+            "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
+            "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
+        ),
+        tools.encoders: ("tfa encoders", "tfa encoders --json"),
+        tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
+        options.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
+    },
 }
-for verb, shown in VERBS.items():
-    app.command(verb.__name__.removesuffix("_command"), epilog=examples(*shown))(verb)
-app.add_typer(tools.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
+VERBS = {command: shown for group in COMMANDS.values() for command, shown in group.items()}
+for panel, commands in COMMANDS.items():
+    for command, shown in commands.items():
+        app.command(
+            command.__name__.removesuffix("_command"),
+            cls=Command,
+            help=join_lines(command.__doc__ or ""),
+            epilog=examples(*shown),
+            rich_help_panel=panel,
+        )(command)
+app.add_typer(
+    tools.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"), rich_help_panel="Tools"
+)
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def discard_output(stream: TextIO | None = None) -> None:
 
 # --- console --------------------------------------------------------------------------------------
 
-_NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "metres")  # headings
+_NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "meters")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
 
 
@@ -181,6 +181,11 @@ def examples(*lines: str) -> str:
     """Return the epilog of a command; typer needs blank lines between its lines."""
     shown = [f"[cyan]$ {escape(line)}[/cyan]" for line in lines]
     return "\n\n".join(["[bold]Examples[/bold]", *shown])
+
+
+def join_lines(text: str) -> str:
+    """Join the lines of each paragraph, so that a help text wraps at the terminal's width."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def wants_progress(quiet: bool) -> bool:

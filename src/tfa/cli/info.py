@@ -96,11 +96,9 @@ def count_images(info: MapInfo) -> str:
 def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """List the spreads of scores, which bring the terms of a head to one scale."""
     if "representation" in made:
-        return [
-            ("σ of S_0", _shown(made["sigma_original"]), "spread of the plain scores, one for each construction"),
-            ("σ of S_P", _shown(made["sigma_partial"]), "spread of the partly whitened scores"),
-            ("σ of S_⅝", _shown(made["sigma_tempered"]), "spread of scores whitened a little more"),
-        ]
+        from tfa.method.carriers import SIGMAS
+
+        return [(f"σ of {one.symbol}", _shown(made[name]), one.words) for name, one in SIGMAS.items() if made.get(name)]
     return [
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),

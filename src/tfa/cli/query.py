@@ -15,7 +15,6 @@ from tfa.cli.build import FrameOptions, Queries, are_recordings, extract_queries
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_error, show_notes
 from tfa.cli.options import Part, check_writable, takes
 from tfa.core.plain import Options, opt
-from tfa.core.text import LATER_HITS, describe_order
 from tfa.errors import BadSpec
 from tfa.types import Answer, Answers, EncoderOptions, Hit, QueryOptions
 
@@ -111,12 +110,10 @@ def list_store_positions(place_map: Any) -> list[Any]:
 
 # --- show answers ---------------------------------------------------------------------------------
 
-_FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
-ONE_BY_ONE = 3  # up to so many queries get a table of their own
-NEVER_SURE = (
-    "no answer was verified, so none is sure; --rerank verifies them, if the map was built with patches to do so"
-)
-MONTAGE_ROWS = 60  # a taller picture is no longer a picture
+_FOLDED = ("query", "image", "best image", "position", "estimate")  # columns of any length
+ONE_BY_ONE = 3  # most queries that get a table each
+NEVER_SURE = "no answer was reranked, so none is sure; --rerank reranks them if the map stores patches"
+MONTAGE_ROWS = 60  # most queries in a montage
 
 
 def end_with_errors(answers: Sequence[Answer], unread: Sequence[str] = ()) -> None:
@@ -136,24 +133,12 @@ def show_answers(answers: Answers, chosen: QueryOptions) -> None:
     else:
         for answer in answers:
             show_one(answer, chosen)
-    show_order(answers)
     if chosen.sure and not any(answer.reranked for answer in answers):
         note(NEVER_SURE)
     most = max((answer.adaptation_photos or 0 for answer in answers), default=0)
     if most:
-        note(
-            "each photo is answered in the light of those before it, the last adapted by "
-            f"{format_count(most, 'photo')}; --no-online answers each by the map alone"
-        )
-
-
-def show_order(answers: Answers) -> None:
-    """Print how rows are ordered."""
-    answered = [answer for answer in answers if answer.hits]
-    if answered:
-        drive = any(answer.lost is not None for answer in answered)
-        rule = describe_order(verified=any(answer.reranked for answer in answered), sequence=drive)
-        say(f"{rule} {LATER_HITS}", style="dim")
+        earlier = format_count(most, "earlier photo")
+        note(f"adapted to this camera using up to {earlier}; --no-online queries photos independently")
 
 
 def show_together(answers: Answers) -> None:
@@ -186,18 +171,18 @@ def show_one(answer: Answer, chosen: QueryOptions) -> None:
         table.add_row(str(rank), *_cells(hit, columns))
     console().print(table)
     if answer.place is not None:
-        share = f"{100 * answer.place.share:.0f} % of what speaks for the verified images"
-        say(f"  place: {answer.place} ({share}; {format_count(answer.place.images, 'image')})")
+        agreement = f"{100 * answer.place.share:.0f} % agreement"
+        say(f"  position: {answer.place} ({format_count(answer.place.images, 'image')}, {agreement})")
     elif any(hit.position is not None for hit in answer.hits):
-        say(f"  no place: {answer.place_missing}", style="yellow")
+        say(f"  no position estimate: {answer.place_missing}", style="yellow")
 
 
 def show_many(answers: Answers, chosen: QueryOptions) -> None:
     """Print the best hit of each photo."""
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
-    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=_FOLDED)
+    table = open_table("query", "best image", *columns, *(["estimate"] if placed else []), fold=_FOLDED)
     for answer in answers:
-        query = answer.name
+        query = shorten_path(answer.name)
         if answer.hits:
             table.add_row(query, *_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else []))
         else:
@@ -206,19 +191,25 @@ def show_many(answers: Answers, chosen: QueryOptions) -> None:
     answered = sum(bool(answer.hits) for answer in answers)
     say(f"{answered:,} of {format_count(len(answers), 'photo')} answered")
     if chosen.k > 1 and answered:
-        note(f"the best hit of each photo is shown; --json prints all {chosen.k}")
+        note(f"showing the best hit of each photo; --json prints all {chosen.k}")
 
 
 def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:
-    verified = any(hit.inliers is not None for answer in answers for hit in answer.hits)
-    return ("id", "score", "confidence", *(["inliers"] if verified else []), "position")
+    reranked = any(hit.inliers is not None for answer in answers for hit in answer.hits)
+    return ("confidence", *(["inliers"] if reranked else []), "position")
 
 
 def _cells(hit: Hit, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
     inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
-    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *inliers, position
+    return shorten_path(hit.image), confidence, *inliers, position
+
+
+def shorten_path(path: str) -> str:
+    """Return a path relative to the working directory if it is below it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -> None:
@@ -232,8 +223,8 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
         tiles = []
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]
-            numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-            lines = [Path(hit.image).name, numbers, *format_matches(hit.inliers), *where]
+            confidence = f"confidence {hit.confidence:.2f}" + (" (sure)" if hit.sure else "")
+            lines = [Path(hit.image).name, confidence, *format_matches(hit.inliers), *where]
             tiles.append(MontageTile(Path(hit.image), lines))
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)
@@ -272,11 +263,17 @@ def query(
         typer.Option(
             exists=True,
             metavar="FOLDER|RECORDING",
-            help="Follow the camera through frames of one drive, by name.",
+            rich_help_panel=options.STREAMS,
+            help="Track the camera through the frames of one drive, in name order.",
         ),
     ] = None,
     online: Annotated[
-        bool, typer.Option("--online/--no-online", help="Let photos adapt the answers to later ones, without labels.")
+        bool,
+        typer.Option(
+            "--online/--no-online",
+            rich_help_panel=options.STREAMS,
+            help="Adapt to the camera while querying several photos.",
+        ),
     ] = True,
     montage: Annotated[
         Path | None,
@@ -284,7 +281,8 @@ def query(
             metavar="FILE.png",
             dir_okay=False,
             callback=options.check_picture,
-            help="Write a picture of queries and hits, with scores and positions.",
+            rich_help_panel=options.OUTPUT,
+            help="Write a picture of queries and hits.",
         ),
     ] = None,
     out: Annotated[
@@ -295,7 +293,8 @@ def query(
             metavar="FILE",
             dir_okay=False,
             callback=check_answer_files,
-            help="Write answers to .mcap, .geojson, .gpx (sure ones) or .csv; repeat for more.",
+            rich_help_panel=options.OUTPUT,
+            help="Write answers to .mcap, .geojson, .gpx (sure ones) or .csv; repeatable.",
         ),
     ] = None,
     recorded: FrameOptions,
@@ -307,9 +306,8 @@ def query(
 ) -> None:
     """Find where photos were taken.
 
-    Several photos are treated as one camera stream, in this order; --no-online queries each one independently, as do
-    stores, --session and --region. A photo that cannot be read is reported, the others are answered, and the exit code
-    is 1.
+    Several photos are treated as one camera stream, in this order. --no-online, --session, --region and maps in stores
+    query each photo independently. Photos that cannot be read are reported, and the exit code is 1.
     """
     filtered = bool(chosen.sessions) or chosen.region is not None
     check_combination(photos, sequence, filtered)

@@ -55,7 +55,7 @@ ANSWERED, _TRUE = "#d9480f", "#1864ab"  # where the answer is; where the query w
 
 
 def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer) -> None:
-    """Written to `out`, a PNG or JPEG file."""
+    """Draw an answer with its matching patches and its position on the plan, and write it to `out`."""
     found = explain_match(place_map, Path(answer.query))
     matches = draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid)
     number = town.query_files.index(Path(answer.query).name)
@@ -67,13 +67,13 @@ def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer
     pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
     said = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
     pen.text((middle, MATCH_EDGE + PLAN + 8), said, font=font(_LETTERS), fill=INK, anchor="ma")
-    away = f"{np.linalg.norm(there - taken):.1f} m from where it was taken"
+    away = f"{np.linalg.norm(there - taken):.1f} m from the true position"
     pen.text((middle, MATCH_EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")
     write_atomically(out, lambda temporary: sheet.save(temporary, format="PNG", optimize=True))
 
 
 def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image.Image:
-    """The map's photos as dots, the answer as a large one, the query as a ring; drawn large, then reduced."""
+    """Draw map images as dots, the answer as a large dot and the true position as a ring."""
     side, low = PLAN * FINER, references.min(axis=0)
     scale = (PLAN - 2 * MARGIN) / max(np.ptp(references, axis=0).max(), 1e-9)
     spare = (PLAN - scale * np.ptp(references, axis=0)) / 2  # the shorter side stands in the middle
@@ -94,7 +94,7 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
         circle(position, DOT, fill=FAINT)
     circle(there, _RING - 3, fill=ANSWERED)
     circle(taken, _RING, outline=_TRUE, width=3 * FINER)
-    for line, (text, colour) in enumerate((("answer", ANSWERED), ("query taken here", _TRUE))):
+    for line, (text, colour) in enumerate((("answer", ANSWERED), ("true position", _TRUE))):
         top = (PLAN - MARGIN - 10 - (1 - line) * 26) * FINER
         pen.text((12 * FINER, top), text, font=font(20 * FINER), fill=colour, anchor="la")
     return plan.resize((PLAN, PLAN), Image.Resampling.LANCZOS)

@@ -43,6 +43,7 @@ _HARD_VLAD, PAPER = "hard VLAD, cosine", "TFA, the paper's head"
 DEFAULT, _CALIBRATED = "second-order (default)", "second-order, calibrated"
 SHOWN = (_HARD_VLAD, PAPER, DEFAULT, f"{DEFAULT}, reranked", _CALIBRATED, f"{_CALIBRATED}, reranked")
 _MONTAGE_QUERIES = 12
+_LEGEND = "Blue: query, not used to calibrate. Green: the same place. Gray: another place. Red: a wrong answer."
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
     # Of the photos that recall is of: the first of the drive calibrated other heads.
     answers = [replace(answer, query=str(path)) for path, answer in answered][result.target :]
     step = max(len(answers) // _MONTAGE_QUERIES, 1)
-    draw_montage([_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]], out / "montage.png")
+    rows = [_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]]
+    draw_montage(rows, out / "montage.png", _LEGEND)
     facts = place_map.info().to_dict()
     decided, verification = facts["decisions"], facts["verification"]
     decisions = [ReportDecision("The head", decided["carrier"], result.reasons["head"])]
@@ -220,12 +222,15 @@ def _montage_row(answer: Answer, town: SampleTown) -> MontageRow:
             Path(hit.image),
             [
                 Path(hit.image).name,
-                f"score {hit.score:.3f}, confidence {hit.confidence:.2f}",
+                f"confidence {hit.confidence:.2f}",
                 *format_matches(hit.inliers),
                 str(hit.position or ""),
             ],
-            "good" if Path(hit.image).name in right else "bad",
+            # Only the first hit is the answer: a later hit of another place is not a mistake.
+            "good" if Path(hit.image).name in right else "none" if rank else "bad",
         )
-        for hit in answer.hits
+        for rank, hit in enumerate(answer.hits)
     ]
-    return MontageRow(Path(answer.query), f"{Path(answer.query).name} · confidence {answer.confidence:.2f}", tiles)
+    trust = "sure" if answer.sure else "not sure"
+    title = f"{Path(answer.query).name}: confidence {answer.confidence:.2f}, {trust}"
+    return MontageRow(Path(answer.query), title, tiles)

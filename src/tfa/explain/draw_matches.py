@@ -24,8 +24,8 @@ MATCH_WIDTH, TALLEST = 1080, 1080  # of the whole picture; of a photo in it
 MATCH_GAP, MATCH_EDGE = 24, 16
 MATCH_CAPTION, _NAME = 34, 24  # letter heights: a phone shows the picture at about a third of its size
 _NAMES = _NAME + 20  # the line of names below the photos
-_LINE, _DOT, FAINT_DOT = 2, 5, 3  # width of a line, radii of dots
-LINES_SEEN_THROUGH = 40  # from so many lines on they fade, or the photos would be hidden
+_LINE, _DOT, FAINT_DOT = 2, 3, 2  # width of a line and radii of dots, in pixels: the photos must stay visible
+LINES_SEEN_THROUGH = 40  # number of lines above which lines are thin and fade
 FINER = 2  # lines are drawn so many times larger, then reduced: Pillow's own have steps
 USUAL_SHAPE = 4 / 3  # of a photo that is not there, if the other is not there either
 ADDS, TAKES = (255, 128, 0), (0, 104, 255)  # orange and blue: apart for eyes that tell red and green badly too
@@ -134,8 +134,8 @@ def _write_caption(sheet: Image.Image, top: int, text: str) -> None:
 
 def format_caption(matches: Matches) -> str:
     if not len(matches.ours):
-        return "no mutual match"
-    return f"{matches.count} of {len(matches.ours)} mutual matches move alike"
+        return "no matching patches"
+    return f"{matches.count} of {len(matches.ours)} matching patches are consistent"
 
 
 def cell_centres(patches: np.ndarray, grid: _Grid, corner: _Corner, size: tuple[int, int]) -> np.ndarray:
@@ -191,10 +191,11 @@ def _overlay(
     for index in np.flatnonzero(~consistent):
         for spot in (starts[index], ends[index]):
             _dot(pen, spot, FAINT_DOT, (255, 255, 255, 110), (20, 20, 20, 90))
-    opacity = round(200 * min(max(LINES_SEEN_THROUGH / max(int(consistent.sum()), 1), 0.5), 1.0))
+    opacity = round(200 * min(max(LINES_SEEN_THROUGH / max(int(consistent.sum()), 1), 0.4), 1.0))
+    width = FINER * _LINE if consistent.sum() <= LINES_SEEN_THROUGH else FINER
     for index in np.flatnonzero(consistent):
         line = [tuple(FINER * starts[index]), tuple(FINER * ends[index])]
-        pen.line(line, fill=(*colours[index], opacity), width=FINER * _LINE)
+        pen.line(line, fill=(*colours[index], opacity), width=width)
     for index in np.flatnonzero(consistent):  # dots over all lines
         for spot in (starts[index], ends[index]):
             _dot(pen, spot, _DOT, (*colours[index], 255), (20, 20, 20, 220))

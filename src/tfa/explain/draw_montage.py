@@ -32,7 +32,7 @@ MONTAGE_LINE = 17
 
 @dataclass(frozen=True)
 class MontageTile:
-    """One hit. `image` may be missing from the disk, or unknown (None): a grey tile stands for it."""
+    """One hit. A gray tile replaces an image that is missing or unknown (None)."""
 
     image: Path | None
     caption_lines: list[str] = field(default_factory=list)
@@ -48,39 +48,47 @@ class MontageRow:
     tiles: list[MontageTile]
 
 
-def draw_montage(answers: Sequence[MontageRow], path: Path) -> None:
-    """Draw `answers` to a PNG or JPEG file."""
+def draw_montage(answers: Sequence[MontageRow], path: Path, legend: str = "") -> None:
+    """Draw answers to a PNG or JPEG file.
+
+    Args:
+        answers: One row per query.
+        path: File to write.
+        legend: Line above the rows that explains the frames.
+    """
     path = Path(path)
     options = picture_options(path, "a montage")
     if not answers:
         raise TfaError(f"there are no answers to draw in {path.name}; query at least one photo")
-    image = compose(answers)
+    image = compose(answers, legend)
     write_atomically(path, lambda temporary: image.save(temporary, **options))
 
 
 def format_matches(count: int | None) -> list[str]:
-    """The caption of a hit whose patches were compared; none of another."""
-    return [] if count is None else [f"{count} consistent match{'' if count == 1 else 'es'}"]
+    """Format the number of inliers as a caption line; no line for a hit that was not reranked."""
+    return [] if count is None else [f"{count} inlier{'' if count == 1 else 's'}"]
 
 
 def picture_options(path: Path, what: str) -> dict[str, Any]:
-    """How Pillow saves `what` to a file of that name."""
+    """Return the options with which Pillow saves `what` to `path`."""
     options = _FORMATS.get(path.suffix.lower())
     if options is None:
         raise TfaError(f"{what} cannot be written to {path.name}: the name must end in {', '.join(_FORMATS)}")
     return options
 
 
-def compose(answers: Sequence[MontageRow]) -> Image.Image:
-    """The montage as a picture."""
+def compose(answers: Sequence[MontageRow], legend: str = "") -> Image.Image:
+    """Compose the montage."""
     most = max(len(row.tiles) for row in answers)
     captions = [max([1, *(len(tile.caption_lines) for tile in row.tiles)]) for row in answers]
     heights = [MONTAGE_LINE + 8 + TILE[1] + 6 + MONTAGE_LINE * n for n in captions]
-    # The query stands a little apart from its hits.
+    above = MONTAGE_LINE + 2 * GAP if legend else 0
+    # A wider gap separates the query from its hits.
     width = 2 * EDGE + TILE[0] + (GAP + most * (TILE[0] + GAP) if most else 0)
-    sheet = Image.new("RGB", (width, 2 * EDGE + sum(heights) + 2 * GAP * (len(answers) - 1)), PAPER)
+    sheet = Image.new("RGB", (width, 2 * EDGE + above + sum(heights) + 2 * GAP * (len(answers) - 1)), PAPER)
     pen = ImageDraw.Draw(sheet)
-    top = EDGE
+    pen.text((EDGE, EDGE), elide(legend, width - 2 * EDGE, TITLE), font=font(TITLE), fill=FAINT)
+    top = EDGE + above
     for row, height in zip(answers, heights, strict=True):
         _draw_row(sheet, pen, row, top, width)
         top += height + 2 * GAP
@@ -105,7 +113,7 @@ def _draw_row(sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, top
 
 
 def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: tuple[int, int], frame: str) -> None:
-    """A photo within its coloured frame, or the name of the one that is not there."""
+    """Draw a photo in its colored frame, or its name if it cannot be read."""
     x, y = at
     inner = (TILE[0] - 2 * FRAME, TILE[1] - 2 * FRAME)
     pen.rectangle((x, y, x + TILE[0] - 1, y + TILE[1] - 1), fill=frame)
@@ -117,12 +125,12 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
     name = "no photo" if path is None else path.name
     words = [elide(name, inner[0] - 12, _CAPTION)] + (["cannot be read"] if path is not None else [])
     for number, text in enumerate(words):
-        centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * MONTAGE_LINE)
-        pen.text(centre, text, font=font(_CAPTION), fill=INK, anchor="mm")
+        center = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * MONTAGE_LINE)
+        pen.text(center, text, font=font(_CAPTION), fill=INK, anchor="mm")
 
 
 def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
-    """The photo upright, cropped to the tile about its centre; None if it is missing or broken."""
+    """Return the photo upright and cropped to the tile; None if it is missing or broken."""
     if path is None:
         return None
     try:
@@ -130,11 +138,11 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
             photo.draft("RGB", (2 * size[0], 2 * size[1]))  # a JPEG decodes at a fraction of its size
             return ImageOps.fit(as_rgb(photo), size, Image.Resampling.LANCZOS)
     except (BadImage, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None  # Pillow reports broken files by all of these; the answer itself is still worth showing
+        return None  # Pillow raises all of these for broken files; the answer is still worth showing
 
 
 def elide(text: str, width: int, size: int) -> str:
-    """`text` cut in its middle to fit `width` pixels: the end of a file name says as much as its start."""
+    """Cut the middle of `text` so that it fits `width` pixels."""
     text = make_printable(text)  # a line break would be drawn over the row below
     shown, keep = text, len(text)
     while keep > 2 and font(size).getlength(shown) > width:

@@ -31,7 +31,7 @@ the mean of the derivatives is taken off, and every patch is given the same shar
 
 so that shares add up to the term, and a patch has more than another by what the term gains when weight moves to it.
 An exact sum over patches exists, by log C = C·(C⁻¹ log C), and was dropped: who deletes the patches that it gives most
-finds the score raised. What was measured stands in docs/exports.md.
+finds the score raised.
 """
 
 from __future__ import annotations

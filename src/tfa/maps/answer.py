@@ -7,19 +7,17 @@ follows is the same for all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens
-from tfa.maps.confidence import ALTERNATIVES, ImageScores, compute_confidence
-from tfa.maps.place import Located, locate_photo
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import ALTERNATIVES, DomainShiftMonitor, ImageScores, Located, compute_confidence, locate_photo
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.scorer import Scorer
-from tfa.search.exact import DAMAGED, QueryVectors, check_k
+from tfa.search.gallery import DAMAGED, QueryVectors, check_k
 from tfa.search.store import Region, Where
 from tfa.types import NO_HITS, Answer, Candidates, Hit, ImageRecord, QueryOptions, RerankSpec
 from tfa.verification.admission import PairEvidence
@@ -238,8 +236,3 @@ def make_answer(
         reranked=best is not None and best.inliers is not None, place=place, place_missing=missing,
         calibration=calibration,
     )  # fmt: skip
-
-
-def limit_hits(answer: Answer, k: int) -> Answer:
-    """Keep the first k hits."""
-    return answer if len(answer.hits) <= k else replace(answer, hits=answer.hits[:k])

@@ -22,8 +22,7 @@ from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadCalibration
 from tfa.maps.fit_map import FittedMap
-from tfa.maps.stored_head import AnyHead, StoredHead
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import AnyHead, StoredHead, StoredSpaces
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer
@@ -96,7 +95,7 @@ class NamedHead:
     evidence: dict[str, Any]
     data_used: str
     replica: ReplicaName
-    calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/format.md
+    calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/reference/map-format.md
     verification: dict[str, Any] | None = None  # is it used, and why; None if it was not decided
 
     @classmethod

@@ -6,11 +6,13 @@ row in this process; `tfa.maps.store.storage.StoreStorage` reads the best rows f
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,19 +21,34 @@ import numpy as np
 from tfa.core.files import OpenFolder
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
-from tfa.errors import BadMap, BadSpec
+from tfa.errors import BadMap, BadSpec, StoreUnavailable
 from tfa.maps.answer import Ranking
-from tfa.maps.confidence import DatabaseScores
+from tfa.maps.confidence import DatabaseScores, measure_reach
 from tfa.maps.describe import compute_unseen_share, describe_map
-from tfa.maps.folder import writer
-from tfa.maps.place import measure_reach
-from tfa.maps.state import DATABASE, MapState, NamedHead, append_images, tie_duplicates
+from tfa.maps.folder import reader, writer
+from tfa.maps.folder.format import HEADER_FILE, read_map_header
+from tfa.maps.state import (
+    DATABASE,
+    MapState,
+    NamedHead,
+    append_images,
+    reuse_prepared_arrays,
+    share_first_files,
+    tie_duplicates,
+)
 from tfa.maps.stored_head import StoredHead
-from tfa.maps.upkeep import drop_repeated_files, find_image_records, load_tokens
+from tfa.maps.upkeep import (
+    discard_upload,
+    drop_repeated_files,
+    find_image_records,
+    load_tokens,
+    read_map_photo,
+    write_upload,
+)
 from tfa.method.evidence import z_scores
 from tfa.online.sequence_filter import Motion, choose_motion, project_to_meters
 from tfa.photos.token_cache import EncodedImages
-from tfa.search.exact import DAMAGED, ExactSearch
+from tfa.search.gallery import DAMAGED, ExactSearch
 from tfa.search.reduced import ReducedSearch
 from tfa.search.store import Where
 from tfa.types import CalibrationReport, ImageRecord, MapInfo
@@ -40,6 +57,7 @@ from tfa.verification.patches import CompactTokens, SourcedTokens
 if TYPE_CHECKING:
     from tfa.maps.map import Map
 
+_log = getLogger("tfa.maps")
 _PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
 
 
@@ -59,7 +77,7 @@ class Snapshot(ABC):
     @property
     @abstractmethod
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.place`)."""
+        """Meters between images of one place (`tfa.maps.confidence`)."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -185,15 +203,16 @@ class MemorySnapshot(Snapshot):
 
     def prepare(self) -> None:
         """Pack rows of integers, of reduced rows those only; answers stay as they are."""
-        self._heads = {}
+        heads = {head.name: SearchableHead.of(head, self.images, self.rows) for head in self.state.heads}
         for head in self.state.heads:
-            searcher = self.searchable(head.name).searcher
+            searcher = heads[head.name].searcher
             if isinstance(searcher, ReducedSearch):
                 for side in head.stored.scorer.sides:
                     side.prepare()
             else:
                 head.stored.scorer.prepare()
             searcher.prepare()
+        self._heads = heads  # last: a failure leaves what answers as it is
 
 
 def _filter_payload(image: ImageRecord) -> dict[str, Any]:
@@ -251,6 +270,11 @@ class Storage(ABC):
         snapshot = self.snapshot()
         return len(snapshot), snapshot.state
 
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Text that differs after every edit, as it was last looked at."""
+
     def prepare(self) -> None:  # noqa: B027  # optional
         """Make ready for many single queries, also after edits."""
 
@@ -276,7 +300,34 @@ class Storage(ABC):
     def compute_unseen_share(self) -> float:
         """Share of the images that the head was not fitted on."""
 
+    # --- photos --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def put_photo(self, name: str, digest: str, content: bytes) -> str:
+        """Store an uploaded photo with the map; returns the path of its image. It is durable on return."""
+
+    def discard_photos(self, paths: Sequence[str]) -> None:  # noqa: B027  # optional
+        """Delete photos of `put_photo` that no image names, after an edit that failed."""
+
+    @abstractmethod
+    def read_photo(self, record: ImageRecord) -> bytes | None:
+        """Read the file that an image was made of; None if it is not there, or is another one now."""
+
     # --- edits ---------------------------------------------------------------------------------------------------
+
+    def refresh(self, editing: Storage | None = None) -> Storage:
+        """Return the map as other processes left it: this storage unless a folder was changed.
+
+        `editing` is a branch whose edit will replace this storage: it is not taken for a change.
+        """
+        return self
+
+    def branch(self, *, saved: bool = True) -> Storage:
+        """Return a copy to edit while this one answers, up to date, without a folder unless `saved`.
+
+        A store needs no copy: each of its edits is one atomic step, and its snapshots stay as they are.
+        """
+        return self
 
     def select_new_paths(self, paths: Sequence[Path]) -> tuple[list[Path], int]:
         """Choose the photos that may be new by their paths, and count the others."""
@@ -299,6 +350,13 @@ class Storage(ABC):
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
     ) -> CalibrationReport:
         """Add a calibration and let it answer; `options` are fields of `CalibrateOptions`."""
+
+    @abstractmethod
+    def adopt_calibration(self, place_map: Map, other: MapState, name: str) -> None:
+        """Take over a calibration of a branch of this map, at this version or an earlier one.
+
+        Images that were added since are described by it now; `place_map` is the map that this storage belongs to.
+        """
 
     @abstractmethod
     def activate(self, name: str, progress: Progress) -> str:
@@ -332,6 +390,8 @@ class MemoryStorage(Storage):
     def __init__(self, state: MapState, path: Path | None = None, facts: MapInfo | None = None) -> None:
         """`facts` describe the whole map if this is a sample of it."""
         self.path, self._facts, self._prepared = path, facts, False
+        self._header: tuple[int, ...] | None = None  # the header file that this state was last compared with
+        self._unreadable = ""  # the last error of reading the folder, which is logged once
         self.replace_state(state)
 
     def replace_state(self, state: MapState) -> None:
@@ -351,9 +411,56 @@ class MemoryStorage(Storage):
     def snapshot(self, *, fresh: bool = False) -> MemorySnapshot:
         return self._snapshot
 
+    @property
+    def version(self) -> str:
+        return str(self._snapshot.state.digest)
+
     def prepare(self) -> None:
         self._prepared = True
+        self._join_pieces()
         self._snapshot.prepare()
+
+    def _join_pieces(self) -> None:
+        """Read the map again once it has grown by many small pieces: on disk they were joined."""
+        pieces = max(len(term.gallery.chunks) for term in self._snapshot.state.head.scorer.terms)
+        if self.path is None or pieces <= writer.MAX_SEGMENTS:
+            return
+        joined = self._read(self.path)
+        if joined.version == self.version:  # else another process was faster
+            self._snapshot = joined._snapshot
+
+    def refresh(self, editing: Storage | None = None) -> MemoryStorage:
+        """Compare with the header on disk, which costs one `stat` while it is the same file.
+
+        A map that is not whole there, such as one being copied, is logged and compared again by the next call.
+        """
+        if self.path is None or (header := _identify_header(self.path)) == self._header:
+            return self
+        try:
+            digest = read_map_header(self.path)["digest"]  # after `header`: what is written later is another file
+            if editing is not None and digest == editing.version:
+                return self
+            fresh = self if digest == self.version else self._read(self.path)
+        except (BadMap, OSError) as error:
+            _identify_header(self.path)  # refuses if it was removed meanwhile
+            if str(error) != self._unreadable:
+                revision = self._snapshot.state.revision
+                _log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, revision, error)
+            self._unreadable = str(error)
+            return self
+        fresh._header, fresh._unreadable = header, ""
+        return fresh
+
+    def branch(self, *, saved: bool = True) -> MemoryStorage:
+        path = self.path if saved else None
+        if path is not None and read_map_header(path)["digest"] != self.version:
+            return self._read(path)
+        return MemoryStorage(self._snapshot.state, path)
+
+    def _read(self, path: Path) -> MemoryStorage:
+        """Read the map on disk; rows that this storage has packed for queries are reused."""
+        state, older = reader.read_map(path), self._snapshot.state
+        return MemoryStorage(reuse_prepared_arrays(state, older) if share_first_files(state, older) else state, path)
 
     def records(self) -> Iterator[ImageRecord]:
         return iter(self._snapshot.images)
@@ -375,6 +482,19 @@ class MemoryStorage(Storage):
         names = {record.path for record in self._snapshot.images}
         fresh = [path for path in drop_repeated_files(paths) if str(path.resolve()) not in names]
         return fresh, len(paths) - len(fresh)
+
+    def put_photo(self, name: str, digest: str, content: bytes) -> str:
+        assert self.path is not None, "photos are uploaded to a saved map"
+        return str(write_upload(self.path, name, digest, content).resolve())
+
+    def discard_photos(self, paths: Sequence[str]) -> None:
+        names = {record.path for record in self._snapshot.state.images}  # a removed image may still be stored there
+        for path in paths:
+            if self.path is not None and path not in names:
+                discard_upload(self.path, Path(path))
+
+    def read_photo(self, record: ImageRecord) -> bytes | None:
+        return read_map_photo(record, self.path)
 
     # --- edits ---------------------------------------------------------------------------------------------------
 
@@ -428,10 +548,6 @@ class MemoryStorage(Storage):
         self.commit(self._snapshot.state.without_calibration(name), writer.commit)
 
     def adopt_calibration(self, place_map: Map, other: MapState, name: str) -> None:
-        """Take over a calibration of a copy of this map, at this revision or an earlier one.
-
-        Images that were added since are described by it now; `place_map` is the map that this storage belongs to.
-        """
         state = self._snapshot.state
         head, images = other.chosen(name), other.images
         pairs = zip(state.images, images, strict=False)
@@ -457,3 +573,14 @@ class MemoryStorage(Storage):
 
     def make_sample(self) -> MemoryStorage:
         return self
+
+
+def _identify_header(folder: Path) -> tuple[int, ...]:
+    """Tell one header from the next without reading it: each is a new file. Refused if there is none."""
+    try:
+        about = os.stat(folder / HEADER_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        sentence = "is not there any more: it was moved or removed while it was served"
+        remedy = "put it back, or start the service with another map"
+        raise StoreUnavailable(f"{folder} {sentence}; {remedy}", folder) from None
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Images of a map found by path or id, their tokens, and when sure answers last confirmed them.
+"""Images of a map found by path or id, their photos and tokens, and when sure answers last confirmed them.
 
 When each image of a map was last confirmed: a query was answered with it first, verified and sure.
 
@@ -8,6 +8,7 @@ known by their content, so that it outlives refits and holds for a merged map to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfa.core.files import BadFile, hash_file, map_tensors, write_tensors
+from tfa.core.files import BadFile, hash_file, map_tensors, sync_folder, write_atomically, write_tensors
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
@@ -101,6 +102,46 @@ def format_time(seconds: float | None) -> str | None:
 def make_image_key(image: ImageRecord) -> bytes:
     """Make the key of an image from its content."""
     return hashlib.sha256(image.digest.encode()).digest()[:_KEY_BYTES]
+
+
+# --- photos ---------------------------------------------------------------------------------------
+
+UPLOADS = "photos"  # folder of uploads in a map
+
+
+def write_upload(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
+    """Write a photo to the map's own folder, under its content and its name; it is safe on disk on return."""
+    folder = map_folder / UPLOADS / digest[:16]
+    path = folder / name
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        write_atomically(path, lambda temporary: temporary.write_bytes(content))
+        for parent in (folder.parent, map_folder):
+            sync_folder(parent)
+    return path
+
+
+def discard_upload(map_folder: Path, path: Path) -> None:
+    """Take back what `write_upload` wrote for an edit that did not come about."""
+    if path.resolve().is_relative_to((map_folder / UPLOADS).resolve()):
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the same content may be there under another name
+            path.parent.rmdir()
+
+
+def read_map_photo(record: ImageRecord, map_folder: Path | None) -> bytes | None:
+    """Read the file that a map image was made of; None if it is gone or its content is another."""
+    path = Path(record.path)
+    places = [path]
+    if map_folder is not None and path.parent.parent.name == UPLOADS:  # an upload moves with its map
+        places.append(map_folder / UPLOADS / path.parent.name / path.name)
+    for place in places:
+        try:
+            content = place.read_bytes() if place.is_file() else b""
+        except OSError:
+            continue
+        if hashlib.sha256(content).hexdigest() == record.digest:
+            return content
+    return None
 
 
 # --- lookup ---------------------------------------------------------------------------------------

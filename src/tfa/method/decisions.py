@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
 
-from tfa.method.carriers import KernelTerm, carrier_terms
+from tfa.method.carriers import SIGMAS, KernelTerm, carrier_terms
 from tfa.method.evidence import Candidate, penalize_dispersion
 from tfa.method.residuals import HARD, SOFT
 
@@ -103,10 +104,8 @@ class SecondOrderDecisions(JsonDataclass):
     score_calibrated: bool = False
     c: float = 0.0
     beta: float = 0.0
-    # σ_0, σ_P and σ_⅝ of each construction, by which `blend` and `tempered` bring their terms to one scale.
-    sigma_original: tuple[float, ...] = ()
-    sigma_partial: tuple[float, ...] = ()
-    sigma_tempered: tuple[float, ...] = ()
+    # Spreads of each construction, by the names of `carriers.SIGMAS`; in JSON they are fields of their own.
+    sigmas: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     # It has no global token, and one representation.
     admit_cls = False
@@ -118,11 +117,18 @@ class SecondOrderDecisions(JsonDataclass):
 
     def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
         """The terms of the score under one construction."""
-        spreads = (1.0, 1.0, 1.0)
-        if self.sigma_original:
-            each = (self.sigma_original, self.sigma_partial, self.sigma_tempered)
-            spreads = (each[0][construction], each[1][construction], each[2][construction])
-        return carrier_terms(self.carrier, self.c, self.beta, spreads)
+        sigmas = {name: each[construction] for name, each in self.sigmas.items() if each}
+        return carrier_terms(self.carrier, self.c, self.beta, sigmas)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = super().to_dict()
+        sigmas = plain.pop("sigmas")
+        return {**plain, **{name: list(sigmas.get(name, ())) for name in SIGMAS}}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        rest = {key: value for key, value in values.items() if key not in SIGMAS}
+        return cls(**rest, sigmas={name: tuple(values[name]) for name in SIGMAS if values.get(name)})
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """The method's formulas, written plainly, in float64 numpy, with no thought of speed.
 
 This is what the fast stages are tested against, and the shortest full statement of the method. Symbols follow
-docs/method.md. Everything takes whole arrays and loops where the formula says "for each".
+docs/explanation/method.md. Everything takes whole arrays and loops where the formula says "for each".
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def file_name(upload: Upload, kind: str) -> str:
 OptionsT = TypeVar("OptionsT", bound=Options)
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
 MAX_FILES = 2048  # files that are parsed at all; how many photos are allowed, the settings say
-MAX_FIELDS = 16
+MAX_FIELDS = 256  # fields that are not photos; a list has one for each item
 FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
 PHOTO_KEYS = ("image", "images")
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
@@ -128,24 +128,30 @@ def simplify_schema(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({}
 
 
 @cache
-def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], bool]]:
-    """What reads each field, and whether text with commas is a list there."""
+def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], Any]]:
+    """Return what reads each field, and the type of its items if it is a list."""
 
-    def is_list(hint: Any) -> bool:
-        return get_origin(hint) is tuple or any(map(is_list, get_args(hint)))
+    def item_type(hint: Any) -> Any:
+        arguments = get_args(hint)
+        return arguments[0] if get_origin(hint) is tuple else next(filter(None, map(item_type, arguments)), None)
 
-    return {name: (TypeAdapter(hint), is_list(hint)) for name, hint in hints(options).items()}
+    return {name: (TypeAdapter(hint), item_type(hint)) for name, hint in hints(options).items()}
 
 
 def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> OptionsT:
-    """Read options from a form or from JSON: text becomes numbers, and text with commas a list."""
+    """Read options from a form or from JSON: text becomes numbers, and one item is a list of it.
+
+    Numbers of a list may also be text with commas; other text may contain commas.
+    """
     read, kind = dict(fields), cast(Any, options)  # mypy takes a class for unhashable
-    for name, (reader, is_list) in _readers(kind).items():
+    for name, (reader, item) in _readers(kind).items():
         if name not in read:
             continue
         value = read[name]
+        if item is not None and isinstance(value, str):
+            value = [value] if item is str else value.split(",")
         try:
-            read[name] = reader.validate_python(value.split(",") if is_list and isinstance(value, str) else value)
+            read[name] = reader.validate_python(value)
         except ValidationError as error:
             places = [{**one, "loc": (name, *one["loc"])} for one in error.errors()]
             raise Refused(422, join_problems(places)) from None
@@ -196,8 +202,7 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
         form = await request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
     except HTTPException as error:
         raise Refused(400, f"the form cannot be read: {error.detail}; send multipart/form-data") from None
-    uploads: list[Upload] = []
-    fields: dict[str, Any] = {}
+    uploads, texts = list[Upload](), dict[str, list[str]]()
     try:
         for key, value in form.multi_items():
             if isinstance(value, UploadFile):
@@ -209,10 +214,10 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
             elif key in PHOTO_KEYS:
                 raise Refused(422, f"the form field {key!r} must be a file; in JSON it may be base64")
             elif value != "":  # an empty field of a page's form is one that was left out
-                fields[key] = value
+                texts.setdefault(key, []).append(value)
     finally:
         await form.close()
-    return uploads, fields
+    return uploads, {key: values[0] if len(values) == 1 else values for key, values in texts.items()}
 
 
 async def _from_json(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:

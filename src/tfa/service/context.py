@@ -19,14 +19,12 @@ from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
-from tfa.maps.store import StoreStorage
 from tfa.service.auth import AuditLog, RateLimit
 from tfa.service.bodies import Upload
 from tfa.service.decoders import DECODER_COUNT, Decoded, SharedEncoder, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
-from tfa.service.live import LiveFolder, LiveMap, LiveStoreMap
+from tfa.service.live import Copies, LiveMap
 from tfa.service.middleware import Metrics
-from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
 from tfa.types import ImageRecord
@@ -54,11 +52,7 @@ class Service:
             fingerprint = place_map.encoder.fingerprint  # which also distinguishes the arithmetic of one model
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
-            live: LiveMap
-            if isinstance(place_map.storage, StoreStorage):
-                live = LiveStoreMap(place_map, encoders[fingerprint], settings, self.metrics)
-            else:
-                live = LiveFolder(place_map, encoders[fingerprint], settings, self.metrics)
+            live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
             if live.name in self.maps:
                 raise BadMap(f"two maps are called {live.name!r}; rename the folder of one of them")
             self.maps[live.name] = live
@@ -77,7 +71,7 @@ class Service:
     @property
     def trouble(self) -> str | None:
         """What keeps a map from answering, such as a store that is away; it may take a moment to know."""
-        return next((live.trouble for live in self.maps.values() if live.trouble is not None), None)
+        return next((trouble for live in self.maps.values() if (trouble := live.trouble) is not None), None)
 
     def warm_up(self) -> None:
         """Run every encoder once and pack every map: the first queries would be slower than all others."""

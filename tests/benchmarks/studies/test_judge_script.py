@@ -22,3 +22,18 @@ def test_a_dataset_without_a_folder_is_refused(script):
     done = script(judge.main, "--dataset", "town")
     assert done.exit_code == 2
     assert "give NAME=PATH" in done.stderr
+
+
+def test_a_stored_result_is_printed_again(script, fake_encoder, tmp_path):
+    town, file = write_drive(tmp_path / "town", 12), tmp_path / "judge.json"
+    printed = script(judge.main, f"--dataset=town={town}").stdout
+    script(judge.main, f"--dataset=town={town}", "--out", file)
+    assert script(judge.main, "--show", file).stdout == printed
+
+
+def test_a_stored_result_that_is_not_json_is_refused(script, tmp_path):
+    (tmp_path / "judge.json").write_text("no", "utf-8")
+    done = script(judge.main, "--show", tmp_path / "judge.json")
+    assert done.exit_code == 1
+    assert "judge.json cannot be read" in done.stderr
+    assert "--out" in done.stderr

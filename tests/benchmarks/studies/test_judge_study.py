@@ -42,7 +42,7 @@ def test_rank_correlation_and_loss_by_hand():
 def test_the_page_marks_who_was_chosen_and_who_was_there_before():
     text = markdown(JudgeStudy("t", "Town", "fake", table(("b", 3.0, 0.9), ("a", 2.0, 0.5)), None))
     assert "| 9 photos | **b** | 3.000 ± 0.100 | +2.000 ± 0.050 | 90.0 |" in text
-    assert "| 9 photos | a | 2.000 ± 0.100 | incumbent | 50.0 |" in text
+    assert "| 9 photos | a | 2.000 ± 0.100 | default | 50.0 |" in text
     assert "rank correlation of value and R@1 1.00; the head chosen is 0.0 points below the best" in text
 
 

@@ -12,9 +12,9 @@ from tests.service.camera_steps import files
 from tests.service.conftest import add, ask, opened, picture
 from tests.waiting import wait_until
 from tfa.core import files as base_files
+from tfa.maps import storage
 from tfa.maps.tracker import Tracker
 from tfa.service import cameras as kept
-from tfa.service import live
 
 
 class FaultyEncoder(FakeEncoder):
@@ -81,7 +81,7 @@ def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, camp
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(town / "photos"))
 
-    places = ((live, "write_upload"), (live, "read_map_header"), (base_files.os, "fsync"))
+    places = ((storage, "write_upload"), (storage, "read_map_header"), (base_files.os, "fsync"))
     for number in range(times):
         for module, name in places:
             with monkeypatch.context() as patch:

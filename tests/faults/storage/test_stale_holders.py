@@ -16,7 +16,7 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.service.decoders import SharedEncoder
-from tfa.service.live import LiveFolder
+from tfa.service.live import LiveMap
 from tfa.service.middleware import Metrics
 from tfa.service.settings import ServiceSettings
 
@@ -59,7 +59,7 @@ def test_a_map_built_again_is_not_changed_by_who_held_the_old_one(world, tmp_pat
 @pytest.mark.parametrize("how", REBUILT)
 def test_a_service_reads_a_map_that_was_built_again_before_it_edits_it(world, tmp_path, how):
     path = world.map("paper", tmp_path)
-    live = LiveFolder(world.opened(path), SharedEncoder(FakeEncoder()), ServiceSettings(), Metrics())
+    live = LiveMap(world.opened(path), SharedEncoder(FakeEncoder()), ServiceSettings(), Metrics())
     try:
         live.edit("remove", lambda current: current.remove([3])).result()
         rebuild(world, path, how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tfa.errors import StoreConflict, UnknownImage
 from tfa.maps.store import edits, versions
 from tfa.maps.store.header import Pending, claim_map, header_key, parse_header, read_moments
 from tfa.search.reduced import Moments
+from tfa.types import ImageRecord
 
 
 def sound(town):
@@ -42,6 +44,29 @@ def test_an_edit_is_seen_by_others_when_they_look_again(town, another, tmp_path,
     assert told(other.query(tmp_path / "q.png", k=1)) == told(before)
     assert other.storage.record(added[0]) is None
     assert sound(town) == PLACES
+
+
+@pytest.mark.parametrize("place", ["folder", "store"])
+def test_a_branch_is_edited_while_a_snapshot_stays_as_it_was(place, small, tmp_path, request):
+    small.save(tmp_path / "town.tfa")
+    storage = small.storage if place == "folder" else request.getfixturevalue("town").storage
+    assert storage.refresh() is storage
+    snapshot, version, content = storage.snapshot(), storage.version, photo(tmp_path / "new.png", 40).read_bytes()
+    branch = small.with_storage(storage.branch())
+    path = branch.storage.put_photo("new.png", hashlib.sha256(content).hexdigest(), content)
+    record = ImageRecord(id=0, path=path, digest=hashlib.sha256(content).hexdigest(), fitted=False)
+    tokens = small.encode_photos([tmp_path / "new.png"], skip_bad=False, progress=None).tokens
+    assert branch.add_records(tokens, [record]).added == [PLACES]
+    assert len(snapshot) == PLACES
+    assert storage.refresh(branch.storage) is storage  # the edit is to be published
+    fresh = storage.refresh()  # the edit is that of another process
+    assert (len(fresh.snapshot()), fresh.version) == (PLACES + 1, branch.storage.version)
+    assert fresh.version != version
+    stored = fresh.record(PLACES)
+    assert fresh.read_photo(stored) == content
+    fresh.discard_photos([stored.path])  # an image names it
+    assert fresh.read_photo(stored) == content
+    assert fresh.read_photo(replace(stored, digest="0" * 64)) is None
 
 
 def test_a_photo_that_is_there_is_left_as_it_is_and_adding_twice_is_adding_once(town, tmp_path):

@@ -41,7 +41,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
         tfa bench table all --out tables/
     """,
     pages.results: """
-        tfa bench results --records results/ --out docs/results.md
+        tfa bench results --records results/ --out results/README.md
     """,
     pages.figures: """
         tfa bench figures results/ --out figures/

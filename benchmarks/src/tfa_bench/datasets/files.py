@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.reading import read_text
+from tfa.core.files import read_text
 from tfa.errors import TfaError
 from tfa.evaluate.positives import earth_points, read_positives
 from tfa.photos.find_positions import find_positions

@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from tfa.core.files import read_text
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
-from tfa.core.reading import read_text
 from tfa.errors import BadPlugin
 from tfa.evaluate.positives import DEFAULT_RADIUS
 from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
@@ -135,7 +135,7 @@ class Reading:
             given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in self.options.items()) or "none"
             raise BadDataset(
                 f"{root} cannot be read with the layout {self.layout} and the options {given} ({error}); "
-                "see docs/datasets.md for what the layout takes"
+                "correct the card, see docs/how-to/benchmark-your-data.md"
             ) from error
         if self.listed is None or takes_positives(self.layout):
             return files

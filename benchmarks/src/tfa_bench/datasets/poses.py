@@ -16,7 +16,7 @@ from typing import TextIO
 
 import numpy as np
 
-from tfa.core.reading import LINE_BYTES
+from tfa.core.files import LINE_BYTES
 from tfa_bench.datasets.files import BadDataset, bad_line, numbers, whole_number
 
 

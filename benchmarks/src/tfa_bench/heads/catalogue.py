@@ -15,6 +15,7 @@ from typing import Any
 
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
 from tfa.errors import BadPlugin, BadSpec
+from tfa.method.carriers import CARRIER_WORDS
 from tfa_bench.heads.contract import HeadCard, NeedsFile, Supplied
 from tfa_bench.provenance import ALGORITHM
 
@@ -69,9 +70,7 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
         f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")
     ),
     "default": tuple(f"second-order{rest}" for rest in _DEFAULT),
-    "carriers": tuple(
-        f"second-{carrier}" for carrier in ("original", "partial", "adaptive", "blend", "tempered", "full")
-    ),
+    "carriers": tuple(f"second-{carrier}" for carrier in CARRIER_WORDS),
     "judged-heads": tuple(f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")),
     "online": (
         *("tfa-online", "judged-online", "judged-online-shuffled", "judged-online-v", "judged-online-v-always"),

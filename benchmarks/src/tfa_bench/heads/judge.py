@@ -64,7 +64,7 @@ DATABASE_CARRIERS = ("tempered", "blend", "partial", "original", "adaptive")
 # Full whitening makes the descriptors it was fitted to orthogonal: the map's own photos say nothing about it.
 TARGET_CARRIERS = ("partial", "tempered", "blend", "original", "adaptive", "full")
 # Standard errors by which a challenger must be ahead. Pseudo queries have neighbors in the map, so that all heads do
-# well by them; ten candidates under four calibrations each are many to be ahead by chance (docs/judge.md).
+# well by them; ten candidates under four calibrations each are many to be ahead by chance.
 DATABASE_MARGIN, TARGET_MARGIN = 2.5, 2.0
 TARGET_FROM = 64  # target photos from which they judge; fewer calibrate the incumbent
 OTHERS = 8  # other photos that an answer is compared with, to see what of its evidence is its photo's own

@@ -24,8 +24,7 @@ import numpy as np
 from tfa import pipeline
 from tfa.core.arrays import backend_for
 from tfa.core.tokens import Tokens
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import StoredSpaces, make_partial_scorer
+from tfa.maps.stored_head import StoredHead, StoredSpaces, make_partial_scorer
 from tfa.method.carriers import CARRIER_KERNELS, CARRIER_WORDS
 from tfa.method.evidence import measure_support
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble

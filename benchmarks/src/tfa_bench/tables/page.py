@@ -265,18 +265,17 @@ makes them again.
 def _introduction(encoder: str, command: str, *, recorded: bool) -> str:
     return f"""# Results
 
-Every number on this page is computed from the records in [`results/`](../results) by `tfa bench results`. The records
-and the page are made by
+`tfa bench results` computes every number on this page from the records in this folder. A
+[summary](../docs/results/summary.md) has the main tables with reading notes. This command makes records and page:
 
 ```console
 $ {command}
 ```
 
 {_about_encoder(encoder)}What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
-RIA is a reconstruction; SegVLAD runs on superpixels or on MobileSAM's masks, not on SAM's. What each head is:
-[benchmark.md](benchmark.md). Heads that learn a vocabulary come out otherwise [on another
-processor](benchmark.md#on-another-processor).
-Recall in percent; a query without positives counts as missed. Words: [glossary](glossary.md).
+RIA is a reconstruction. SegVLAD uses superpixels or MobileSAM masks, not SAM masks. `tfa bench heads` describes every
+head. Heads that learn a vocabulary differ slightly between processors. Recall is in percent; a query without positives
+counts as missed. Terms: [glossary](../docs/reference/glossary.md).
 {"" if recorded else _UNRECORDED}"""
 
 

@@ -2,8 +2,8 @@
 
 What may stand in the header of a map, field by field, and what its fields say of each other.
 
-docs/format.md has it in words. The digest of a header finds damage; that a header makes sense is checked here, since
-anybody can write a new digest.
+docs/reference/map-format.md specifies it. The digest of a header finds damage; that a header makes sense is checked
+here, since anybody can write a new digest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tfa.core.files import hash_file, hash_json
+from tfa.core.files import hash_file, hash_json, read_json
 from tfa.core.json_shape import (
     BadShape,
     Check,
@@ -30,11 +30,10 @@ from tfa.core.json_shape import (
     text,
 )
 from tfa.core.plain import Options
-from tfa.core.reading import read_json
 from tfa.core.text import format_command
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.state import DATABASE, MapState
-from tfa.method.carriers import CARRIER_KERNELS, MEAN
+from tfa.method.carriers import CARRIER_KERNELS, MEAN, SIGMAS
 from tfa.method.head import ENSEMBLE
 from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
@@ -94,7 +93,7 @@ _TERM = fields(
 _STRENGTHS = fields(
     {"rho": _EACH, "alpha": _EACH, "participation": _EACH, "displacement": _EACH, "c": _ANY, "beta": _ANY}
 )
-_SIGMAS = {"sigma_original": _EACH, "sigma_partial": _EACH, "sigma_tempered": _EACH}
+_SIGMAS = dict.fromkeys(SIGMAS, _EACH)
 _PLAIN = {"admit_cls": boolean, "sigma_local": _THREE, "sigma_cls": _THREE, "carrier": _CARRIER}
 _DECISIONS = _check_by_field(
     {
@@ -164,7 +163,7 @@ _ENCODER = fields(
     {"id": text(), "fingerprint": text(), "channels": integer(1, 10**6), "global_channels": maybe(integer(1, 10**6)),
      "grid": _GRID, "weights": maybe(text())}
 )  # fmt: skip
-_SPACE = fields({"storage": _STORAGE, "count": integer(1, 3), "strengths": _STRENGTHS, **_SIGMAS})
+_SPACE = fields({"storage": _STORAGE, "count": integer(1, 3), "strengths": _STRENGTHS}, _SIGMAS)
 _HEADER_FIELDS = fields(
     {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
      "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": _ENCODER,
@@ -186,7 +185,7 @@ def check_header(header: Any) -> None:
     if reduced != (header["format_version"] == REDUCED_VERSION):
         raise BadShape(f"format version {header['format_version']}, {'with' if reduced else 'without'} reduced rows")
     space = header["space"]
-    if space is not None and any(len(space[name]) < space["count"] for name in _SIGMAS):
+    if space is not None and any(len(space[name]) < space["count"] for name in _SIGMAS if name in space):
         raise BadShape(f"{space['count']} spaces, but not a spread of each")
     for head in header["heads"]:
         _check_head(head, header)

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.files import BadFile, map_tensors
+from tfa.core.files import BadFile, map_tensors, read_json
 from tfa.core.json_shape import BadShape, boolean, fields, finite_number, integer, list_of, mapping_of, maybe, text
-from tfa.core.reading import read_json
 from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.format import AS_THEY_ARE, OLD_HEAD_KIND, check_file, read_map_header
 from tfa.maps.state import MapState, NamedHead, resolve_path, resolve_photo_root
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.scorer import GLOBAL, ResidualSide
 from tfa.types import ImageRecord, Position
 from tfa.verification.patches import CompactTokens

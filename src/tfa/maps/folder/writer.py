@@ -9,7 +9,7 @@ The folder `NAME.tfa`: a JSON header that names every other file with its size a
 
 The header is replaced last and in one step, so a reader sees the map before an edit or after it, never
 between. Files carry the revision that wrote them; they are deleted one commit after the last header that names them.
-docs/format.md describes it byte for byte.
+docs/reference/map-format.md describes it byte for byte.
 """
 
 from __future__ import annotations

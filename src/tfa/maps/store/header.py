@@ -26,7 +26,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from tfa.core.reading import parse_json
+from tfa.core.files import parse_json
 from tfa.errors import BadMap, StoreConflict, TfaError
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Store

@@ -23,6 +23,7 @@ from tfa.maps.store.header import ABANDONED, StoreHeader, read_document, version
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, find_holder, fit_store_reduction, read_ranks, seal_patches
 from tfa.maps.store.versions import MapView, Version, Versions, holds_same_images, put_skeleton, write_skeleton
+from tfa.maps.upkeep import UPLOADS
 from tfa.search.reduced import Moments
 from tfa.search.store import Collection, Entries, Store, hide_password, open_map_store
 
@@ -141,9 +142,6 @@ def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, St
 # --- copies --------------------------------------------------------------------------------------------------------
 
 
-_UPLOADS = "photos/"  # documents of photos that came over HTTP
-
-
 def copy_map(source: StoreStorage, url: str, progress: bool | Progress | None = None) -> StoreHeader:
     """Copy a map to the URL; returns the header of the copy."""
     if hide_password(url) == source.location:
@@ -170,7 +168,7 @@ def _copy(source: StoreStorage, view: MapView, copy: Publisher, progress: Progre
     collection.seal(index)
     wanted = sorted({*ids, *view.sample_ids})  # a calibration is judged on the sample, removed images among it
     patches = None if header.patches is None else _copy_patches(source.store, header.patches, copy, wanted)
-    for key in source.store.keys(f"{source.name}/{_UPLOADS}"):
+    for key in source.store.keys(f"{source.name}/{UPLOADS}/"):
         store.put(f"{copy.name}/{key.removeprefix(f'{source.name}/')}", read_document(source.store, key))
     with tempfile.TemporaryDirectory(prefix="tfa-snapshot-") as folder:
         for key in source.store.keys(header.skeleton_folder):

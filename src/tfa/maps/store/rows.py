@@ -29,11 +29,10 @@ import numpy as np
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadPositions, BadSpec
 from tfa.maps.store.header import pack_arrays, read_arrays, version_folder
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import StoredSpaces
 from tfa.method.scorer import Scorer, compute_row_bias
 from tfa.method.second_order_space import normalize_rows
-from tfa.search.exact import direct_sum
-from tfa.search.gallery import Gallery
+from tfa.search.gallery import Gallery, direct_sum
 from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload, Store, open_map_store, split_map_url

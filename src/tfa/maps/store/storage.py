@@ -17,9 +17,8 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import Ranking, answer_tokens, resolve_candidates
 from tfa.maps.calibrate import calibrate_head
-from tfa.maps.confidence import estimate_recall
+from tfa.maps.confidence import REACH, estimate_recall
 from tfa.maps.describe import describe_map
-from tfa.maps.place import REACH
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.storage import MemoryStorage, Snapshot, Storage
 from tfa.maps.store.answers import ScoreCache, rank_in_store
@@ -35,7 +34,7 @@ from tfa.maps.store.republish import (
 )
 from tfa.maps.store.rows import parse_record
 from tfa.maps.store.versions import MapView, Version, Versions
-from tfa.maps.upkeep import find_image_records
+from tfa.maps.upkeep import UPLOADS, find_image_records, read_map_photo
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.store import Store, Where, hide_password, open_map_store
 from tfa.types import CalibrationReport, ExpectedRecall, ImageRecord, MapInfo, QueryOptions
@@ -98,8 +97,10 @@ class StoreStorage(Storage):
     def publish(cls, place_map: Map, url: str, *, progress: bool | Progress | None = None, **how: Any) -> Self:
         """Write a map that was built in this process, in place of an older one of that URL if there is one."""
         store, name = open_map_store(url)
-        publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
-        return cls(store, name, url)
+        header = publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
+        published = cls(store, name, url)
+        published.versions.keep_skeleton(header, place_map.state)
+        return published
 
     @property
     def view(self) -> MapView:
@@ -123,6 +124,10 @@ class StoreStorage(Storage):
     def last_seen(self) -> tuple[int, MapState]:
         last = self.versions.last
         return last.header.count, last.state
+
+    @property
+    def version(self) -> str:
+        return self.versions.last.content.hex()
 
     def prepare(self) -> None:
         self.versions.now(fresh=True)
@@ -164,6 +169,16 @@ class StoreStorage(Storage):
         header = self.view.header
         return 1 - header.fitted / max(header.count, 1)
 
+    # --- photos --------------------------------------------------------------------------------------------------
+
+    def put_photo(self, name: str, digest: str, content: bytes) -> str:
+        self.store.put(f"{self.name}/{UPLOADS}/{digest}", content)
+        return f"{UPLOADS}/{digest[:16]}/{name}"
+
+    def read_photo(self, record: ImageRecord) -> bytes | None:
+        content = self.store.read(f"{self.name}/{UPLOADS}/{record.digest}")
+        return content if content is not None else read_map_photo(record, None)
+
     # --- edits ---------------------------------------------------------------------------------------------------
 
     def select_new_photos(self, encoded: EncodedImages) -> EncodedImages:
@@ -201,6 +216,9 @@ class StoreStorage(Storage):
             publish_version(publisher, view, state, version)
         self.versions.now(fresh=True)
         return made.report
+
+    def adopt_calibration(self, place_map: Map, other: MapState, name: str) -> None:
+        self.versions.now(fresh=True).state.chosen(name)  # `calibrate` has written it
 
     def activate(self, name: str, progress: Progress) -> str:
         chosen = self.versions.now(fresh=True).state.chosen(name).name

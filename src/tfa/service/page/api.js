@@ -79,12 +79,12 @@ export async function call(path, { method = "GET", query, form, json, signal } =
   return response.json();
 }
 
-/** A form of files and fields; empty fields are left out, so that the service's defaults hold. */
+/** A form of files and fields; empty fields are left out, so that the service's defaults hold. A list repeats its field. */
 export function formOf(name, files, fields = {}) {
   const form = new FormData();
   for (const file of files) form.append(name, file, file.name || "photo.jpg");
   for (const [key, value] of Object.entries(fields)) {
-    if (value !== null && value !== undefined && value !== "") form.append(key, String(value));
+    if (value !== null && value !== undefined && value !== "") [value].flat().forEach((one) => form.append(key, String(one)));
   }
   return form;
 }

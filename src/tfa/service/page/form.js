@@ -35,9 +35,10 @@ function widget(name, schema, attributes) {
     return make("input", { ...attributes, type: "number", min: kind.minimum, max: kind.maximum,
       step: kind.type === "integer" ? 1 : "any", placeholder: shown });
   }
-  const isList = kind.type === "array";
-  return make("input", { ...attributes, type: "text", autocomplete: "off", spellcheck: "false",
-    placeholder: isList ? "any, separated by commas" : shown });
+  const text = { ...attributes, autocomplete: "off", spellcheck: "false" };
+  if (kind.type !== "array") return make("input", { ...text, type: "text", placeholder: shown });
+  return kind.items.type === "string" ? make("textarea", { ...text, rows: 1, placeholder: "any, one per line" })
+    : make("input", { ...text, type: "text", placeholder: "any, separated by commas" });
 }
 
 /** Labelled inputs for the fields of a request; `made` has the inputs that the page makes itself, by name. */
@@ -49,8 +50,9 @@ export function inputsOf(openapi, path, made = {}) {
   });
 }
 
-/** What was entered; empty fields are left out. */
+/** What was entered, of a list of texts its lines; empty fields are left out. */
 export function entered(form) {
-  const values = [...new FormData(form)].map(([name, value]) => [name, value.trim()]);
-  return Object.fromEntries(values.filter(([, value]) => value !== ""));
+  const values = [...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value !== "");
+  const lines = (value) => value.split(/\s*\n\s*/);
+  return Object.fromEntries(values.map(([name, value]) => [name, form.elements[name].matches("textarea") ? lines(value) : value]));
 }

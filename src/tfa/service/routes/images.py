@@ -17,8 +17,7 @@ from tfa.maps.upkeep import format_time
 from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, file_name, read_photos, reply
 from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for
-from tfa.service.live import LiveMap, NewPhoto
-from tfa.service.photo_files import LARGEST, SMALLEST
+from tfa.service.live import LARGEST, SMALLEST, LiveMap, NewPhoto
 from tfa.service.problems import Refused
 from tfa.types import EditReport, ImageRecord, Position
 

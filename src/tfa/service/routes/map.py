@@ -43,7 +43,7 @@ async def healthz() -> Response:
 @status_router.get(
     "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
 )
-async def readyz(service: Running) -> Response:
+def readyz(service: Running) -> Response:  # not async: a store may take a moment to answer
     """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs.
 
     A map in a folder is ready while the folder is there, one in a store if its store answers; if not, the status is
@@ -51,9 +51,7 @@ async def readyz(service: Running) -> Response:
     """
     status = service.status
     if status == "ready":
-        remote = any(live.in_store for live in service.maps.values())  # may take a moment to answer
-        trouble = await service.work(lambda: service.trouble) if remote else service.trouble
-        status = status if trouble is None else trouble
+        status = service.trouble or status
     answer = reply(Health(status=status), 200 if status == "ready" else 503)
     if status == "loading":
         answer.headers.update(RETRY)
@@ -138,7 +136,7 @@ async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
 
 def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """What was made of the map as it is: the same until an edit."""
-    version = live.version
+    version = live.current_map.storage.version
     if live.report_cache is None or live.report_cache[0] != version:
         live.report_cache = (version, {})
     cached = live.report_cache[1]

@@ -96,9 +96,6 @@ def test_the_table_expands_ranges_and_words():
     assert found == {"p.a.0.x": (6, 3), "p.a.0.y": (6, 3), "p.a.1.x": (6, 3), "p.a.1.y": (6, 3), "p.b": ()}
 
 
-def test_the_page_names_every_system_and_its_files():
-    page = (Path(__file__).parents[4] / "docs" / "trained.md").read_text("utf-8")
-    for name, system in SYSTEMS.items():
-        assert f"| `{name}` | {system.title.removesuffix('-B').removesuffix('-L')}" in page
-        for file in system.files:
-            assert f"`{file}`" in page
+def test_the_page_names_every_system():
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "compare-trained-models.md").read_text("utf-8")
+    assert [name for name in SYSTEMS if f"`{name}`" not in page] == []

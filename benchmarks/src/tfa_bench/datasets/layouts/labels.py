@@ -34,7 +34,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.core.reading import parse_json
+from tfa.core.files import parse_json
 from tfa_bench.datasets.files import (
     BadDataset,
     DatasetFiles,

@@ -1,0 +1,53 @@
+"""Tables of the documentation: each is what its command prints, and formulas have the constants of the code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from studies.speed.page import performance_page, read_results, summary_table
+from tfa.maps import confidence
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "site"))
+
+import fill_tables  # noqa: E402
+
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if fill_tables.BLOCK.search(page.read_text("utf-8")))
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_tables_are_those_that_the_commands_print(page):
+    text = page.read_text("utf-8")
+    assert fill_tables.fill(text) == text, "run python docs/site/fill_tables.py"
+    assert all(len(block[4].splitlines()) > 2 for block in fill_tables.BLOCK.finditer(text))
+
+
+def test_there_are_such_pages():
+    assert {"summary", "performance", "confidence", "choosing-the-head"} <= {page.stem for page in PAGES}
+
+
+def test_the_tables_of_performance_are_those_of_the_files():
+    results = read_results([ROOT / "results" / "performance"])
+    assert performance_page(results) == (ROOT / "results" / "performance" / "README.md").read_text("utf-8")
+    summary = summary_table(results)
+    assert summary in page("results/performance.md")
+    assert summary.count("\n") > 10
+
+
+def test_the_confidence_page_has_the_constants_of_the_code():
+    text = page("explanation/confidence.md").replace("−", "-")
+    for constants in (confidence.VERIFIED_CONSTANTS, confidence.UNVERIFIED_CONSTANTS):
+        formula = f"σ({constants.offset:g} + {constants.per_place:g} place + {constants.per_agreement:g} agreement"
+        assert formula in text
+        assert f"T = {constants.temperature:g}" in text
+    assert f"{confidence.VERIFIED_CONSTANTS.per_lead:g} clip(lead, 0, 2)" in text
+    assert f"at least {confidence.SURE_CONFIDENCE:g}" in text
+    assert f"at least {confidence.SURE_LEAD:g}" in text
