@@ -231,10 +231,11 @@ def check_layout(copy: Path, work: Path) -> None:
 
 def check_head(copy: Path, work: Path) -> None:
     """The head `made-up`: it is listed, in its group, and a run writes a record of it."""
+    from tfa_bench.record_files import find_records
+
     from tests.benchmarks.heads import test_catalogue
     from tests.cli.conftest import write_drive
     from tfa_bench.heads.catalogue import GROUPS
-    from tfa_bench.record_files import find_records
     from tfa_bench.records import Record
 
     tfa.encoders.load_encoder = lambda *_, **__: FakeEncoder()  # type: ignore[assignment]
