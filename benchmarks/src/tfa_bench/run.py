@@ -48,7 +48,7 @@ from tfa_bench.records import (
 # --- what a record follows from ------------------------------------------------------------------------------------
 
 
-WORDS = ("title", "note")  # of a head: they shape no answer, and a release may reword them
+TITLE_KEYS = ("title", "note")  # of a head: they shape no answer, and a release may reword them
 
 
 class Identified(Protocol):
@@ -145,7 +145,7 @@ def _differing(record: Record, inputs: dict[str, Any]) -> list[str]:
 
 
 def _without_words(head: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in head.items() if key not in WORDS}
+    return {key: value for key, value in head.items() if key not in TITLE_KEYS}
 
 
 def is_outdated(record: Record, inputs: dict[str, Any], path: RecordPath) -> bool:
@@ -305,7 +305,7 @@ def run_head(
         if not again:
             return Ran(bench.truth.name, card.name, bench.encoder.id, "kept", path)
         inputs["depth"] = known.depth
-        inputs["head"] = {**inputs["head"], **{key: known.head[key] for key in WORDS if key in known.head}}
+        inputs["head"] = {**inputs["head"], **{key: known.head[key] for key in TITLE_KEYS if key in known.head}}
     if card.needs_order and not bench.dataset.card.ordered:
         reason = 'the dataset is not known to be in driving order (its card says so with "ordered": true)'
         return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)

@@ -95,10 +95,9 @@ def answer_tokens(
     """
     check_k(options.k)
     candidates = resolve_candidates(options, snapshot.state, tokens, snapshot.patches)
-    width = count_ranked(candidates, options.k)
     calibration = name_calibration(snapshot.state.chosen(options.calibration).name)
     answers = [make_answer([], (None, NO_HITS), calibration=calibration) for _ in range(len(tokens))]
-    for ranking in snapshot.rank(options.calibration, tokens, width, make_where(options)):
+    for ranking in snapshot.rank(options.calibration, tokens, count_ranked(candidates, options.k), make_where(options)):
         some = tokens if len(ranking.photos) == len(tokens) else tokens.select(ranking.photos)
         pairs = pair_photos(snapshot.patches, some, ranking.patch_rows) if candidates else None
         ranked, answered = answer_ranking(ranking, candidates, pairs, options.k, snapshot.reach, calibration)
@@ -115,17 +114,9 @@ def count_ranked(candidates: Candidates, k: int) -> int:
 
 
 def answer_ranking(
-    ranking: Ranking,
-    candidates: Candidates,
-    pairs: Comparison | None,
-    k: int,
-    reach: float,
-    calibration: str | None = None,
+    ranking: Ranking, candidates: Candidates, pairs: Comparison | None, k: int, reach: float, calibration: str | None
 ) -> tuple[Reranked, list[Answer]]:
-    """Answer the photos of a ranking that is `count_ranked` images wide: reranking → confidence → place.
-
-    Maps and the benchmark share this function. Without `pairs` the order is that of the scores.
-    """
+    """Answer the photos of a ranking, `count_ranked` images wide: reranking → confidence → place."""
     ranked = reorder(ranking.columns, ranking.standardised, count_ranked(candidates, k), candidates, pairs)
     tables = zip(ranking.columns.tolist(), ranking.scores.tolist(), strict=True)
     scores = [dict(zip(*row, strict=True)) for row in tables]

@@ -126,7 +126,7 @@ def verified(
         patch_rows=every,
         image_scores=image_scores,
     )
-    ranked, answers = answer_ranking(ranking, candidates, comparison, 1, reach=0.0)  # no image has a position
+    ranked, answers = answer_ranking(ranking, candidates, comparison, 1, 0.0, None)  # no image has a position
     equal = scores.max(axis=1) == scores.min(axis=1)
     return reordered(scores, ranked), np.where(equal, 0.0, [answer.confidence for answer in answers])
 
