@@ -18,8 +18,7 @@ from tfa.evaluate.ground_truth import GroundTruth
 from tfa.evaluate.judgement import score_run
 from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, make_result
 from tfa.photos.find_positions import find_positions
-from tfa_bench.record_files import find_records, record_path
-from tfa_bench.records import Record, Truth
+from tfa_bench.records import Record, Truth, find_records, record_path
 
 
 def _with_facts(facts: bytes, archive: bytes) -> bytes:

@@ -192,7 +192,7 @@ def _report_run(ran: Ran) -> None:
 
 
 def _report(done: list[Ran], out: Path, *, json: bool) -> None:
-    from tfa_bench.cli.score import show_scores
+    from tfa_bench.cli.pages import show_scores
     from tfa_bench.records import Record
     from tfa_bench.scores import KS, score_folder
 
@@ -247,8 +247,8 @@ def heads(json: options.AsJson = False) -> None:
         table.add_row(name, head.title, head.sees, "no calibration", f"needs {head.option}")
     console().print(table)
     say()
-    say("tfa-cN, dual-cN and judged-cN take any N; + adds score calibration, -ensemble adds the replicas' scores,")
-    say("-v verifies the first candidates where that is admitted, -v-always in any case.")
+    say("tfa-cN, dual-cN, second-order-cN and judged-cN take any N; + adds score calibration,")
+    say("-ensemble adds the replicas' scores, -v reranks the first candidates if admitted, -v-always in any case.")
     for name, members in GROUPS.items():
         say(f"{name}: {', '.join(members)}")
     say("all: every group")

@@ -64,13 +64,13 @@ MOST_PHOTOS = 128  # that are judged by
 DATABASE_CARRIERS = ("tempered", "blend", "partial", "original", "adaptive")
 # Full whitening makes the descriptors it was fitted to orthogonal: the map's own photos say nothing about it.
 TARGET_CARRIERS = ("partial", "tempered", "blend", "original", "adaptive", "full")
-# Standard errors by which a challenger must be ahead. Pseudo queries have neighbours in the map, so that all heads do
+# Standard errors by which a challenger must be ahead. Pseudo queries have neighbors in the map, so that all heads do
 # well by them; ten candidates under four calibrations each are many to be ahead by chance.
 DATABASE_MARGIN, TARGET_MARGIN = 2.5, 2.0
 TARGET_FROM = 64  # target photos from which they judge; fewer calibrate the incumbent
 OTHERS = 8  # other photos that an answer is compared with, to see what of its evidence is its photo's own
 RESIDUAL_CARRIERS = ("original", "partial")
-CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centring, scores
+CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centering, scores
 
 
 class HeadJudgment(Value, kw_only=False):
@@ -170,7 +170,7 @@ def explain_judgment(
 def describe_judged(decisions: SecondOrderDecisions) -> str:
     """A judged head in words."""
     name = decisions.representation.replace("_", "-")
-    more = ", centred on the target photos" * decisions.centring
+    more = ", centred on the target photos" * decisions.centring  # as records hold it
     more += ", scores calibrated" * decisions.score_calibrated
     kind = name if name == "second-order" else f"{name} residuals"
     return f"{kind}, {CARRIER_WORDS[decisions.carrier]}{more}"
