@@ -60,14 +60,8 @@ class VerificationEvidence:
         return f"{used} {share} have more evidence among the images ranked first than among the next; {chance}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "admitted": self.admitted,
-            "favours_candidates": self.favours_candidates,
-            "needed": self.needed,
-            "photos": self.photos,
-            "usual_evidence": self.usual_evidence,
-            "reason": self.reason,
-        }
+        names = ("admitted", "favours_candidates", "needed", "photos", "usual_evidence", "reason")
+        return {name: getattr(self, name) for name in names}
 
 
 def shortlist_images(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, depth: int) -> np.ndarray:
