@@ -156,7 +156,7 @@ def test_what_cannot_be_explained_is_an_error(run, town):
         ((-1, 0), "the query looks 1 cell further up"),
         ((0, 4), "the query looks 4 cells further right"),
         ((0, 0), "the query looks the same way"),
-        (None, "no patches move alike"),
+        (None, "no inliers"),
     ],
 )
 def test_the_displacement_in_words(displacement, words):

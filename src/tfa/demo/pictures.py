@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from tfa.core.files import write_atomically, write_text
 from tfa.demo.sample import SampleTown
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
-from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
+from tfa.explain.draw_montage import FAINT, GRAY, INK, PAPER, font
 from tfa.explain.why import describe_view, explain_match
 from tfa.maps import PlaceMap
 from tfa.report.html import ReportDecision, ReportTable, TableRow, render_template
@@ -84,7 +84,7 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
 
     plan = Image.new("RGB", (side, side), PAPER)
     pen = ImageDraw.Draw(plan)
-    pen.rectangle((0, 0, side - 1, side - 1), outline=GREY, width=FINER)
+    pen.rectangle((0, 0, side - 1, side - 1), outline=GRAY, width=FINER)
 
     def circle(position: np.ndarray, radius: float, **style: object) -> None:
         x, y = placed(position)

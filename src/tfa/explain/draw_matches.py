@@ -34,7 +34,7 @@ STRONGEST = 0.85  # opacity of the largest contribution
 OUTLIERS = 99.0  # percentile of contributions with full color, so that one patch does not fade all others
 HEAT_CAPTION_TOP = 8  # pixels below the photos
 HEAT_CAPTION = "orange patches raised the score, blue patches lowered it"
-LINEARIZED_CAPTION = "linearized: more weight on orange patches raises the score, on blue ones lowers it"
+LINEARIZED_CAPTION = "linearized: orange patches raise the score, blue ones lower it"
 
 
 def draw_matches(
@@ -144,7 +144,7 @@ def _write_caption(sheet: Image.Image, top: int, text: str) -> None:
 def format_caption(matches: Matches) -> str:
     if not len(matches.ours):
         return "no matching patches"
-    return f"{matches.count} inliers among {len(matches.ours)} matching patches"
+    return f"{matches.count} inlier{'' if matches.count == 1 else 's'} among {len(matches.ours)} matching patches"
 
 
 def cell_centers(patches: np.ndarray, grid: _Grid, corner: _Corner, size: tuple[int, int]) -> np.ndarray:

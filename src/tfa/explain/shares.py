@@ -239,18 +239,18 @@ def second_order_tables(
 
 @dataclass(frozen=True)
 class TermShares:
-    """One term of a score, and what patches (and words) of either photo have in it."""
+    """One term of a score, and the shares of both photos' patches and words in it."""
 
     term: ScoreTerm
     contribution: float  # weight · ⟨f(q), f(d)⟩
-    # n k, adds up to the contribution; None for the global token and for MEAN. What every image has of a query is by
-    # far the largest part of the likeness of any two photos, and would drown what tells images apart.
+    # (n, k), sums to the contribution; None for the global token and for MEAN. MEAN is the largest part of the score,
+    # but equal for all images: it would hide the differences between them.
     query: np.ndarray | None = None
     image: np.ndarray | None = None
-    residue: tuple[float, ...] = ()  # what rounding left over on either side, already shared out
+    residue: tuple[float, ...] = ()  # rounding error of both sides, already included in the shares
 
     def with_table(self, of: str, table: np.ndarray, pieces: ResidualPieces | SecondOrderSpread) -> TermShares:
-        """With the table of the "query" or the "image", to which what rounding left over is added."""
+        """Return the term with the table of the "query" or the "image", plus its rounding error in even shares."""
         weighted = self.term.weight * table
         left = self.contribution - float(weighted.sum())
         shared = weighted + pieces.share * (left / table.shape[1])
@@ -260,12 +260,11 @@ class TermShares:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The score of a query and one image of a gallery, taken apart."""
+    """The score of a query with one map image, split into contributions."""
 
     terms: tuple[TermShares, ...]
     bias: float
-    # Of each side that has words: the word of the query's and image's patches.
-    nearest: dict[int, tuple[np.ndarray, np.ndarray]]
+    nearest: dict[int, tuple[np.ndarray, np.ndarray]]  # by side with words: word of each query and image patch
 
     @property
     def score(self) -> float:
@@ -273,7 +272,7 @@ class Attribution:
 
     @property
     def local(self) -> float:
-        """What the patches answer for."""
+        """Contribution of all patches."""
         return sum(one.contribution for one in self.terms if one.query is not None)
 
     @property
@@ -282,20 +281,20 @@ class Attribution:
 
     @property
     def shared(self) -> float:
-        """What every image has of this query."""
+        """Part of the score that is equal for all images."""
         return sum(one.contribution for one in self.terms if one.term.gamma == MEAN)
 
     @property
-    def linearised(self) -> bool:
-        """Whether shares are derivatives, not exact sums: those of second-order terms are."""
+    def linearized(self) -> bool:
+        """Whether shares are derivatives (second-order terms) instead of exact sums."""
         return any(one.term.side not in self.nearest for one in self.terms if one.query is not None)
 
     def patches(self, of: str) -> np.ndarray:
-        """Contribution of each patch `n` of the "query" or the "image", over all local terms."""
+        """Return the contribution of each patch (n,) of the "query" or the "image" over all local terms."""
         return np.sum([table.sum(axis=1) for _, table in self._tables(of)], axis=0)
 
     def words(self, of: str) -> dict[int, np.ndarray]:
-        """Contribution of each word `k`, for each member of an ensemble whose side has words."""
+        """Return the contribution of each word (k,), by ensemble member whose side has words."""
         found: dict[int, np.ndarray] = {}
         for term, table in self._tables(of):
             if term.side in self.nearest:
@@ -307,7 +306,7 @@ class Attribution:
 
 
 def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribution:
-    """Take apart the score of a query (one photo) with gallery row `row`, whose own tokens are `image`."""
+    """Split the score of a query (one photo) with gallery row `row`, whose tokens are `image`."""
     row = row if scorer.duplicates is None else int(scorer.duplicates[row])
     features = [feature[0].astype(np.float64) for feature in scorer.query_vectors(query).terms]
     rows = [term.gallery.take([row])[0].astype(np.float64) for term in scorer.terms]
@@ -323,7 +322,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
             nearest[number] = (pieces[0].nearest, pieces[1].nearest)
         chosen = [i for i, term in enumerate(scorer.terms) if term.side == number and term.gamma != MEAN]
         terms = [scorer.terms[index] for index in chosen]
-        # The query's side is read against the gallery's features, the image's against the query's.
+        # Query patches are multiplied with gallery features, image patches with query features.
         for of, piece, others in (("query", pieces[0], rows), ("image", pieces[1], features)):
             tables = _tables(side, piece, terms, [others[index] for index in chosen], query=of == "query")
             for index, table in zip(chosen, tables, strict=True):
