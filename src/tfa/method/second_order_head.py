@@ -29,7 +29,7 @@ from tfa.types import HeadSpec
 DATABASE_CARRIER, TARGET_CARRIER = "tempered", "partial"  # defaults without and with target photos
 SCORE_FROM = 8  # target photos from which scores are calibrated: with fewer, centering alone does better
 _PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
-_REPRESENTATION = "default: how the patches of an image vary together, see the documentation"
+_REPRESENTATION = "default: describes how the patches of an image vary together"
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ def decide_carrier(fitted: FittedSpaces, carrier: str) -> tuple[SecondOrderDecis
     reasons = {
         "representation": _REPRESENTATION,
         "carrier": f"{how}: {CARRIER_WORDS[carrier]}",
-        "centring": "default without calibration photos",
-        "score": "default without calibration photos",
+        "centring": "default: needs calibration photos",
+        "score": "default: needs calibration photos",
     }
     return fitted.decisions(carrier), SecondOrderEvidence({SECOND_ORDER: fitted.strengths}, reasons)
 
@@ -166,7 +166,7 @@ def decide_calibration(
         "representation": _REPRESENTATION,
         "carrier": f"default with calibration photos: {CARRIER_WORDS[TARGET_CARRIER]}",
         "centring": "default with calibration photos",
-        "score": "set by the caller" if score is not None else f"default from {SCORE_FROM} photos on, {photos} used",
+        "score": "set by the caller" if score is not None else f"default from {SCORE_FROM} photos on; {photos} used",
     }
     return decisions, SecondOrderEvidence({SECOND_ORDER: fitted.strengths}, reasons)
 
