@@ -204,7 +204,7 @@ def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Fea
         alike = np.where(same, 1.0, _alike(scores, *image_scores.mean_and_best(hits)))
         temperature = (VERIFIED_CONSTANTS if compared else UNVERIFIED_CONSTANTS).temperature
         place[row] = _logit(alike @ softmax(ranked.ordering[row, :count] / temperature))
-        agreement[row] = _correlation(scores, ranked.standardized[row, :count], ~same)
+        agreement[row] = _correlation(scores, ranked.standardised[row, :count], ~same)
         if compared:
             roots = np.sqrt(ranked.evidence[row])
             lead[row] = _leads(roots[:k], roots[:compared], 1 - alike[:, :compared])

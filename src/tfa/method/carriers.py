@@ -12,15 +12,15 @@ import numpy as np
 from tfa.errors import BadSpec
 from tfa.method.spectrum import smooth_step
 
-MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see method/query_sides.py
+MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see `scorer.SecondOrderSide`
 Gamma = float | Literal["mean"] | None
 TEMPERED = 0.625  # γ of the whitened part of the carrier `tempered`
 CARRIER_WORDS = {
     "original": "no whitening",
     "partial": "partial whitening",
     "adaptive": "adaptive whitening",
-    "blend": "plain and partly whitened scores blended",
-    "tempered": "plain scores tempered by whitened ones",
+    "blend": "half plain scores, half partly whitened scores",
+    "tempered": "two thirds plain scores, one third whitened scores",
     "full": "full whitening",
 }
 
@@ -34,7 +34,7 @@ class KernelTerm:
 
 
 def weighted_sum(weighted: Iterable[tuple[float, np.ndarray]]) -> np.ndarray:
-    """Σ weight · scores: of the terms of a kernel, or of several kernels."""
+    """Return Σ weight · scores over the terms of a kernel, or over several kernels."""
     return reduce(np.add, (weight * scores for weight, scores in weighted))
 
 
@@ -53,10 +53,10 @@ def _adaptive(of: _Strengths) -> tuple[KernelTerm, ...]:
 
     Terms of weight zero are left out, so that S_A at c = β = 0 is S_0 bit for bit.
     """
-    shaping, centring = smooth_step(of.c), smooth_step(of.beta)
+    shaping, centering = smooth_step(of.c), smooth_step(of.beta)
     terms = (
-        KernelTerm((1 - shaping) * (1 - centring), None),
-        KernelTerm((1 - shaping) * centring, 0.0),
+        KernelTerm((1 - shaping) * (1 - centering), None),
+        KernelTerm((1 - shaping) * centering, 0.0),
         KernelTerm(shaping, of.c),
     )
     return tuple(term for term in terms if term.weight > 0)
@@ -74,7 +74,7 @@ def _tempered(of: _Strengths) -> tuple[KernelTerm, ...]:
     return KernelTerm(2 / 3 / original, None), KernelTerm(1 / 3 / tempered, TEMPERED)
 
 
-# Name → terms. The first three are the paper's; the others are ours, beyond it.
+# Name → terms. The first three are the paper's.
 CARRIER_KERNELS: dict[str, Callable[[_Strengths], tuple[KernelTerm, ...]]] = {
     "original": lambda of: (KernelTerm(1.0, None),),  # S_0
     "partial": lambda of: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
@@ -89,7 +89,7 @@ PAPER_CARRIERS = ("original", "partial", "adaptive")
 def carrier_terms(
     carrier: str, c: float = 0.0, beta: float = 0.0, spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> tuple[KernelTerm, ...]:
-    """The terms of a carrier's score."""
+    """Return the terms of a carrier's score."""
     if carrier not in CARRIER_KERNELS:
         raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
     return CARRIER_KERNELS[carrier](_Strengths(c, beta, spreads))

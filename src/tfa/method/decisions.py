@@ -1,4 +1,4 @@
-"""What a controller decides, every number it looked at, and how both are written down."""
+"""Decisions of the controllers, the evidence behind them, and their JSON form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIXTURE = "mixture"
 
 
 class JsonDataclass:
-    """A frozen dataclass that goes to JSON and, if it holds nothing but plain values, back; tuples are lists there."""
+    """A frozen dataclass with a JSON form; tuples become lists. `from_dict` restores plain values only."""
 
     def to_dict(self) -> dict[str, Any]:
         return {entry.name: _to_plain(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
@@ -38,15 +38,15 @@ def _to_plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions(JsonDataclass):
-    """The fitted choices that make a head."""
+    """Decisions of the published head."""
 
     assignment: str  # "hard" | "soft"
     carrier: str  # "original" | "partial" | "adaptive"
     admit_cls: bool
     c: float  # strength of spectral shaping
-    beta: float  # strength of centring
+    beta: float  # strength of centering
     sigma_local: tuple[float, ...]  # median row spread of the local adaptive score, per construction
-    sigma_cls: tuple[float, ...]  # the same of the global-token cosine; zeros where there is none
+    sigma_cls: tuple[float, ...]  # median row spread of the global-token cosine; zeros without a global token
 
     @property
     def branch_weights(self) -> dict[str, float]:
@@ -59,24 +59,24 @@ class Decisions(JsonDataclass):
 
     @property
     def local_weight(self) -> float:
-        """Share of the local score where the global token is used."""
+        """Share of the local score if the global token is used."""
         return 0.5
 
     def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
-        """The terms of the score of an assignment; here the same under every construction."""
+        """Return the terms of the score of an assignment, equal for every construction."""
         return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetDecisions(JsonDataclass):
-    """The fitted choices of a head that was calibrated on target photos."""
+    """Decisions of the published head, calibrated on target photos."""
 
     route: str  # "hard" | "soft" | "mixture"
     soft_weight: float  # w_S: share of the soft branch; 0 on the hard route, 1 on the soft one
-    strengths: dict[str, dict[str, float]]  # {"soft": {"c": …, "beta": …}} of the branches in use
+    strengths: dict[str, dict[str, float]]  # {"soft": {"c": …, "beta": …}} for the branches in use
     carrier: str
     admit_cls: bool
-    local_weight: float  # share of the local score where the global token is used
+    local_weight: float  # share of the local score if the global token is used
     sigma_local: tuple[float, ...]
     sigma_cls: tuple[float, ...]
     score_calibrated: bool = False
@@ -89,17 +89,17 @@ class TargetDecisions(JsonDataclass):
         return {HARD: 1 - self.soft_weight, SOFT: self.soft_weight}
 
     def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
-        """The terms of the score of an assignment; here the same under every construction."""
+        """Return the terms of the score of an assignment, equal for every construction."""
         return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondOrderDecisions(JsonDataclass):
-    """The fitted choices of a second-order head."""
+    """Decisions of a second-order head."""
 
-    representation: str  # "second_order"; of a head that the benchmark's judge chose also "hard" or "soft"
+    representation: str  # "second_order"; "hard" or "soft" only in heads that the benchmark's judge chose
     carrier: str
-    centring: bool = False  # are queries centred on the target photos?
+    centring: bool = False  # whether queries are centered on the target photos
     score_calibrated: bool = False
     c: float = 0.0
     beta: float = 0.0
@@ -108,7 +108,7 @@ class SecondOrderDecisions(JsonDataclass):
     sigma_partial: tuple[float, ...] = ()
     sigma_tempered: tuple[float, ...] = ()
 
-    # It has no global token, and one representation.
+    # A second-order head has no global token and one representation.
     admit_cls = False
     local_weight = 1.0
 
@@ -117,7 +117,7 @@ class SecondOrderDecisions(JsonDataclass):
         return {self.representation: 1.0}
 
     def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
-        """The terms of the score under one construction."""
+        """Return the terms of the score under one construction."""
         spreads = (1.0, 1.0, 1.0)
         if self.sigma_original:
             each = (self.sigma_original, self.sigma_partial, self.sigma_tempered)
@@ -126,7 +126,7 @@ class SecondOrderDecisions(JsonDataclass):
 
     @property
     def name(self) -> str:
-        """The head in one word: second_order/partial+centring+score."""
+        """Name of the head, such as second_order/partial+centring+score."""
         more = "+centring" * self.centring + "+score" * self.score_calibrated
         return f"{self.representation}/{self.carrier}{more}"
 
@@ -139,7 +139,7 @@ AnyDecisions = Decisions | TargetDecisions | SecondOrderDecisions
 
 @dataclass(frozen=True)
 class SpectralStrengths(JsonDataclass):
-    """Split-database spectral statistics of one assignment, one value per construction, and what follows."""
+    """Spectral statistics of one assignment, per construction, and the strengths c and β."""
 
     rho: tuple[float, ...]
     alpha: tuple[float, ...]
@@ -150,7 +150,7 @@ class SpectralStrengths(JsonDataclass):
 
     @classmethod
     def of(cls, rho: list[float], participation: list[float], displacement: list[float]) -> SpectralStrengths:
-        """c and β from what the constructions say of energy (ρ), spectral width (PR^u) and the mean's displacement."""
+        """Compute c and β from energy correlation (ρ), spectral width (PR^u) and displacement of the mean."""
         # α = clip(ρ)^{2·PR^u}: the wider the spectrum, the closer to 1 the correlation must be.
         alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
         beta = float(np.clip(np.median(displacement) * (1 - penalize_dispersion(rho)), 0, 1))
@@ -160,7 +160,7 @@ class SpectralStrengths(JsonDataclass):
 
 @dataclass(frozen=True)
 class DatabaseEvidence(JsonDataclass):
-    """Every number the database-only controller looked at, and its reasons in words."""
+    """Evidence of the database-only controller, and its reasons in words."""
 
     pseudo_queries: int
     assignments: dict[str, SpectralStrengths]
@@ -170,55 +170,55 @@ class DatabaseEvidence(JsonDataclass):
 
 @dataclass(frozen=True)
 class RouteEvidence(JsonDataclass):
-    """Information and relation of both assignments on target photos, against the database's own."""
+    """Information and relation of both assignments on target photos, relative to the database."""
 
     information_target: dict[str, float]  # mean I of the calibration images, per assignment
-    information_database: dict[str, float]  # of the pseudo queries
+    information_database: dict[str, float]  # mean I of the pseudo queries
     capacity: dict[str, float]  # C: their ratio
     interval_capacity: tuple[float, float]  # of log(C_S / C_H)
     m_A: float  # median of J_S − J_H in the anchor-mass view
-    m_G: float  # and in the view of whole descriptors
+    m_G: float  # median of J_S − J_H in the view of whole descriptors
     interval_A: tuple[float, float]
     interval_G: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class BranchQuality(JsonDataclass):
-    """How much a score branch (local or global) keeps on target photos."""
+    """Quality of a score branch (local or global) on target photos."""
 
-    B: float  # information kept by both target and database rows
+    B: float  # information of target and database rows, the smaller
     J: float  # relation
     H: float  # extreme support
     Q: float  # (B J H)^{1/3}
-    T: float  # top-1 z-score of target rows over that of pseudo queries
+    T: float  # top-1 z-score of target rows, divided by that of pseudo queries
 
 
 @dataclass(frozen=True)
 class GlobalEvidence(JsonDataclass):
-    """The global token against the local score."""
+    """Comparison of the global token with the local score."""
 
     local: BranchQuality
     cls: BranchQuality
     r_T: float
     r_C: float
     r_J: float
-    corr: tuple[float, ...]  # of row spreads, per construction
+    corr: tuple[float, ...]  # correlation of row spreads, per construction
 
 
 @dataclass(frozen=True)
 class TargetEvidence(JsonDataclass):
-    """Every number the target-calibrated controller looked at, and its reasons in words."""
+    """Evidence of the target-calibrated controller, and its reasons in words."""
 
     target_images: int
     pseudo_queries: int
     route: RouteEvidence
-    assignments: dict[str, SpectralStrengths]  # of the branches in use, database against target
+    assignments: dict[str, SpectralStrengths]  # for the branches in use, database against target
     candidates: dict[str, Candidate]
     global_token: GlobalEvidence | None
     reasons: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the route stand beside the others, not below them."""
+        """Return the JSON form, with the values of `route` at the top level."""
         values = super().to_dict()
         counts = {name: values.pop(name) for name in ("target_images", "pseudo_queries")}
         return {**counts, **values.pop("route"), **values}
@@ -226,9 +226,9 @@ class TargetEvidence(JsonDataclass):
 
 @dataclass(frozen=True)
 class SecondOrderEvidence(JsonDataclass):
-    """What was measured for a second-order head, and why it is as it is, in words."""
+    """Measurements for a second-order head, and its reasons in words."""
 
-    strengths: dict[str, SpectralStrengths]  # by representation; the adaptive carrier uses them
+    strengths: dict[str, SpectralStrengths]  # by representation; used by the adaptive carrier
     reasons: dict[str, str]
 
 
