@@ -39,7 +39,7 @@ from tfa.method.second_order_head import (
 )
 from tfa.method.target import decide_from_target
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
-from tfa.photos.images import find_images
+from tfa.photos.images import HashedPhoto, find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.types import CalibrateOptions, HeadSpec
 
@@ -52,7 +52,7 @@ def encode(
     skip_bad: bool = False,
     batch_size: int = 8,
     progress: bool | Progress | None = None,
-    digests: Mapping[Path, str] | None = None,
+    hashed: Mapping[Path, HashedPhoto] | None = None,
 ) -> EncodedImages:
     """Encode photos to tokens; cached photos are not encoded again.
 
@@ -63,13 +63,13 @@ def encode(
         skip_bad: Skip photos that cannot be read.
         batch_size: Photos per batch.
         progress: Whether to show progress, or a listener.
-        digests: SHA-256 of files that were just hashed.
+        hashed: Files that were hashed before.
 
     Returns:
         The paths and their tokens.
     """
     paths, cache, listener = find_images(photos), cache or TokenCache(), as_progress(progress)
-    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener, digests=digests)
+    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener, hashed=hashed)
 
 
 def fit(

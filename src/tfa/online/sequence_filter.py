@@ -192,7 +192,6 @@ def _enough(images: int) -> int:
 PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, the factor, and the limit
 
 
-@dataclass(frozen=True, kw_only=True)
 class SequenceSpec(Options):
     """Options of the sequence filter."""
 

@@ -1,13 +1,12 @@
 """Second-order heads and their adaptation in plain float64 numpy.
 
-Descriptors and their scores, target centering, online adaptation of a stream, and the benchmark judge's value of a
-head. PCA, pseudo queries and spread are those of `tfa.reference.database`.
+Descriptors and their scores, target centering, and online adaptation of a stream. PCA, pseudo queries and spread are
+those of `tfa.reference.database`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -142,43 +141,3 @@ def online_bias(rows: np.ndarray) -> np.ndarray:
     spread = float(np.median(rows.std(axis=1)))
     usual = score_bias(rows / spread)
     return spread * (usual.mean() - usual)
-
-
-# --- The judge -------------------------------------------------------------------------------------------
-
-
-def judged_evidence(evidence: Callable[[int, int], float], top: np.ndarray) -> np.ndarray:
-    """Return √M(q, t_h(q)), (q,), of each photo q and the first answer of a head."""
-    return np.array([math.sqrt(evidence(q, int(answer))) for q, answer in enumerate(top)])
-
-
-def judged_value(evidence: Callable[[int, int], float], top: np.ndarray) -> float:
-    """Return value_h: the mean of √M over the photos."""
-    return float(judged_evidence(evidence, top).mean())
-
-
-def cross_fitted_tops(fit: Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]], photos: int) -> np.ndarray:
-    """Return first answers of a head that is fitted on target photos, each half answered after fitting on the other.
-
-    `fit(half)` returns a function from photos to first answers.
-    """
-    top = np.zeros(photos, np.int64)
-    halves = np.arange(photos)[0::2], np.arange(photos)[1::2]
-    for judged, seen in (halves, halves[::-1]):
-        top[judged] = fit(seen)(judged)
-    return top
-
-
-def judged_winner(values: list[np.ndarray]) -> int:
-    """Return the chosen head from √M, (q,), of each head, the default first.
-
-    Another head must be ahead by more than the standard error of the mean paired difference. Of several, the one with
-    the largest mean wins; ties go to the earlier head.
-    """
-    ahead = [0]
-    for head in range(1, len(values)):
-        difference = values[head] - values[0]
-        if difference.mean() > difference.std(ddof=1) / math.sqrt(len(difference)):
-            ahead.append(head)
-    challengers = ahead[1:] or ahead
-    return challengers[int(np.argmax([values[head].mean() for head in challengers]))]
