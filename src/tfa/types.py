@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, overload
 
-from tfa.core.plain import Options, Value, opt, req
+from tfa.core.plain import BadShape, Options, Value, opt, req
 from tfa.errors import BadPositions
 from tfa.method.carriers import CARRIER_WORDS
 
@@ -39,7 +39,6 @@ POSITION_LIMITS = {
 }  # fmt: skip
 POSITION_KINDS = (("lat", "lon"), ("x", "y"))
 POSITION_EXTRAS = ("alt", "heading")
-_SHOWN = 200  # characters of a bad position that an error repeats
 
 
 class Position(Value):
@@ -81,18 +80,12 @@ class Position(Value):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read a position from JSON; raises BadPositions."""
-        for name, value in values.items():
-            if name not in POSITION_LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
-                text = repr(dict(values))
-                shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-                raise BadPositions(
-                    f"{shown} is not a position; it must hold numbers lat and lon, or x and y, and may hold "
-                    "alt and heading"
-                )
         try:
-            return cls(**{name: float(value) for name, value in values.items()})
-        except OverflowError:
-            raise BadPositions("a position holds a number that is too large; give meters, or degrees") from None
+            return super().from_dict({name: "null" if value is None else value for name, value in values.items()})
+        except BadShape as error:
+            raise BadPositions(
+                f"{error}; a position must hold numbers lat and lon, or x and y, and may hold alt and heading"
+            ) from None
 
     def __str__(self) -> str:
         if self.lat is not None and self.lon is not None:
@@ -636,14 +629,14 @@ class ExplainResult(Value):
     query: str = req("The photo.")
     rank: int = req("Rank of the hit.", ge=1)
     answer: Hit = req("The hit.")
-    consistent: int = req("Matches that move alike.", ge=0)
+    consistent: int = req("Matches that agree on one displacement: the inliers.", ge=0)
     mutual: int = req("All mutual matches.", ge=0)
-    displacement: Displacement | None = req("How much further the query looks; null if nothing moves alike.")
+    displacement: Displacement | None = req("How much further the query looks; null without inliers.")
     view: str = req("The same in a sentence.")
     verification: Admission = req("Whether answers are reranked.")
     grid: tuple[int, int] = req("Rows and columns of patches.")
     matches: list[tuple[int, int, int, int, bool]] = req(
-        "Each mutual match: row and column in the query, row and column in the map image, whether it moves alike."
+        "Each mutual match: row and column in the query, row and column in the map image, whether it is an inlier."
     )
 
 

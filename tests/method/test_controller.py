@@ -13,7 +13,7 @@ MIXED = (0.4, 0.6, 0.4)
 
 
 def rule(support, agreement=EVEN):
-    return Candidate("rule", support, agreement)
+    return Candidate(support, agreement)
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,6 @@ class Explanation:
         down, right = compute_displacements(self.matches.ours[alike], self.matches.theirs[alike], self.grid, self.grid)
         return round(float(np.median(down))), round(float(np.median(right)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the explanation in JSON, as `tfa.types.ExplainResult` has it."""
-        return self.result().to_dict()
-
     def result(self) -> ExplainResult:
         """Return the explanation without arrays."""
         moved, matches, columns = self.displacement, self.matches, self.grid[1]

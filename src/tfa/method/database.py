@@ -216,7 +216,7 @@ def decide_from_database(
     for a, s in track_progress(keys, len(keys), "evidence", progress or SilentProgress()):
         seen[a, s] = _collect_evidence(branches[a, s], strengths[a], similar, backend)
     candidates = {
-        f"{a}/{m}": Candidate.of(f"{a}/{m}", np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
+        f"{a}/{m}": Candidate.of(np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
         for a in ASSIGNMENT_KINDS
         for m in PAPER_CARRIERS
     }
@@ -230,7 +230,7 @@ def decide_from_database(
     fused_tops = [rows.fused for rows in chosen if rows.fused is not None]
     if len(fused_tops) == len(chosen):
         name = f"{assignment}/adaptive+cls"
-        fused = candidates[name] = Candidate.of(name, np.stack(fused_tops))
+        fused = candidates[name] = Candidate.of(np.stack(fused_tops))
     admit_cls = fused is not None and rules.global_token(fused, local)
 
     original, partial = candidates[f"{assignment}/original"], candidates[f"{assignment}/partial"]

@@ -118,7 +118,7 @@ class SecondOrderDecisions(Value):
 
     @property
     def name(self) -> str:
-        """Name of the head, such as second_order/partial+centring+score."""
+        """Name of the head: representation, carrier and calibration, such as `second_order/partial+score`."""
         more = "+centring" * self.centring + "+score" * self.score_calibrated
         return f"{self.representation}/{self.carrier}{more}"
 
@@ -149,12 +149,12 @@ class SpectralStrengths(Value, kw_only=False):
         return cls(*values, penalize_dispersion(alpha), beta)
 
 
-class DatabaseEvidence(Value, kw_only=False):
+class DatabaseEvidence(Value, kw_only=False, extras=True):
     """Evidence of the database-only controller, and its reasons in words."""
 
-    pseudo_queries: int = req("Map images used as queries.")
+    pseudo_queries: int = req("Map images used as queries.", ge=0)
     assignments: dict[str, SpectralStrengths] = req("Spectral statistics by assignment.")
-    candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
+    candidates: dict[str, Candidate] = req("Ways to score that were compared.")
     reasons: dict[str, str] = opt({}, "Why.")
 
 
@@ -199,7 +199,7 @@ class TargetEvidence(Value, kw_only=False):
     pseudo_queries: int = req("Map images used as queries.")
     route: RouteEvidence = req("Evidence for the assignment.")
     assignments: dict[str, SpectralStrengths] = req("Statistics of the branches in use, database against target.")
-    candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
+    candidates: dict[str, Candidate] = req("Ways to score that were compared.")
     global_token: GlobalEvidence | None = req("The global token; null without one.")
     reasons: dict[str, str] = opt({}, "Why.")
 

@@ -37,7 +37,6 @@ _CARRIER = "partial"
 class DualDecisions(Value):
     """Settings of a dual head; assignment, carrier and weights are fixed."""
 
-
     source: str = req('Source of the words: "given" or "database".')
     source_words: int = req("Source words.")
     words: int = req("Map words.")

@@ -11,6 +11,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from tfa.core.plain import Value, opt, req
+
 # --- rows -----------------------------------------------------------------------------------------
 
 NO_ANSWER = -1  # top-1 of a pseudo query whose gallery is fully masked
@@ -135,18 +137,16 @@ def _agreement(one: np.ndarray, other: np.ndarray) -> float:
     return float((one == other)[counted].mean()) if counted.any() else 0.0
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Value, kw_only=False, extras=True):
     """A way to score, with its support and agreement."""
 
-    name: str
-    support: float
-    agreement: tuple[float, float, float]
-    supports: tuple[int, ...] = ()  # per construction, to estimate the error of `support`
+    support: float = req("Distinct first answers, mean over the constructions.")
+    agreement: tuple[float, float, float] = req("Share of equal first answers of two constructions.")
+    supports: tuple[int, ...] = opt((), "Distinct first answers of each construction.")
 
     @classmethod
-    def of(cls, name: str, tops: np.ndarray) -> Candidate:
-        return cls(name, measure_support(tops), measure_agreement(tops), count_distinct(tops))
+    def of(cls, tops: np.ndarray) -> Candidate:
+        return cls(measure_support(tops), measure_agreement(tops), count_distinct(tops))
 
     def gain_over(self, other: Candidate) -> float:
         """Return D: the largest agreement gain over the construction pairs; negative if every pair agrees less."""
@@ -155,9 +155,6 @@ class Candidate:
     def beats(self, other: Candidate) -> bool:
         """Return whether m ≻ n: more support, and agreement not lowered in every pair."""
         return self.support > other.support and self.gain_over(other) >= 0
-
-    def to_dict(self) -> dict[str, object]:
-        return {"support": self.support, "agreement": list(self.agreement), "supports": list(self.supports)}
 
 
 def correlate(x: np.ndarray, y: np.ndarray) -> float:

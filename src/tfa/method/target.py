@@ -239,7 +239,7 @@ def decide_from_target(
             used = [[(weight, targets[a, s], terms[a]) for a, weight in weights.items()] for s in CONSTRUCTIONS]
             kernels[m] = [BranchKernel(branches_used, backend) for branches_used in used]
         scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in PAPER_CARRIERS}
-        candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in PAPER_CARRIERS}
+        candidates = {m: Candidate.of(np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in PAPER_CARRIERS}
         carrier = rules.carrier(*(candidates[m] for m in PAPER_CARRIERS))
         task.advance()
 
