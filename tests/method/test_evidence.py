@@ -151,7 +151,7 @@ def test_correlation_and_where_it_is_undefined():
     assert correlate(np.array([]), np.array([])) == 0
 
 
-def test_dispersion_penalised_by_hand():
+def test_dispersion_penalized_by_hand():
     assert penalize_dispersion([0.5, 0.5, 0.5]) == 0.5
     # median 0.5, MAD 0.1: 0.5 − 1.959964·0.1/(0.674490·1.732051)
     assert penalize_dispersion([0.4, 0.5, 0.7]) == pytest.approx(0.5 - 0.1677696, abs=1e-6)
