@@ -180,7 +180,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
     recent = client.get("/v1/map").json()["recent"]
     assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
     assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
-    assert recent["in_words"].startswith("of photos like these about ")
+    assert recent["in_words"].startswith("expected R@1 on similar photos: ")
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
     add(client, picture(77))  # an edit leaves the head as it is
