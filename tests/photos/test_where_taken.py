@@ -13,7 +13,7 @@ from tfa.core.files import parse_xml
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position, read_photo_time
-from tfa.photos.positions import read_gpx, read_positions_csv, to_degrees, to_metres, utm_code
+from tfa.photos.positions import read_gpx, read_positions_csv, to_degrees, to_meters, utm_code
 from tfa.types import Position
 
 HERE = {1: "N", 2: (IFDRational(52), IFDRational(30)), 3: "E", 4: (IFDRational(13), IFDRational(15))}
@@ -203,7 +203,7 @@ def test_utm_and_degrees_are_two_names_of_one_point(tmp_path):
         [found, other] = to_degrees([place, Position(lat=1, lon=2)], zone)
         assert np.allclose(found.pair, degrees, atol=1e-4)
         assert (found.alt, other) == (5.0, Position(lat=1, lon=2))
-        assert np.allclose(to_metres([found], zone)[0].pair, metres, atol=1e-3)
+        assert np.allclose(to_meters([found], zone)[0].pair, metres, atol=1e-3)
     with pytest.raises(BadPositions, match="outside UTM zone 31N"):
         to_degrees([Position(x=9e9, y=1)], "31N")
     photo(tmp_path / "@448251.8@5411932.7@31@U@.jpg")
