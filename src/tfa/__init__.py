@@ -65,24 +65,10 @@ _HOMES = {
     "tfa.photos.recordings.frames": ("FrameSpec", "extract_frames"),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_second_order"),
     "tfa.types": (
-        "Answer",
-        "Answers",
-        "BuildOptions",
-        "CalibrateOptions",
-        "CalibrationReport",
-        "EditReport",
-        "EncoderOptions",
-        "ExpectedRecall",
-        "HeadSpec",
-        "Hit",
-        "ImageRecord",
-        "MapInfo",
-        "Place",
-        "Position",
-        "QueryOptions",
-        "RerankSpec",
+        "Answer", "Answers", "BuildOptions", "CalibrateOptions", "CalibrationReport", "EditReport", "EncoderOptions",
+        "ExpectedRecall", "HeadSpec", "Hit", "ImageRecord", "MapInfo", "Place", "Position", "QueryOptions", "RerankSpec",
     ),
-}
+}  # fmt: skip
 
 __all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])
 

@@ -35,14 +35,8 @@ if TYPE_CHECKING:
 
 # Formats of cameras, phones and screenshots. Pillow reads more, but those decoders are less tested against attacks.
 EXTENSIONS = {
-    "JPEG": ".jpg",
-    "MPO": ".jpg",
-    "PNG": ".png",
-    "WEBP": ".webp",
-    "TIFF": ".tif",
-    "BMP": ".bmp",
-    "GIF": ".gif",
-}
+    "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "TIFF": ".tif", "BMP": ".bmp", "GIF": ".gif",
+}  # fmt: skip
 _ALLOWED_FORMATS = "JPEG, PNG, WebP, TIFF, BMP or GIF"
 
 

@@ -27,11 +27,7 @@ from tfa.search.lance_tables import FAILURES, DocumentTables, PieceTables, is_ab
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
-for variable in (
-    "LANCEDB_LOG",
-    "LANCE_LOG",
-    "RUST_LOG",
-):  # before LanceDB is imported, or it logs a line per query
+for variable in ("LANCEDB_LOG", "LANCE_LOG", "RUST_LOG"):  # before LanceDB is imported, or it logs a line per query
     os.environ.setdefault(variable, "error")
 
 _READ_STALENESS = timedelta(0)  # maximum age of cached table versions
