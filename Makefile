@@ -89,7 +89,7 @@ faults: $(VENV)/.installed
 # Every head on the eight datasets below DATA: records and their page results/README.md, then the tables of the documentation. Heads whose deeper recalls the
 # page prints keep 20 places, 12 where there are ten splits; of the others, records are kept small. The page is of the
 # positions as transformers resamples them, for which every head was recorded; those of README and their rivals also of the default encoder.
-SHIPPED = anyloc,ria,segvlad-superpixels,tfa,judged,judged-v,judged-c64,judged-c64-v,judged-online,judged-online-v
+SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default
 RESULTS_ENCODER ?= dinov2-s14-focus@322/hf
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
 results: $(VENV)/.installed

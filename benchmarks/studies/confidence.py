@@ -59,7 +59,7 @@ from tfa.types import AUTO, HeadSpec
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.judge import make_unjudged_evidence
-from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
 
 WAYS = ("alone", "online", "c64")

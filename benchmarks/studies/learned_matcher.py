@@ -37,7 +37,7 @@ from tfa.search.gallery import top_k
 from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, combine_scores
 from tfa_bench.heads.contract import HeadCard, Shared
-from tfa_bench.heads.patch_pairs import require_grid
+from tfa_bench.heads.tfa_heads import require_grid
 from tfa_bench.provenance import hardware
 from tfa_bench.run import Bench
 

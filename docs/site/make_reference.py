@@ -356,10 +356,8 @@ min-confidence = 0.9
 
 def settings_page() -> str:
     """Write settings of all commands, options as Python classes, and settings of the service."""
-    from tfa.cli.options import FILE_VARIABLE, OF_THE_CACHE
-
     from tfa import types as values
-    from tfa.cli.options import SHARED, name_variable
+    from tfa.cli.options import FILE_VARIABLE, OF_THE_CACHE, SHARED, name_variable
     from tfa.core.plain import Options
 
     commands = list_commands(bench=False)

@@ -66,7 +66,8 @@ _HOMES = {
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_second_order"),
     "tfa.types": (
         "Answer", "Answers", "BuildOptions", "CalibrateOptions", "CalibrationReport", "EditReport", "EncoderOptions",
-        "ExpectedRecall", "HeadSpec", "Hit", "ImageRecord", "MapInfo", "Place", "Position", "QueryOptions", "RerankSpec",
+        "ExpectedRecall", "HeadSpec", "Hit", "ImageRecord", "MapInfo", "Place", "Position", "QueryOptions",
+        "RerankSpec",
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, overload
 
@@ -42,7 +42,6 @@ POSITION_EXTRAS = ("alt", "heading")
 _SHOWN = 200  # maximum characters of a bad position quoted in an error
 
 
-@dataclass(frozen=True, kw_only=True)
 class Position(Value):
     """A point on the globe (lat, lon) or in a metric plane (x, y). Distances ignore altitude and heading."""
 
@@ -104,7 +103,6 @@ class Position(Value):
 # --- options -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class QueryOptions(Options):
     """Options of a query."""
 
@@ -124,7 +122,6 @@ class QueryOptions(Options):
     sequence: bool = opt(False, "Track the camera's photos as frames of one drive.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(Options):
     """Options of a calibration."""
 
@@ -137,7 +134,6 @@ class CalibrateOptions(Options):
     score: bool | None = opt(None, "Also calibrate scores. [default: with enough photos]")
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeadSpec(Options):
     """Options for fitting a head."""
 
@@ -155,7 +151,6 @@ class HeadSpec(Options):
         return cls(max_pca=30_000)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RerankSpec(Options):
     """Options of geometric reranking."""
 
@@ -166,7 +161,6 @@ class RerankSpec(Options):
     max_pseudo: int = opt(256, "Maximum number of self-tests that decide whether answers are reranked.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildOptions(Options):
     """Options for building a map."""
 
@@ -183,7 +177,6 @@ class BuildOptions(Options):
         return self.rerank if isinstance(self.rerank, RerankSpec) else RerankSpec() if self.rerank else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderOptions(Options):
     """Options for reading and encoding photos. Only `fast` changes answers."""
 
@@ -199,7 +192,6 @@ class EncoderOptions(Options):
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageRecord(Value):
     """One map image. Ids are never reused."""
 
@@ -215,7 +207,6 @@ class ImageRecord(Value):
     last_confirmed: str | None = opt(None, "Time of the last sure answer that matched it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hit(Value):
     """A map image returned for a query."""
 
@@ -231,7 +222,6 @@ class Hit(Value):
     image_url: str | None = opt(None, "URL of the map image in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Place(Value):
     """Position estimate of a photo, from all reranked images."""
 
@@ -244,7 +234,6 @@ class Place(Value):
         return f"{self.position} ± {self.radius:,.0f} m"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answer(Value):
     """The hits of one photo, best first, with a position estimate and a confidence. Iterates over its hits."""
 
@@ -296,7 +285,6 @@ class Answer(Value):
         return self.hits[index]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExpectedRecall(Value):
     """Expected recall on similar photos, from 0 to 1."""
 
@@ -314,7 +302,6 @@ class ExpectedRecall(Value):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answers(Value):
     """Answers to several photos, in their order. Iterates over the answers."""
 
@@ -336,7 +323,6 @@ class Answers(Value):
         return self.answers[index]
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditReport(Value):
     """Result of an edit."""
 
@@ -349,7 +335,6 @@ class EditReport(Value):
     revision: int | None = opt(None, "Map revision after the edit, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationReport(Value):
     """Data and decisions of a calibration."""
 
@@ -367,7 +352,6 @@ class CalibrationReport(Value):
     revision: int | None = opt(None, "Map revision after the calibration, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderInfo(Value):
     """The encoder of a map."""
 
@@ -379,16 +363,14 @@ class EncoderInfo(Value):
     weights: str | None = req("Weights file; null for the released weights.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Margin(Value):
     """Distance of a decision from its threshold."""
 
     standard_errors: float | None = req("Distance in standard errors; null if nothing was measured against it.")
     within_noise: bool = req("Whether the distance is within one standard error.")
-    in_words: str = req("The distance as text.")
+    text: str = req("The distance as text.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Decision(Value):
     """One decision of a head."""
 
@@ -398,16 +380,14 @@ class Decision(Value):
     margin: Margin | None = req("How close it was; null if unknown.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnswerSource(Value):
     """The head that answers by default."""
 
     calibration: str | None = req("Active calibration.")
     reranked: bool = req("Whether answers are reranked.")
-    in_words: str = req("Description of the head.")
+    text: str = req("Description of the head.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationInfo(Value):
     """One calibration of a map."""
 
@@ -423,7 +403,6 @@ class CalibrationInfo(Value):
     differences: list[str] = req("Differences from the head without calibration.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MapInfo(Value):
     """Contents and decisions of a map."""
 
@@ -472,7 +451,6 @@ class MapInfo(Value):
 # --- command output ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class SkippedFile(Value):
     """A photo that was skipped."""
 
@@ -480,7 +458,6 @@ class SkippedFile(Value):
     reason: str = req("Why it was skipped.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditResult(Value):
     """Result of `tfa add` and `tfa remove`."""
 
@@ -488,18 +465,16 @@ class EditResult(Value):
     removed: list[int] = req("Ids of removed images.")
     skipped: list[SkippedFile] = req("Skipped photos.")
     notes: list[str] = req("Notes for the user.")
-    images: int = req("Number of map images after the edit.", ge=0)
+    images: int = req("Number of map images afterwards.", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildResult(MapInfo):
     """A new map in a folder."""
 
     skipped: list[SkippedFile] = req("Skipped photos.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildPass(Value):
+class BuildPass(Value, kw_only=False):
     """One pass of a build over the photos."""
 
     name: str = req("Name of the pass.")
@@ -509,7 +484,6 @@ class BuildPass(Value):
     seconds: float = req("Duration in seconds.", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoreBuildResult(Value):
     """A new map in a store."""
 
@@ -521,7 +495,6 @@ class StoreBuildResult(Value):
     skipped: list[SkippedFile] = req("Skipped photos.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationResult(CalibrationInfo):
     """A new calibration."""
 
@@ -529,7 +502,6 @@ class CalibrationResult(CalibrationInfo):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ActiveCalibration(Value):
     """The calibrations of a map after `tfa calibrate --activate` or `--drop`."""
 
@@ -537,7 +509,6 @@ class ActiveCalibration(Value):
     calibrations: list[str] = req("Calibrations of the map.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FramesResult(Value):
     """Frames extracted from recordings."""
 
@@ -549,7 +520,6 @@ class FramesResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TileSize(Value):
     """Size of a tile in pixels of the orthophoto."""
 
@@ -557,7 +527,6 @@ class TileSize(Value):
     down: int = req("Pixels from north to south.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TilesResult(Value):
     """Tiles of an orthophoto."""
 
@@ -567,7 +536,6 @@ class TilesResult(Value):
     pixels: TileSize = req("Size of a tile.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackResult(Value):
     """Restored version of a map in a store."""
 
@@ -577,10 +545,187 @@ class RollbackResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SnapshotResult(Value):
     """Copy of a map in a store."""
 
     url: str = req("URL of the copy, without a password.")
     version: int = req("Version of the copy.", ge=1)
     images: int = req("Number of images in the copy.", ge=0)
+
+
+class SharedPlace(Value):
+    """A photo that shows a place of an earlier map."""
+
+    image: str = req("Photo of this map.")
+    shows: str = req("Photo of an earlier map that shows its place.")
+    inliers: int = req("Number of geometrically consistent patch matches.", ge=0)
+
+
+class MergedPart(Value):
+    """One of the merged maps."""
+
+    name: str = req("Name of the map.")
+    path: str | None = req("Folder of the map.")
+    sessions: list[str] = req("Sessions of its photos.")
+    photos: int = req("Number of its photos in the new map.", ge=0)
+    repeated: int = req("Number of photos that are also in an earlier map, byte for byte.", ge=0)
+    compared: int | None = req("Number of photos compared with earlier maps; null if those store no patches.")
+    shared: list[SharedPlace] = req("Photos that show a place of an earlier map.")
+
+    def __str__(self) -> str:
+        if self.compared is None:
+            return f"{self.name}: overlap unknown, since earlier maps store no patches for reranking"
+        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of earlier maps"
+
+
+class MergeResult(Value):
+    """Result of merging maps."""
+
+    path: str | None = req("Folder of the new map.")
+    images: int = req("Number of images in the new map.", ge=2)
+    maps: list[MergedPart] = req("Merged maps, in order.")
+    notes: list[str] = req("Notes for the user.")
+
+
+class PrunedImage(Value):
+    """An image that can be removed from a map."""
+
+    id: int = req("Id of the image.", ge=0)
+    path: str = req("File of the image.")
+    why: Literal["near duplicate", "never confirmed"] = req("Why it can be removed.")
+    duplicate_of: int | None = req("Id of the near duplicate that remains; null for other reasons.")
+
+
+class RecallLoss(Value):
+    """Expected recall before and after images are removed."""
+
+    photos_like: str = req("Photos it was estimated from.")
+    before: ExpectedRecall | None = req("With all images; null for the removed images.")
+    after: ExpectedRecall = req("Without the removed images.")
+    text: str = req("Both values as text.")
+
+
+class PruneResult(Value):
+    """Result of `tfa prune`."""
+
+    removed: bool = req("Whether the candidates were removed.")
+    candidates: list[PrunedImage] = req("Images that can be removed.")
+    reasons: dict[str, int] = req("Number of candidates by reason.")
+    expected_recall: list[RecallLoss] = req("Expected recall before and after the removal.")
+    images: int = req("Number of map images afterwards.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+
+
+class Displacement(Value):
+    """Offset between two views, in patches."""
+
+    down: int = req("Patches down.")
+    right: int = req("Patches right.")
+
+
+class Admission(Value):
+    """Whether the answers of a map are reranked."""
+
+    admitted: bool = req("Whether answers are reranked.")
+    reason: str = req("Reason of the decision.")
+
+
+class ExplainResult(Value):
+    """The patches of a query that match a hit."""
+
+    query: str = req("The photo.")
+    rank: int = req("Rank of the hit.", ge=1)
+    answer: Hit = req("The hit.")
+    consistent: int = req("Number of inliers.", ge=0)
+    mutual: int = req("Number of mutual matches.", ge=0)
+    displacement: Displacement | None = req("Median offset of the inliers; null without inliers.")
+    view: str = req("Offset as text.")
+    verification: Admission = req("Whether answers are reranked.")
+    grid: tuple[int, int] = req("Rows and columns of patches.")
+    matches: list[tuple[int, int, int, int, bool]] = req(
+        "Each mutual match: row and column in the query, row and column in the map image, whether it is an inlier."
+    )
+
+
+class CatalogEncoder(Value):
+    """An encoder of the catalog."""
+
+    name: str = req("Name for --encoder.")
+    about: str = req("Description.")
+    parameters: int = req("Number of model parameters.", ge=1)
+    patch: int = req("Side of a patch in pixels.", ge=1)
+    size: int = req("Side of the input image in pixels.", ge=1)
+    channels: int = req("Channels of a patch.", ge=1)
+    blocks: int = req("Number of transformer blocks.", ge=1)
+    licence: str = req("License of the weights.")
+    hub: str | None = req("Model hub id of the weights; null if a package provides them.")
+    weights: str | None = req("Weights file on this machine.")
+
+
+class PluginEncoder(Value):
+    """An encoder of another distribution."""
+
+    name: str = req("Name for --encoder.")
+    distribution: str = req("Distribution that provides it.")
+
+
+class Setting(Value):
+    """A setting and its source."""
+
+    setting: str = req("Name of the setting.")
+    value: Any = req("Value; null if it is not set.")
+    source: str | None = req("The settings file, or environment; null for the default.")
+    variable: str = req("Environment variable that sets it.")
+
+
+class ConfigInfo(Value):
+    """The settings in use."""
+
+    file: str | None = req("Settings file; null if there is none.")
+    settings: list[Setting] = req("Settings of all commands.")
+    verbs: dict[str, dict[str, Any]] = req("Settings of single commands, as written in the file.")
+
+
+class CachedTokens(Value, kw_only=False):
+    """Cached tokens of one encoder."""
+
+    encoder: str = req("Name of the encoder.")
+    fingerprint: str = req("Fingerprint of weights and preprocessing.")
+    files: int = req("Number of files.", ge=0)
+    images: int = req("Number of images.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
+
+
+class CachedResults(Value, kw_only=False):
+    """Cached results of the benchmark."""
+
+    kind: str = req("Kind of results.", pattern="^(masks|matches|vectors)$")
+    files: int = req("Number of files.", ge=1)
+    bytes: int = req("Size of the files in bytes.", ge=0)
+
+
+class UnfinishedBuilds(Value, kw_only=False):
+    """Shards of interrupted builds."""
+
+    builds: int = req("Number of builds.", ge=0)
+    files: int = req("Number of files.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
+
+
+class DeletedFiles(Value, kw_only=False):
+    """Files deleted from the cache."""
+
+    files: int = req("Number of files.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
+
+
+class CacheInfo(Value):
+    """Contents of the cache."""
+
+    folder: str = req("Folder of the tokens.")
+    bytes: int = req("Size of all tokens in bytes.", ge=0)
+    limit: int | None = req("Maximum size of all tokens in bytes; null without a limit.", ge=0)
+    encoders: list[CachedTokens] = req("Tokens by encoder, largest first.")
+    benchmark: list[CachedResults] = req("Files of the benchmark.")
+    unfinished_builds: UnfinishedBuilds = req("Shards of interrupted builds.")
+    deleted: DeletedFiles | None = req("Deleted files; null without --prune or --clear.")

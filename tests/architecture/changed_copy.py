@@ -184,7 +184,7 @@ def check_carrier(copy: Path, work: Path) -> None:
     older = json.loads(run("info", GOLDEN, "--json"))  # a map from before the carrier
     assert (older["decisions"]["carrier"], older["decisions"].get("sigma_slight")) == ("tempered", None)
     assert tfa.PlaceMap.load(GOLDEN).state.spaces is not None
-    assert "second-slight" in GROUPS["second-order"]
+    assert "second-slight" in GROUPS["carriers"]
     assert head_card("second-slight").title == "Second order, plain and slightly whitened scores"
 
 
@@ -234,8 +234,7 @@ def check_head(copy: Path, work: Path) -> None:
     from tests.benchmarks.heads import test_catalogue
     from tests.cli.conftest import write_drive
     from tfa_bench.heads.catalogue import GROUPS
-    from tfa_bench.record_files import find_records
-    from tfa_bench.records import Record
+    from tfa_bench.records import Record, find_records
 
     tfa.encoders.load_encoder = lambda *_, **__: FakeEncoder()  # type: ignore[assignment]
     assert "Made up" in run("bench", "heads")

@@ -174,13 +174,13 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
 
 
 def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypatch):
-    nothing = {"photos": 0, "expected_recall": None, "in_words": None, "notice": None}
+    nothing = {"photos": 0, "expected_recall": None, "text": None, "notice": None}
     assert client.get("/v1/map").json()["recent"] == nothing
     told = [ask(client, picture(place, 0.8), k=2).json()["confidence"] for place in range(5)]
     recent = client.get("/v1/map").json()["recent"]
     assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
     assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
-    assert recent["in_words"].startswith("expected R@1 on similar photos: ")
+    assert recent["text"].startswith("expected R@1 on similar photos: ")
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
     add(client, picture(77))  # an edit leaves the head as it is

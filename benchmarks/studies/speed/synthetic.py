@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
+from tfa.maps.folder import writer
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import INTEGERS, StoredHead, StoredSpace, StoredSpaces
 from tfa.method import second_order_space
@@ -141,6 +144,13 @@ def synthetic_state(
         return MapState(facts, {}, (named,), records, None, kind, spaces, next_id=images)
     words = np.stack([as_residual_side(head.scorer.sides[0]).centers] * 3)
     return MapState(facts, {}, (named,), records, words, next_id=images)
+
+
+def weight(state: MapState) -> int:
+    """Bytes of the map's files."""
+    with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
+        writer.write_new(Path(folder) / "made.tfa", state, overwrite=False)
+        return sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
 
 
 MAX_RANK = 4096  # directions a geometry keeps at most

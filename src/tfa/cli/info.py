@@ -32,7 +32,7 @@ def show_map(info: MapInfo, *, scales: bool = False) -> None:
         )
     if info.verification:
         say(f"  patches to verify answers with: {_patches(info.verification)}")
-    say(f"  {info.answers.in_words}")
+    say(f"  {info.answers.text}")
     for calibration in info.calibrations:
         if calibration.active:  # what answers stands first
             show_calibration(calibration)
@@ -220,7 +220,7 @@ def report(
         options.check_writable(out)
 
     from tfa.cli.query import expand_folders
-    from tfa.report.collect import collect_report
+    from tfa.report.collect import MapReport, collect_report
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
@@ -231,20 +231,20 @@ def report(
         write_report(out, facts)
         note(f"report: {out}")
     if json:
-        print_json(facts)
+        print_json(MapReport.from_dict(facts))
     else:
         say(f"{map}", style="bold")
         say(f"  {facts['headline']}")
-        say(f"  {facts['map']['answers']['in_words']}")
+        say(f"  {facts['map']['answers']['text']}")
         show_decisions([Decision.from_dict(one) for one in facts["evidence"]["decided"]])
         repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
         images = format_count(facts["map"]["images"], "image")
         say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
             f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip
         for one in facts["recall"]:
-            say(f"  like {one['photos_like']}: {one['in_words']}")
+            say(f"  like {one['photos_like']}: {one['text']}")
         if facts["ageing"] is not None:
-            say(f"  {facts['ageing']['in_words']}")
+            say(f"  {facts['ageing']['text']}")
         for sentence in facts["advice"]:
             say(f"  {sentence}")
 
@@ -284,7 +284,7 @@ def explain_command(
     place_map, _ = options.open_map(map, encoding, quiet=quiet)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
-        print_json(explanation.to_dict())
+        print_json(explanation.result())
     else:
         _show(explanation)
     if out is not None:

@@ -37,7 +37,7 @@ from tfa.cli.console import console, open_table, print_json, say, wants_progress
 from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation
-from tfa.types import EncoderOptions
+from tfa.types import ConfigInfo, EncoderOptions, Setting
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
@@ -340,7 +340,6 @@ Quiet = Annotated[
 _FILE = {"exists": True, "dir_okay": False}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PositionOptions(Options):
     """Where positions of photos come from, besides the photos themselves."""
 
@@ -566,21 +565,21 @@ def config(json: AsJson = False) -> None:
     rows += [_row(key, name, settings) for key, name in OF_THE_CACHE.items()]
     if json:
         file = None if settings.file is None else str(settings.file.absolute())
-        print_json({"file": file, "settings": rows, "verbs": settings.verbs})
+        print_json(ConfigInfo(file=file, settings=rows, verbs=settings.verbs))
         return
     say(f"file: {settings.file or f'none (./{FILE_NAME}, ~/.config/tfa/{FILE_NAME} or ${FILE_VARIABLE})'}")
     table = open_table("setting", "value", "from", "variable", fold=("value",))
     for row in rows:
-        value = "" if row["value"] is None else str(row["value"])
-        table.add_row(row["setting"], value, row["from"] or "default", row["variable"])
+        value = "" if row.value is None else str(row.value)
+        table.add_row(row.setting, value, row.source or "default", row.variable)
     console().print(table)
     for verb, own in settings.verbs.items():
         say(f"[{verb}] " + ", ".join(f"{key} = {value!r}" for key, value in own.items()))
 
 
-def _row(key: str, name: str, settings: Settings) -> dict[str, Any]:
+def _row(key: str, name: str, settings: Settings) -> Setting:
     # The file's settings of the cache were put into the environment before this verb began.
     if key in settings.shared and os.environ.get(name) in (None, str(settings.shared[key])):
-        return {"setting": key, "value": settings.shared[key], "from": str(settings.file), "variable": name}
+        return Setting(setting=key, value=settings.shared[key], source=str(settings.file), variable=name)
     value = os.environ.get(name)
-    return {"setting": key, "value": value, "from": None if value is None else "environment", "variable": name}
+    return Setting(setting=key, value=value, source=None if value is None else "environment", variable=name)

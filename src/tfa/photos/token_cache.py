@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -31,23 +31,13 @@ from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadImage, BadSpec, BadTokens, NoImages, TfaError
 from tfa.photos.images import HashedPhoto, as_rgb
+from tfa.types import DeletedFiles
 
 # --- cache room -----------------------------------------------------------------------------------
 
 HOUR, DAY = 3_600, 86_400  # seconds
 CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # environment variable
 DEFAULT_GIGABYTES = 20.0  # about 50,000 photos with the default encoder
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """Number and size of deleted files."""
-
-    files: int
-    bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def read_cache_limit() -> int | None:
@@ -86,7 +76,7 @@ def make_room(
     max_bytes: int | None = None,
     spared: float = 0.0,
     besides: Iterable[Path] = (),
-) -> Pruned:
+) -> DeletedFiles:
     """Delete files in `folder` and `besides` that are unused for `unused_seconds`, then least recently used ones until
     `max_bytes` are left. Files used in the last `spared` seconds stay.
     """
@@ -102,7 +92,7 @@ def make_room(
         if old or (max_bytes is not None and left > max_bytes and unused >= spared):
             file.unlink(missing_ok=True)
             left, size, files = left - one.st_size, size + one.st_size, files + 1
-    return Pruned(files, size)
+    return DeletedFiles(files, size)
 
 
 # --- token shards ---------------------------------------------------------------------------------

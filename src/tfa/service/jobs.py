@@ -25,7 +25,6 @@ _ABANDONED = "the service was ended before the job was; if the map does not have
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Job(Value):
     """How far a job has come; replaced as a whole, so that a reader never sees half of a change."""
 

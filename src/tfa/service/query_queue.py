@@ -68,7 +68,7 @@ class RecentQueries:
         return {
             "photos": 0 if expected is None else expected.photos,
             "expected_recall": None if expected is None else expected.to_dict(),
-            "in_words": None if expected is None else str(expected),
+            "text": None if expected is None else str(expected),
             "notice": notice,
         }
 

@@ -90,7 +90,6 @@ ALL_AT_ONCE = 10  # the largest request, in uploads of the largest size
 STOP_SECONDS = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServiceSettings(Options):
     """Values are checked on construction; all defaults are ours."""
 

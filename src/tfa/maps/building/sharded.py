@@ -24,11 +24,12 @@ import numpy as np
 
 from tfa.core.arrays import Spill, backend_for
 from tfa.core.files import cache_folder, hash_json
+from tfa.core.plain import to_plain
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
-from tfa.maps.building.executors import Executor, PassReport, PassRunner, SerialExecutor
+from tfa.maps.building.executors import Executor, PassRunner, SerialExecutor
 from tfa.maps.building.passes import (
     AddUpDescriptors,
     AddUpVectors,
@@ -68,7 +69,7 @@ from tfa.method.second_order_space import MAX_RANK, sample_space
 from tfa.method.spectrum import PrincipalAxes, fit_principal_axes
 from tfa.search.reduced import Moments
 from tfa.search.store import find_opener, hide_password, split_map_url
-from tfa.types import BuildOptions, EncoderOptions, HeadSpec, ImageRecord, Position
+from tfa.types import BuildOptions, BuildPass, EncoderOptions, HeadSpec, ImageRecord, Position
 from tfa.verification.patches import CompactTokens
 
 # --- settings and report -------------------------------------------------------------------------------------------
@@ -85,11 +86,11 @@ class BuildReport:
     header: StoreHeader
     skipped: list[tuple[str, str]]
     notes: list[str]
-    passes: list[PassReport]
+    passes: list[BuildPass]
 
     def to_dict(self) -> dict[str, Any]:
         facts = {"url": self.url, "images": self.header.count, "revision": self.header.revision}
-        return {**facts, "notes": self.notes, "passes": [vars(one) for one in self.passes]}
+        return {**facts, "notes": self.notes, "passes": to_plain(self.passes)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ Images by their rows in the spaces of a map, as bytes in a store and as what a h
 
     full = for each space   φ_½ levels (int8, r) · step (float32) · length n (float32), little endian
 
-The features of every head and carrier follow from them (`second_order_space.rows_of`), and so do the images' biases:
-the best answers are scored again, and a map is calibrated, without any photo.
+The features of every head and carrier follow from them (`second_order_space.normalize_rows`), and so do biases: the
+best answers are scored again, and a map is calibrated, without any photo.
 
 Compact tokens of a map in a store: a piece an image, read a batch at a time.
 

@@ -13,7 +13,7 @@ export function decidedList(rows) {
   return make("dl", { class: "decided" }, ...rows.flatMap((row) => [
     make("dt", {}, `${row.name}: `, make("b", {}, row.choice)),
     make("dd", {}, row.reason, row.margin
-      ? make("span", { class: row.margin.within_noise ? "noise" : "margin" }, `${row.reason ? "; " : ""}${row.margin.in_words}`) : null)]));
+      ? make("span", { class: row.margin.within_noise ? "noise" : "margin" }, `${row.reason ? "; " : ""}${row.margin.text}`) : null)]));
 }
 
 function tile(image, note) {
@@ -44,13 +44,13 @@ export function reportCards(report) {
     : [make("p", {}, "No photo is returned far more often than is usual.")];
   return [
     make("p", { class: "headline" }, report.headline),
-    card("What answers", "", make("p", {}, sentence(report.what_answers.in_words)), decidedList(answering.decided),
+    card("What answers", "", make("p", {}, sentence(report.what_answers.text)), decidedList(answering.decided),
       rule([rules.verification, rules.within_noise].join(" ")),
       ...others.map((head) => make("details", {}, make("summary", {}, head.title), decidedList(head.decided)))),
     card("Advice", "", report.advice.length
       ? make("ul", {}, ...report.advice.map((one) => make("li", {}, one)))
       : make("p", {}, "Nothing to do: the map is as it should be."),
-    ...report.recall.map((one) => make("p", {}, `Like ${one.photos_like}: ${one.in_words}.`)),
+    ...report.recall.map((one) => make("p", {}, `Like ${one.photos_like}: ${one.text}.`)),
     rule(`${rules.expected_recall} ${rules.sure}`)),
     card("Least recognised", "", ...least, rule(rules.least_recognised)),
     card("Near duplicates", "", ...near, rule(rules.near_duplicate)),
