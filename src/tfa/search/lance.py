@@ -141,7 +141,7 @@ class LanceStore(Store):
         self._pieces.seal(folder)
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """No-op: there is no connection."""
 
 
 # --- collections ---------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class DictCollection(Collection):
         return len(self._images)
 
     def seal(self, index: str | None = None) -> None:
-        """Do nothing: there is no index."""
+        """No-op: there is no index."""
 
     def describe(self) -> dict[str, Any]:
         size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype}
@@ -118,7 +118,7 @@ class DictStore(Store):
         self._documents.pop(key, None)
 
     def close(self) -> None:
-        """Do nothing: others may use the store."""
+        """No-op: others may use the store."""
 
 
 def open_store(url: str) -> DictStore:
