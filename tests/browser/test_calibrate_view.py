@@ -53,7 +53,7 @@ def test_another_calibration_can_be_put_in_use(open_page, service):
     page.click("text=Use this one")
     wait_for_text(page, "#map-facts", "not calibrated")
     assert town.active is None
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     page.click(".options summary")
     choices = page.locator("[name=calibration] option").all_inner_texts()
     assert choices == ["in use (none)", "day", "night", "none"]
@@ -70,11 +70,11 @@ def test_cameras_are_listed_and_reset(open_page, service, photo):
     page = open_page(service.url, "#calibrate")
     wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")
     assert rows_of(page) == [("cam0", "600 photos", "300"), ("door", "3 photos", "2")]
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     page.click(".options summary")
     page.fill("[name=camera]", "roof")
     ask(page, photo)
-    wait_for_text(page, "#recognise-status", "adapted by 0 photos of roof")
+    wait_for_text(page, "#recognize-status", "adapted by 0 photos of roof")
     page.click("#tab-calibrate")  # told anew each time the tab is seen
     wait_for_text(page, "#cameras-words", "3 of at most 64 cameras.")
     assert rows_of(page)[0] == ("roof", "1 photo", "1")

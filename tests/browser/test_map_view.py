@@ -109,7 +109,7 @@ def test_an_answer_stays_while_the_map_is_edited(open_page, service, photo):
     page.click("[aria-label='Remove street-020.jpg']")
     page.click("#confirm button.danger")
     wait_for_text(page, "#map-facts", "29 photos")
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     assert page.locator(".hit").count() == 5
     wait_for_text(page, "#plan-words", "29 positions of the map; numbered: the 5 matches")
 

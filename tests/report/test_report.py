@@ -193,7 +193,7 @@ def test_a_headline_says_how_many_how_well_and_what_to_do():
     said = write_headline(few, [], [*recall, {"calibration": None, "share": 0.2}], give_advice(few, [], [], []))
     assert said == "1 photo, no near duplicates, expected recall 20 %, calibrate for night with more photos"
     facts["answers"]["calibration"] = None
-    assert "expected recall not known" in write_headline(facts, [1], recall, [])
+    assert "expected recall unknown" in write_headline(facts, [1], recall, [])
 
 
 # --- page --------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
     assert "05copy.png" in text
     titles = ["What answers", "Advice", "Expected recall", "Least recognised", "Near duplicates", "Hubs", "Evidence"]
     assert re.findall("<h2>(.*?)</h2>", text) == titles
-    assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall not known' in text
+    assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall unknown' in text
     assert "verification: <b>used</b>" in text
     for rule in (VERIFICATION, WITHIN_NOISE, SURE, EXPECTED_RECALL, NEAR_DUPLICATE, HUB, LEAST_RECOGNISED):
         assert html.escape(rule).replace("&#x27;", "&#39;") in text
