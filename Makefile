@@ -5,7 +5,7 @@
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 #   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
-#   make docs        the documentation as a site in build/site, every link of it followed
+#   make docs        the documentation as a site in build/site: generates the reference, checks links and word counts
 #   make dist        wheels and sdists of both distributions in dist/
 #   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
 PYTHON ?= python3
@@ -89,7 +89,7 @@ faults: $(VENV)/.installed
 # Every head on the eight datasets below DATA: records and their page results/README.md, then the tables of the documentation. Heads whose deeper recalls the
 # page prints keep 20 places, 12 where there are ten splits; of the others, records are kept small. The page is of the
 # positions as transformers resamples them, for which every head was recorded; those of README and their rivals also of the default encoder.
-SHIPPED = anyloc,ria,segvlad-superpixels,tfa,judged,judged-v,judged-c64,judged-c64-v,judged-online,judged-online-v
+SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default
 RESULTS_ENCODER ?= dinov2-s14-focus@322/hf
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
 results: $(VENV)/.installed
@@ -109,7 +109,7 @@ audit: $(VENV)/.installed
 	@$(PIP) --no-compile -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit
 
-# The documentation as a site in build/site; fails if a link of it leads nowhere.
+# The documentation as a site in build/site; fails on a broken link or a page above its word limit.
 docs: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python docs/site/make_site.py build

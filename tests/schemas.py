@@ -1,7 +1,4 @@
-"""JSON Schemas, and what they say of JSON that a command printed.
-
-Those of commands that print a value of `tfa.types` are derived from it; the others are written by hand in docs/schemas.
-"""
+"""JSON Schemas of the commands, as they are made from types, and what they say of JSON that a command printed."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ from typer.testing import Result
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 ENDING = ".schema.json"
-PARTS = {"shared"}  # what the schemas of several verbs refer to
 
 
 @cache
@@ -39,9 +35,7 @@ def derived() -> dict[str, str]:
 @cache
 def schemas() -> dict[str, Any]:
     """Return every schema by its name."""
-    files = sorted(FOLDER.glob(f"*{ENDING}"))
-    texts = {file.name.removesuffix(ENDING): file.read_text("utf-8") for file in files}
-    return {name: json.loads(text) for name, text in {**texts, **derived()}.items()}
+    return {name: json.loads(text) for name, text in derived().items()}
 
 
 @cache

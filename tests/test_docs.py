@@ -1,37 +1,33 @@
-"""What the documents say is so: marked examples run, links lead somewhere, tables name everything there is."""
+"""Pages are correct: marked examples run, links lead somewhere, code names exist, tables equal what commands print."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 import tfa
+from count_words import list_pages
+from fill_tables import BLOCK, fill
+from make_reference import COMMITTED, DOCS, PAGES, ROOT
 from tests.fakes import FakeEncoder, random_image
 from tfa.core.files import read_tensor_header
-from tfa.encoders import CATALOGUE
 from tfa.maps import PlaceMap
 from tfa.types import BuildOptions, HeadSpec
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MORE_PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+EXAMPLE_PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 RUNNABLE = re.compile(r"^<!-- run -->\n+```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def blocks() -> list:
-    """Of the pages; those of recipes are run where what they need is."""
+    """Return the examples to run; those of how-to pages run in tests/test_recipes.py, with the files that they need."""
     found = []
-    for page in (page for page in PAGES if page.parent.name != "recipes"):
+    for page in (page for page in EXAMPLE_PAGES if page.parent.name != "how-to"):
         for number, match in enumerate(RUNNABLE.finditer(page.read_text("utf-8"))):
             found.append(pytest.param(page, match, id=f"{page.name}-{number}"))
     return found
@@ -39,7 +35,7 @@ def blocks() -> list:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where examples run: eight photos, a calibrated map of them, and a quick encoder in place of the default one."""
+    """A working folder: eight photos, a calibrated map of them, and a fake encoder in place of the default one."""
     monkeypatch.chdir(tmp_path)
     for name, module in list(sys.modules.items()):
         if name.startswith("tfa.") and hasattr(module, "load_encoder"):
@@ -70,32 +66,65 @@ def test_there_are_examples():
     assert blocks()
 
 
-def heading_anchors(page: Path) -> set[str]:
-    """Anchors as GitHub makes them of headings."""
-    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+def heading_anchors(text: str) -> set[str]:
+    """Return the anchors that code hosts make from headings."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES + MORE_PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for link in LINK.findall(page.read_text("utf-8")):
+@pytest.fixture(scope="module")
+def texts() -> dict[Path, str]:
+    """Every page, generated ones included."""
+    generated = {DOCS / name: write() for name, write in PAGES.items()}
+    return {page: page.read_text("utf-8") for page in list_pages()} | generated
+
+
+@pytest.mark.parametrize(
+    "page", [*list_pages(), *(DOCS / name for name in PAGES)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_links_lead_somewhere(page: Path, texts: dict[Path, str]):
+    for link in LINK.findall(re.sub(r"^```.*?^```", "", texts[page], flags=re.MULTILINE | re.DOTALL)):
         if re.match(r"[a-z]+:", link):
             continue  # another site
         target, _, anchor = link.partition("#")
-        file = (page.parent / target) if target else page
-        assert file.exists(), f"{page.name}: {link}"
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists() or file in texts, link
         if anchor and file.suffix == ".md":
-            assert anchor in heading_anchors(file), f"{page.name}: {link}"
+            assert anchor in heading_anchors(texts.get(file) or file.read_text("utf-8")), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_page_links_to_the_glossary(page):
-    assert page.name == "glossary.md" or "glossary.md)" in page.read_text("utf-8")
+@pytest.mark.parametrize("name", COMMITTED)
+def test_a_committed_reference_page_is_up_to_date(name: str):
+    text = (DOCS / name).read_text("utf-8")
+    assert text == PAGES[name](), "run python docs/site/make_reference.py"
+    links = [link.partition("#")[0] for link in LINK.findall(text)]
+    assert [link for link in links if not ((DOCS / name).parent / link).exists()] == []  # people read it on a code host
+
+
+def pages_with_printed_tables() -> list[Path]:
+    return [page for page in list_pages() if BLOCK.search(page.read_text("utf-8"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with_printed_tables(), ids=lambda page: page.name)
+def test_a_table_is_what_the_command_prints(page: Path):
+    text = page.read_text("utf-8")
+    assert fill(text) == text, "run python docs/site/fill_tables.py"
+
+
+@pytest.mark.slow
+def test_the_results_of_the_readme_are_what_the_command_prints():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = re.search(r"<!-- (?:product|table 1 of): (tfa bench table .*?) -->\n(.*?)<!-- end of", readme, re.DOTALL)
+    assert shown is not None
+    assert shown[2].count("\n") > 4
+    printed = fill(f"<!-- table 1 of: {shown[1]} -->\n<!-- end of table -->")
+    assert printed.partition("\n")[2] == f"{shown[2]}<!-- end of table -->"
 
 
 def page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text("utf-8")
+    return (DOCS / name).read_text("utf-8")
 
 
 def judged_names(folder) -> set[str]:
@@ -137,13 +166,8 @@ def test_the_format_page_names_every_field_and_tensor(folder):
     assert sorted(name for name in names if f"`{name}`" not in text) == []
 
 
-def test_the_method_page_names_every_setting():
-    rows = [f"| `{field.name}` | {field.default} |" for field in dataclasses.fields(HeadSpec)]
-    assert [row for row in rows if row not in page("explanation/method.md")] == []
-
-
-def resolved(name: str) -> object:
-    """The module, or the attribute of one, that a dotted name below `tfa` means."""
+def resolve(name: str) -> object:
+    """Return the module or attribute that a dotted name below `tfa` means."""
     found: object = tfa
     for depth, part in enumerate(name.split("."), start=1):
         if not hasattr(found, part):
@@ -152,80 +176,15 @@ def resolved(name: str) -> object:
     return found
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "docs" / "explanation" / "method.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name
-)
-def test_names_of_the_code_exist(page):
+CODE_PAGES = [DOCS / "explanation" / "method.md", DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", CODE_PAGES, ids=lambda page: page.name)
+def test_names_of_the_code_exist(page: Path):
     text = page.read_text("utf-8")
-    rooms = "|".join(sorted(folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")))
-    names = set(re.findall(rf"`((?:{rooms}|pipeline)\.(?!py`)[\w.]+)`", text))
-    for name in names:
-        assert resolved(name) is not None
-    files = {f"src/tfa/{file}" for file in re.findall(rf"`((?:{rooms})/[\w/]*(?:\.py)?)`", text)}
-    files |= set(re.findall(r"`((?:tests|src)/[\w/]+(?:\.py)?)`", text))
-    assert names | files
+    packages = "|".join(sorted(folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")))
+    for name in set(re.findall(rf"`((?:{packages}|pipeline)\.(?!py`)[\w.]+)`", text)):
+        assert resolve(name) is not None
+    files = {f"src/tfa/{file}" for file in re.findall(rf"`((?:{packages})/[\w/]*(?:\.py)?)`", text)}
+    files |= set(re.findall(r"`((?:tests|src|benchmarks|docs)/[\w/]+(?:\.py)?)`", text))
     assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
-
-
-def test_the_rooms_and_their_order_are_those_of_the_contract():
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
-    layers = [re.split(r" [:|] ", layer) for layer in contracts[0]["layers"] if layer != "__main__"]
-    assert "```text\n" + "\n".join(", ".join(layer) for layer in layers) + "\n```" in text
-    rooms = {folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")}
-    assert rooms == set(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)) & rooms
-
-
-def test_the_encoders_page_tells_every_card():
-    text = page("encoders.md")
-    for card in CATALOGUE.values():
-        hub = f"`{card.hub}`" if card.package is None else f"the package `{card.package.name}` {card.package.version}"
-        row = f"| `{card.name}` | {hub} | {card.patch} | {card.width} | {card.depth} | {card.registers} | {card.size} |"
-        assert row in text
-
-
-def verbs(command, words=()):
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from verbs(inner, (*words, name))
-    if not hasattr(command, "commands"):
-        yield " ".join(words), command
-
-
-def app():
-    from tfa.cli.app import app
-
-    return app
-
-
-def test_the_command_line_page_has_every_verb_and_option():
-    told = dict(re.findall(r"^## tfa ([a-z ]+)\n(.*?)(?=^## |\Z)", page("cli.md"), re.MULTILINE | re.DOTALL))
-    known = dict(verbs(typer.main.get_command(app())))
-    assert set(told) == set(known)
-    for verb, command in known.items():
-        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-        assert [o.opts[0] for o in options if not re.search(rf"[`\[ ]{o.opts[0]}\b", told[verb])] == [], verb
-    assert any(parameter.opts[0] == "--positions" for parameter in known["build"].params)
-
-
-@pytest.mark.slow
-def test_the_readme_leads_with_what_the_records_say():
-    readme = (ROOT / "README.md").read_text("utf-8")
-    shown = re.search(r"<!-- product: (.*?) -->\n(.*?)<!-- end of product -->", readme, re.DOTALL)
-    assert shown is not None
-    assert shown.start() < readme.index("\n## ")
-    command = shown[1].split()
-    found = CliRunner().invoke(app(), [*command[1:-1], str(ROOT / command[-1])])
-    assert found.exit_code == 0, found.output
-    table = [line for line in found.output.splitlines() if line.startswith("|")]
-    assert shown[2].split("\n")[:-1] == table
-    assert len(table) > 7
-
-
-@pytest.mark.parametrize("part", ["engines", "switches", "killed", "replicas", "ray", "union", "reduction"])
-def test_the_tables_of_scale_are_those_the_command_printed(part):
-    from studies.scale.page import tables
-
-    told = tables(json.loads((ROOT / "results" / "studies" / "scale.json").read_text("utf-8"))["rows"])
-    shown = re.search(rf"<!-- scale: {part} -->\n(.*?)\n?<!-- end of {part} -->", page("scale.md"), re.DOTALL)
-    assert shown is not None
-    assert shown[1] == told[part]

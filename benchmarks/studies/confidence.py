@@ -36,11 +36,11 @@ from tfa.maps.confidence import (
     VERIFIED_CONSTANTS,
     Constants,
     DatabaseScores,
+    DomainShiftMonitor,
     Features,
     compute_features,
     estimate_recall,
 )
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import (
@@ -54,12 +54,12 @@ from tfa.method.second_order_head import (
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
-from tfa.search.exact import QueryVectors
+from tfa.search.gallery import QueryVectors
 from tfa.types import AUTO, HeadSpec
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.judge import make_unjudged_evidence
-from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
 
 WAYS = ("alone", "online", "c64")

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from studies.verification import FEW, NOTHING, StudiedQueries
 from tfa.core.arrays import ONE_THREAD_PRODUCTS
-from tfa.core.files import cache_folder, hash_file, hash_json, read_tensor_header, write_json, write_tensors
+from tfa.core.files import cache_folder, hash_file, hash_json, read_json, read_tensor_header, write_json, write_tensors
 from tfa.core.progress import Progress, as_progress
-from tfa.core.reading import read_json
 from tfa.encoders.packaged_weights import check_numbers, open_wheel, read_wheel_member
 from tfa.encoders.weights import as_float32, read_safetensors, read_torch
 from tfa.errors import BadSpec, BadWeights, MissingExtra, TfaError, WeightsMissing
@@ -38,7 +37,7 @@ from tfa.search.gallery import top_k
 from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, combine_scores
 from tfa_bench.heads.contract import HeadCard, Shared
-from tfa_bench.heads.patch_pairs import require_grid
+from tfa_bench.heads.tfa_heads import require_grid
 from tfa_bench.provenance import hardware
 from tfa_bench.run import Bench
 

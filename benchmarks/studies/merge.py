@@ -23,9 +23,9 @@ from tfa.encoders import Encoder
 from tfa.errors import BadSpec
 from tfa.evaluate.metrics import interval
 from tfa.maps import PlaceMap
-from tfa.maps.merge import MergedPart, merge_maps
+from tfa.maps.merge import merge_maps
 from tfa.photos.token_cache import TokenCache
-from tfa.types import EncoderOptions
+from tfa.types import EncoderOptions, MergedPart
 from tfa_bench.datasets.load import Dataset
 
 FEWEST = 8  # photos of a session
@@ -116,7 +116,7 @@ def study_sessions(
         {name: len(one) for name, one in maps.items()},
         {name: len(paths[1::2]) for name, paths in photos.items()},
         recalls,
-        _overlap(report.parts[1], dataset, frame),
+        _overlap(report.maps[1], dataset, frame),
     )
 
 

@@ -35,7 +35,7 @@ from tfa.online.sequence_filter import Belief, OrderMotion, SequenceSpec
 from tfa.pipeline import fit_second_order
 from tfa.types import AUTO
 from tfa.verification.reranking import Compared, Comparison
-from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
 
 STREAMS = 6  # of each kind

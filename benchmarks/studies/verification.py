@@ -33,7 +33,7 @@ from tfa.verification.reranking import combine_scores, count_candidates, is_sett
 from tfa_bench.cli.run import named_folder, named_heads
 from tfa_bench.heads.catalogue import head_cards
 from tfa_bench.heads.contract import HeadCard, Shared
-from tfa_bench.heads.patch_pairs import require_grid
+from tfa_bench.heads.tfa_heads import require_grid
 from tfa_bench.protocols import Split
 from tfa_bench.rank import QUERIES_AT_ONCE
 from tfa_bench.run import Bench, calibrated, prepare

@@ -1,4 +1,4 @@
-"""JSON Schemas of the commands that print a value of `tfa.types`: `python docs/site/make_schemas.py`.
+"""JSON Schemas of what commands print, made from the types of their results: `python docs/site/make_schemas.py`.
 
 Fields, types, bounds and descriptions come from the dataclasses. A field in `OMITTED` may be absent and is never null.
 """
@@ -14,6 +14,9 @@ from pydantic import TypeAdapter
 
 from tfa import types as values
 from tfa.core.plain import Value, hints
+from tfa.evaluate.map_evaluation import EvaluationResult
+from tfa.report.collect import MapReport
+from tfa_bench.cli import results
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 ENDING = ".schema.json"
@@ -22,13 +25,26 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What each command prints with --json.
 PRINTED: dict[str, Any] = {
     "add": values.EditResult,
+    "bench-check": results.CheckResult,
+    "bench-datasets": results.DatasetEntry | list[results.DatasetEntry],
+    "bench-heads": results.HeadsResult,
+    "bench-run": results.RunResult,
+    "bench-score": list[results.ScoreEntry],
     "build": values.BuildResult | values.StoreBuildResult,
+    "cache": values.CacheInfo,
     "calibrate": values.CalibrationResult | values.ActiveCalibration,
+    "config": values.ConfigInfo,
+    "encoders": list[values.CatalogEncoder | values.PluginEncoder],
+    "evaluate": EvaluationResult,
+    "explain": values.ExplainResult,
     "frames": values.FramesResult,
     "info": values.MapInfo,
+    "merge": values.MergeResult,
+    "prune": values.PruneResult,
     "query": values.Answers,
     "refit": values.MapInfo,
     "remove": values.EditResult,
+    "report": MapReport,
     "rollback": values.RollbackResult,
     "snapshot": values.SnapshotResult,
     "tiles": values.TilesResult,
@@ -42,7 +58,7 @@ def make_schema(name: str, printed: Any) -> dict[str, Any]:
     definitions = made.pop("$defs", {})
     for title, schema in (*definitions.items(), *([(made["title"], made)] if "properties" in made else [])):
         restrict(schema, classes[title])
-    made = {"$schema": DIALECT, **made, "title": f"tfa {name.replace('-', ' ')} --json"}
+    made = {"$schema": DIALECT, **made, "title": f"tfa {name.replace('-', ' ', 1)} --json"}
     return made | ({"$defs": definitions} if definitions else {})
 
 

@@ -1,8 +1,9 @@
-"""The documentation as a site: `make docs`.
+"""Build the documentation site: `make docs`.
 
-Pages are read on the web and in a checkout alike, so their links are those of the checkout. Here they are laid out in
-one folder, README.md as its first page; files that a page points to come along, links to other folders become plain
-text. The Python reference is made from docstrings. Zensical builds the site; then every link of it is followed.
+Pages are read on the web and in a checkout, so their links are those of the checkout. Here all pages go into one
+folder, with README.md as the first page. Linked files are copied; links to folders become plain text. Reference pages
+are generated (`make_reference.py`), Zensical builds the site, and every link is checked. Pages above their word limit
+are errors (`count_words.py`).
 """
 
 from __future__ import annotations
@@ -16,41 +17,50 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import tfa
+from count_words import FROM_TOP, print_counts
+from make_reference import DOCS, PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
-FROM_TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+# Pages outside docs/ → their place in the site. Full tables are linked, not in the navigation.
+ELSEWHERE = {
+    **{name: "index.md" if name == "README.md" else name for name in FROM_TOP},
+    "results/README.md": "results/tables.md",
+    "results/performance/README.md": "results/performance-tables.md",
+}
 
 
 def main(out: Path) -> int:
+    """Write the pages into `out/pages` and the site into `out/site`; return the exit code."""
     pages, site = out / "pages", out / "site"
     for folder in (pages, site):
         shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
-    sources = {ROOT / name: ("index.md" if name == "README.md" else name) for name in FROM_TOP}
-    sources |= {page: page.relative_to(ROOT / "docs").as_posix() for page in sorted((ROOT / "docs").rglob("*.md"))}
+    sources = {ROOT / name: place for name, place in ELSEWHERE.items()}
+    sources |= {page: page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md"))}
+    texts = {page: page.read_text("utf-8") for page in sources}
+    for name, write in PAGES.items():
+        sources[DOCS / name], texts[DOCS / name] = name, write()
     for source, name in sources.items():
         (pages / name).parent.mkdir(parents=True, exist_ok=True)
-        (pages / name).write_text(moved(source, sources, pages), "utf-8")
-    (pages / "api.md").write_text(reference(), "utf-8")
-    settings = (ROOT / "docs" / "site" / "zensical.toml").read_text("utf-8")
+        (pages / name).write_text(move_links(texts[source], source, sources, pages), "utf-8")
+    settings = (DOCS / "site" / "zensical.toml").read_text("utf-8")
     (out / "zensical.toml").write_text(settings.replace("../src", str(ROOT / "src")), "utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(command, cwd=out, check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
-    broken = broken_links(site)
+    broken = find_broken_links(site)
     print(*broken, sep="\n", end="\n" if broken else "")
     print(f"{len(list(site.rglob('*.html')))} pages in {site}, {len(broken)} broken links")
-    return done.returncode or bool(broken)
+    too_long = print_counts()
+    return done.returncode or bool(broken or too_long)
 
 
-def moved(source: Path, sources: dict[Path, str], pages: Path) -> str:
-    """The text of a page, its links as they are where all pages lie in one folder."""
+def move_links(text: str, source: Path, sources: dict[Path, str], pages: Path) -> str:
+    """Rewrite the links of a page for the folder that holds all pages, and copy the files they lead to."""
 
-    def link(found: re.Match[str]) -> str:
-        picture, words, target, anchor = found[1], found[2], found[3], found[4] or ""
+    def move(match: re.Match[str]) -> str:
+        picture, words, target, anchor = match[1], match[2], match[3], match[4] or ""
         if not target or urlsplit(target).scheme:
-            return found[0]
+            return match[0]
         path, here = (source.parent / unquote(target)).resolve(), (pages / sources[source]).parent
         if path in sources:
             return f"{picture}[{words}]({_from(here, pages / sources[path])}{anchor})"
@@ -62,23 +72,15 @@ def moved(source: Path, sources: dict[Path, str], pages: Path) -> str:
         shutil.copyfile(path, copy)
         return f"{picture}[{words}]({_from(here, copy)}{anchor})"
 
-    return LINK.sub(link, source.read_text("utf-8"))
+    return LINK.sub(move, text)
 
 
 def _from(folder: Path, file: Path) -> str:
     return Path(os.path.relpath(file, folder)).as_posix()
 
 
-def reference() -> str:
-    """Every public name and its docstring."""
-    homes = {name: home for home, names in tfa._HOMES.items() for name in names}
-    entries = [f"::: {homes[name]}.{name}" for name in sorted(homes, key=lambda name: (name[0].islower(), name))]
-    opening = ["# Python", "Every public name of `import tfa`. Words: [glossary](glossary.md)."]
-    return "\n\n".join([*opening, *entries]) + "\n"
-
-
 class Links(HTMLParser):
-    """What a page points to, and the places in it that can be pointed to."""
+    """Link targets and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -86,15 +88,15 @@ class Links(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.names.add(given.get("id") or "")
-        target = given.get("href") if tag in ("a", "link") else given.get("src")
+        named = dict(attrs)
+        self.names.add(named.get("id") or "")
+        target = named.get("href") if tag in ("a", "link") else named.get("src")
         if target:
             self.targets.append(target)
 
 
-def broken_links(site: Path) -> list[str]:
-    """Those to pages, files and headings that are not there. Addresses elsewhere are not asked."""
+def find_broken_links(site: Path) -> list[str]:
+    """Return links to pages, files and headings that do not exist. External addresses are not requested."""
     read = {page: Links(page.read_text("utf-8")) for page in sorted(site.rglob("*.html"))}
     broken = []
     for page, links in read.items():

@@ -39,7 +39,7 @@ from tfa.method.second_order_head import (
 )
 from tfa.method.target import decide_from_target
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
-from tfa.photos.images import find_images
+from tfa.photos.images import HashedPhoto, find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.types import CalibrateOptions, HeadSpec
 
@@ -52,14 +52,14 @@ def encode(
     skip_bad: bool = False,
     batch_size: int = 8,
     progress: bool | Progress | None = None,
-    digests: Mapping[Path, str] | None = None,
+    hashed: Mapping[Path, HashedPhoto] | None = None,
 ) -> EncodedImages:
     """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again.
 
-    `digests` holds the sha256 of files that were hashed a moment ago.
+    `hashed` holds files that were hashed before.
     """
     paths, cache, listener = find_images(photos), cache or TokenCache(), as_progress(progress)
-    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener, digests=digests)
+    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener, hashed=hashed)
 
 
 def fit(

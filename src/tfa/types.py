@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, overload
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
+from tfa.method.carriers import CARRIER_WORDS
 
 AUTO: Literal["auto"] = "auto"
 HeadKind = Literal["second-order", "paper"]
 HEAD_KINDS: tuple[str, ...] = get_args(HeadKind)
+if TYPE_CHECKING:
+    CarrierName = str
+else:
+    CarrierName = Literal[tuple(CARRIER_WORDS)]
 StorageType = Literal["float16", "float32", "int7"]
 STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
@@ -37,7 +42,6 @@ POSITION_EXTRAS = ("alt", "heading")
 _SHOWN = 200  # characters of a bad position that an error repeats
 
 
-@dataclass(frozen=True, kw_only=True)
 class Position(Value):
     """A point on the globe (lat, lon) or in a metric plane (x, y). Altitude and heading do not count for distances."""
 
@@ -99,7 +103,6 @@ class Position(Value):
 # --- what a user gives ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class QueryOptions(Options):
     """How photos are recognized."""
 
@@ -119,7 +122,6 @@ class QueryOptions(Options):
     sequence: bool = opt(False, "The camera's photos are frames of one drive.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(Options):
     """How a map is calibrated for a camera."""
 
@@ -132,7 +134,6 @@ class CalibrateOptions(Options):
     score: bool | None = opt(None, "Calibrate scores, too. [default: yes with enough photos]")
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeadSpec(Options):
     """What a head is fitted with."""
 
@@ -150,7 +151,6 @@ class HeadSpec(Options):
         return cls(max_pca=30_000)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RerankSpec(Options):
     """How answers are reranked by their patches."""
 
@@ -161,14 +161,11 @@ class RerankSpec(Options):
     max_pseudo: int = opt(256, "Pseudo queries that decide whether answers are reranked.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildOptions(Options):
     """Which head a map has, and what it stores."""
 
     head: HeadKind = opt("second-order", "Kind of head: second-order, or paper.")
-    carrier: Literal["original", "partial", "adaptive", "blend", "tempered", "full"] = opt(
-        "tempered", "Carrier of a second-order head."
-    )
+    carrier: CarrierName = opt("tempered", "Carrier of a second-order head.")
     storage: StorageType = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
@@ -180,7 +177,6 @@ class BuildOptions(Options):
         return self.rerank if isinstance(self.rerank, RerankSpec) else RerankSpec() if self.rerank else None
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderOptions(Options):
     """How photos are read and encoded. Answers do not depend on it, except for `fast`."""
 
@@ -196,7 +192,6 @@ class EncoderOptions(Options):
 # --- what a user gets ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageRecord(Value):
     """One map image. An id is never used for another image."""
 
@@ -212,7 +207,6 @@ class ImageRecord(Value):
     last_confirmed: str | None = opt(None, "Time at which a sure answer last named it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hit(Value):
     """A map image that answers a query."""
 
@@ -228,7 +222,6 @@ class Hit(Value):
     image_url: str | None = opt(None, "Address of the map image in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Place(Value):
     """Position estimate of a photo from all its reranked images together."""
 
@@ -241,7 +234,6 @@ class Place(Value):
         return f"{self.position} ± {self.radius:,.0f} m"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answer(Value):
     """The hits of one photo, best first, with a position estimate and a confidence. Iterates over its hits."""
 
@@ -293,7 +285,6 @@ class Answer(Value):
         return self.hits[index]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExpectedRecall(Value):
     """Expected recall on photos like those that were answered, in shares."""
 
@@ -311,7 +302,6 @@ class ExpectedRecall(Value):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Answers(Value):
     """Answers to several photos, in their order. Iterates over the answers."""
 
@@ -333,7 +323,6 @@ class Answers(Value):
         return self.answers[index]
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditReport(Value):
     """What an edit did."""
 
@@ -346,7 +335,6 @@ class EditReport(Value):
     revision: int | None = opt(None, "Revision of the map after it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationReport(Value):
     """What a calibration used and decided."""
 
@@ -364,7 +352,6 @@ class CalibrationReport(Value):
     revision: int | None = opt(None, "Revision of the map after it, in a service.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncoderInfo(Value):
     """The encoder of a map."""
 
@@ -376,16 +363,14 @@ class EncoderInfo(Value):
     weights: str | None = req("Weights file; null for the encoder's own source.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Margin(Value):
     """How far a decision was from flipping."""
 
     standard_errors: float | None = req("Distance in standard errors; null if nothing measured says otherwise.")
     within_noise: bool = req("Whether the distance is within one standard error.")
-    in_words: str = req("The same in a sentence.")
+    text: str = req("The same in a sentence.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Decision(Value):
     """One decision of a head."""
 
@@ -395,16 +380,14 @@ class Decision(Value):
     margin: Margin | None = req("How close it was; null if that cannot be said.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnswerSource(Value):
     """The head that answers if a query names no calibration."""
 
     calibration: str | None = req("Active calibration.")
     reranked: bool = req("Whether answers are reranked.")
-    in_words: str = req("The same in a sentence.")
+    text: str = req("The same in a sentence.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationInfo(Value):
     """One calibration of a map."""
 
@@ -420,7 +403,6 @@ class CalibrationInfo(Value):
     differences: list[str] = req("Differences from the head without calibration.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MapInfo(Value):
     """What a map holds, what was decided and why."""
 
@@ -469,7 +451,6 @@ class MapInfo(Value):
 # --- what commands print -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class SkippedFile(Value):
     """A photo that was left out."""
 
@@ -477,7 +458,6 @@ class SkippedFile(Value):
     reason: str = req("Why it was left out.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class EditResult(Value):
     """What `tfa add` and `tfa remove` did."""
 
@@ -488,15 +468,13 @@ class EditResult(Value):
     images: int = req("Images of the map now.", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildResult(MapInfo):
     """A map in a folder that was built."""
 
     skipped: list[SkippedFile] = req("Photos that were left out.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildPass(Value):
+class BuildPass(Value, kw_only=False):
     """One pass of a build over the photos."""
 
     name: str = req("Name of the pass.")
@@ -506,7 +484,6 @@ class BuildPass(Value):
     seconds: float = req("Seconds it took.", ge=0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoreBuildResult(Value):
     """A map in a store that was built."""
 
@@ -518,7 +495,6 @@ class StoreBuildResult(Value):
     skipped: list[SkippedFile] = req("Photos that were left out.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CalibrationResult(CalibrationInfo):
     """A calibration that was made."""
 
@@ -526,7 +502,6 @@ class CalibrationResult(CalibrationInfo):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ActiveCalibration(Value):
     """The calibrations of a map after `tfa calibrate --activate` or `--drop`."""
 
@@ -534,7 +509,6 @@ class ActiveCalibration(Value):
     calibrations: list[str] = req("Calibrations of the map.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class FramesResult(Value):
     """Frames of recordings that became photos."""
 
@@ -546,7 +520,6 @@ class FramesResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class TileSize(Value):
     """Size of a tile in pixels of the orthophoto."""
 
@@ -554,7 +527,6 @@ class TileSize(Value):
     down: int = req("Pixels from north to south.", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TilesResult(Value):
     """Tiles of an orthophoto."""
 
@@ -564,7 +536,6 @@ class TilesResult(Value):
     pixels: TileSize = req("Size of a tile.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class RollbackResult(Value):
     """The version of a map in a store that answers again."""
 
@@ -574,10 +545,187 @@ class RollbackResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SnapshotResult(Value):
     """The copy of a map in a store."""
 
     url: str = req("URL of the copy, without a password.")
     version: int = req("Version of the copy.", ge=1)
     images: int = req("Images of the copy.", ge=0)
+
+
+class SharedPlace(Value):
+    """A photo that shows a place of an earlier map."""
+
+    image: str = req("Photo of this map.")
+    shows: str = req("Photo of an earlier map that shows its place.")
+    inliers: int = req("Patches that match in one spatial arrangement.", ge=0)
+
+
+class MergedPart(Value):
+    """One of the maps that were merged."""
+
+    name: str = req("Name of the map.")
+    path: str | None = req("Folder of the map.")
+    sessions: list[str] = req("Sessions that its photos belong to.")
+    photos: int = req("Photos in the new map.", ge=0)
+    repeated: int = req("Photos that an earlier map has too, byte for byte.", ge=0)
+    compared: int | None = req("Photos looked for in earlier maps; null if those store no patches.")
+    shared: list[SharedPlace] = req("Photos that show a place of an earlier map.")
+
+    def __str__(self) -> str:
+        if self.compared is None:
+            return f"{self.name}: not known whether it overlaps; the maps before it keep no patches to verify with"
+        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of the maps before it"
+
+
+class MergeResult(Value):
+    """A map that was made of several."""
+
+    path: str | None = req("Folder of the new map.")
+    images: int = req("Images of the new map.", ge=2)
+    maps: list[MergedPart] = req("Maps that were merged, in their order.")
+    notes: list[str] = req("Notes for the user.")
+
+
+class PrunedImage(Value):
+    """An image that a map can do without."""
+
+    id: int = req("Id of the image.", ge=0)
+    path: str = req("File of the image.")
+    why: Literal["near duplicate", "never confirmed"] = req("Why it can be removed.")
+    duplicate_of: int | None = req("Id of the near duplicate that remains; null for other reasons.")
+
+
+class RecallLoss(Value):
+    """Expected recall before images are removed and after."""
+
+    photos_like: str = req("Photos whose recall it is.")
+    before: ExpectedRecall | None = req("With all images; null for the removed images.")
+    after: ExpectedRecall = req("Without the removed images.")
+    text: str = req("The same in a sentence.")
+
+
+class PruneResult(Value):
+    """Images that a map can do without."""
+
+    removed: bool = req("Whether the candidates were removed.")
+    candidates: list[PrunedImage] = req("Images that can be removed.")
+    reasons: dict[str, int] = req("Number of candidates by reason.")
+    expected_recall: list[RecallLoss] = req("What that costs.")
+    images: int = req("Images of the map now.", ge=0)
+    notes: list[str] = req("Notes for the user.")
+
+
+class Displacement(Value):
+    """How far two views differ, in patches."""
+
+    down: int = req("Patches down.")
+    right: int = req("Patches right.")
+
+
+class Admission(Value):
+    """Whether the answers of a map are reranked."""
+
+    admitted: bool = req("Whether answers are reranked.")
+    reason: str = req("Why.")
+
+
+class ExplainResult(Value):
+    """The patches of a query that match a hit."""
+
+    query: str = req("The photo.")
+    rank: int = req("Rank of the hit.", ge=1)
+    answer: Hit = req("The hit.")
+    consistent: int = req("Matches that move alike.", ge=0)
+    mutual: int = req("All mutual matches.", ge=0)
+    displacement: Displacement | None = req("How much further the query looks; null if nothing moves alike.")
+    view: str = req("The same in a sentence.")
+    verification: Admission = req("Whether answers are reranked.")
+    grid: tuple[int, int] = req("Rows and columns of patches.")
+    matches: list[tuple[int, int, int, int, bool]] = req(
+        "Each mutual match: row and column in the query, row and column in the map image, whether it moves alike."
+    )
+
+
+class CatalogEncoder(Value):
+    """An encoder of the catalog."""
+
+    name: str = req("Name for --encoder.")
+    about: str = req("What it is.")
+    parameters: int = req("Parameters of the model.", ge=1)
+    patch: int = req("Pixels of a patch's side.", ge=1)
+    size: int = req("Pixels of a photo's side.", ge=1)
+    channels: int = req("Channels of a patch.", ge=1)
+    blocks: int = req("Blocks of the model.", ge=1)
+    licence: str = req("License of the weights.")
+    hub: str | None = req("Where weights are downloaded from; null if a package provides them.")
+    weights: str | None = req("Weights file on this machine.")
+
+
+class PluginEncoder(Value):
+    """An encoder of another distribution."""
+
+    name: str = req("Name for --encoder.")
+    distribution: str = req("Distribution that provides it.")
+
+
+class Setting(Value):
+    """A setting and where it comes from."""
+
+    setting: str = req("Name of the setting.")
+    value: Any = req("Its value; null if it is not set.")
+    source: str | None = req("The settings file, or environment; null for the default.")
+    variable: str = req("Environment variable that sets it.")
+
+
+class ConfigInfo(Value):
+    """The settings in use."""
+
+    file: str | None = req("Settings file; null if there is none.")
+    settings: list[Setting] = req("Settings of all commands.")
+    verbs: dict[str, dict[str, Any]] = req("Settings of single commands, as written in the file.")
+
+
+class CachedTokens(Value, kw_only=False):
+    """Cached tokens of one encoder."""
+
+    encoder: str = req("Name of the encoder.")
+    fingerprint: str = req("Fingerprint of weights and preprocessing.")
+    files: int = req("Number of files.", ge=0)
+    images: int = req("Number of images.", ge=0)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class CachedResults(Value, kw_only=False):
+    """Cached results of the benchmark."""
+
+    kind: str = req("Kind of results.", pattern="^(masks|matches|vectors)$")
+    files: int = req("Number of files.", ge=1)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class UnfinishedBuilds(Value, kw_only=False):
+    """Shards of builds that were interrupted."""
+
+    builds: int = req("Number of builds.", ge=0)
+    files: int = req("Number of files.", ge=0)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class DeletedFiles(Value, kw_only=False):
+    """Files that were deleted from the cache."""
+
+    files: int = req("Number of files.", ge=0)
+    bytes: int = req("Size of the files.", ge=0)
+
+
+class CacheInfo(Value):
+    """What the cache holds."""
+
+    folder: str = req("Folder of the tokens.")
+    bytes: int = req("Size of all tokens.", ge=0)
+    limit: int | None = req("Largest size of all tokens; null without a limit.", ge=0)
+    encoders: list[CachedTokens] = req("Tokens by encoder, the largest first.")
+    benchmark: list[CachedResults] = req("Results that the benchmark stores.")
+    unfinished_builds: UnfinishedBuilds = req("Shards of interrupted builds.")
+    deleted: DeletedFiles | None = req("Files that were deleted; null if none were to be.")

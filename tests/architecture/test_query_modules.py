@@ -14,7 +14,7 @@ from tests.maps.conftest import photo
 from tests.waiting import child_environment
 
 pytestmark = pytest.mark.slow
-MOST_MODULES = 42  # the target is 35
+MOST_MODULES = 35
 PLACES = 24
 
 # `tfa` with the quick encoder. If the first argument names a file, the modules of the package that are entered are

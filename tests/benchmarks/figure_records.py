@@ -10,8 +10,7 @@ from PIL import Image
 
 from tfa.evaluate.judgement import Z_SCORE
 from tfa_bench.protocols import NO_CALIBRATION, Plan
-from tfa_bench.record_files import record_path
-from tfa_bench.records import Record, ScoreSample, Truth
+from tfa_bench.records import Record, ScoreSample, Truth, record_path
 
 ENCODER = "fake-s8@32"
 QUERIES, IMAGES, DEPTH = 12, 14, 5

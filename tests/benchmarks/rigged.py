@@ -3,8 +3,7 @@
 import numpy as np
 
 from tfa_bench.heads.contract import HeadCard
-from tfa_bench.record_files import find_records
-from tfa_bench.records import Record, Truth
+from tfa_bench.records import Record, Truth, find_records
 
 PLACES, EXTRA = 10, 2
 

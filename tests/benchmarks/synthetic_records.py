@@ -10,8 +10,7 @@ import numpy as np
 
 from tfa.evaluate.judgement import Z_SCORE
 from tfa_bench.protocols import NO_CALIBRATION, budget
-from tfa_bench.record_files import RecordPath, record_path
-from tfa_bench.records import Record, ScoreSample, Truth
+from tfa_bench.records import Record, RecordPath, ScoreSample, Truth, record_path
 
 NOTHING = 65535  # of rankings held as uint16
 OTHERS = 5  # images from here on fill rankings; positives come before them

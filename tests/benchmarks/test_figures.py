@@ -9,19 +9,19 @@ from PIL import ImageColor
 from tests.benchmarks.figure_records import EVIDENCE, synthetic_truth, write_photos, write_record, write_town
 from tfa.errors import BadSpec
 from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, MONTAGE_LINE, TILE
-from tfa_bench.figures.evidence_plot import evidence_of
 from tfa_bench.figures.plots import (
     HEADER,
     calibration_curves,
     choose,
     draw_grid,
+    evidence_of,
+    find_studies,
     positives_in,
     spread_out,
     standardised,
 )
-from tfa_bench.figures.record_groups import find_studies
 from tfa_bench.protocols import FULL_QUERY, budget, cross_fit
-from tfa_bench.record_files import BadRecord
+from tfa_bench.records import BadRecord
 
 GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GREY))
 PHOTO = (120, 120, 120)

@@ -12,10 +12,10 @@ from PIL import Image
 
 from tests.benchmarks.figure_records import synthetic_truth, write_photos, write_record, write_town
 from tfa.errors import BadSpec, MissingExtra
-from tfa_bench.figures.record_groups import find_studies
+from tfa_bench.figures.plots import find_studies
 from tfa_bench.figures.report import write_figures
 from tfa_bench.protocols import FULL_QUERY, budget
-from tfa_bench.record_files import BadRecord
+from tfa_bench.records import BadRecord
 
 pytestmark = pytest.mark.slow
 

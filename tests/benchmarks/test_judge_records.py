@@ -9,7 +9,7 @@ from tests.benchmarks.synthetic_records import NOTHING, named, synthetic_record,
 from tfa.errors import BadSpec
 from tfa.evaluate.judgement import score_run
 from tfa_bench.judge_records import judge_records
-from tfa_bench.record_files import BadRecord
+from tfa_bench.records import BadRecord
 from tfa_bench.scores import score
 
 

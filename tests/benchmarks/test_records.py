@@ -17,8 +17,19 @@ import pytest
 from tests.benchmarks.synthetic_records import NOTHING, named, ranking, synthetic_record, synthetic_truth, written
 from tests.benchmarks.zip_members import replace_member
 from tfa.evaluate.judgement import Z_SCORE
-from tfa_bench.record_files import BadRecord, RecordPath, decode_npz, encode_npz, find_records, record_path
-from tfa_bench.records import TRUTH_FILE, Record, ScoreSample, Truth, truth_of
+from tfa_bench.records import (
+    TRUTH_FILE,
+    BadRecord,
+    Record,
+    RecordPath,
+    ScoreSample,
+    Truth,
+    decode_npz,
+    encode_npz,
+    find_records,
+    record_path,
+    truth_of,
+)
 
 TRUTH = synthetic_truth([[0], [], [0, 3]], conditions={"day": [0, 1], "night": [2]})
 ROWS = [[[ranking([0])], [[NOTHING] * 4]], [[[NOTHING] * 4], [ranking([1])]], [[ranking([3])], [ranking([2, 0])]]]

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfa_bench.record_files import find_records
-from tfa_bench.records import Record, truth_of
+from tfa_bench.records import Record, find_records, truth_of
 from tfa_bench.scores import score
 from tfa_bench.tables.page import PRECISION_DEPTH, results_page
 

@@ -8,8 +8,7 @@ import pytest
 from tests.benchmarks.rigged import EXTRA, PLACES, Rigged, only_record, rigged
 from tfa.errors import BadSpec
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, ONLINE, ONLINE_SHUFFLED, budget, cross_fit
-from tfa_bench.record_inputs import identify
-from tfa_bench.run import run_heads
+from tfa_bench.run import identify, run_heads
 from tfa_bench.scores import score
 
 

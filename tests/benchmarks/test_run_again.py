@@ -16,8 +16,7 @@ from tfa_bench.heads.contract import Photos
 from tfa_bench.protocols import NO_CALIBRATION, budget
 from tfa_bench.provenance import revisions
 from tfa_bench.rank import in_few_bits
-from tfa_bench.record_files import decode_npz, find_records
-from tfa_bench.records import Record
+from tfa_bench.records import Record, decode_npz, find_records
 from tfa_bench.run import run_heads
 from tfa_bench.scores import score
 
@@ -50,6 +49,16 @@ def test_again_compares_and_changes_nothing(bench, tmp_path):
     [ran] = run_heads(bench, [rigged(budget(3))], tmp_path / "results", again=True)
     assert ran.outcome == "same"
     assert path.read_bytes() == before
+
+
+def test_a_title_that_was_reworded_renews_nothing(bench, tmp_path):
+    old = dataclasses.replace(rigged(budget(3)), title="Rigged, centred", note="centres normalised")
+    run_heads(bench, [old], tmp_path / "results")
+    reworded = dataclasses.replace(old, title="Rigged, centered", note="centers normalized")
+    assert [ran.outcome for ran in run_heads(bench, [reworded], tmp_path / "results")] == ["kept"]
+    assert [ran.outcome for ran in run_heads(bench, [reworded], tmp_path / "results", again=True)] == ["same"]
+    record, truth = only_record(tmp_path / "results")
+    assert (score(record, truth).title, score(record, truth).note) == (reworded.title, reworded.note)
 
 
 def test_again_tells_answers_that_changed(bench, tmp_path):

@@ -13,8 +13,7 @@ import pytest
 
 from tests.benchmarks.synthetic_records import NOTHING, named, ranking, synthetic_record, synthetic_truth, written
 from tfa.errors import BadSpec
-from tfa_bench.record_files import BadRecord, record_path
-from tfa_bench.records import TRUTH_FILE
+from tfa_bench.records import TRUTH_FILE, BadRecord, record_path
 from tfa_bench.scores import paired, score, score_folder
 from tfa_bench.tables.table import read_scored
 

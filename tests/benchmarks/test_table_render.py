@@ -6,7 +6,7 @@ import csv
 import io
 
 from tests.benchmarks.synthetic_cells import OWN, PAPERS, cell
-from tfa_bench.tables.render import comma_separated, escaped, latex, markdown, write_table
+from tfa_bench.tables.table import comma_separated, escaped, latex, markdown, write_table
 from tfa_bench.tables.table_specs import layout
 
 

@@ -10,8 +10,19 @@ import pytest
 from tests.benchmarks.synthetic_cells import OWN, PAPERS, cell, elsewhere
 from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tfa_bench.tables.paper_figures import paper_table
-from tfa_bench.tables.render import latex, markdown
-from tfa_bench.tables.table import BEST, SECOND, NoTable, Number, Row, Shown, Table, rank_numbers, read_cells
+from tfa_bench.tables.table import (
+    BEST,
+    SECOND,
+    NoTable,
+    Number,
+    Row,
+    Shown,
+    Table,
+    latex,
+    markdown,
+    rank_numbers,
+    read_cells,
+)
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
 
@@ -202,10 +213,19 @@ def test_heads_stand_with_their_kind():
 
 
 def test_our_heads_beyond_the_paper_stand_apart():
-    names = ("second-partial", "judged", "judged-c64-v", "judged-follow", "judged-support", "judged-c64-no-score")
+    names = (
+        "second-partial",
+        "second-order-c64-v",
+        "judged",
+        "judged-c64-v",
+        "judged-follow",
+        "judged-support",
+        "judged-c64-no-score",
+    )
     table = layout("heads", [cell(name, 50.0) for name in (*names, "tfa-online")])
     assert {group.title: [row.stubs[0].lower() for row in group.rows] for group in table.groups} == {
         "Ours, beyond the paper": ["tfa-online"],
+        "Default head of tfa build (ours, beyond the paper)": ["second-order-c64-v"],
         "Second order (ours, beyond the paper)": ["second-partial"],
         "Judged (ours, beyond the paper)": ["judged", "judged-c64-v", "judged-follow"],
         "Ablations": ["judged-c64-no-score", "judged-support"],
@@ -218,15 +238,48 @@ def test_our_heads_beyond_the_paper_stand_apart():
 
 
 def test_the_overview_groups_heads_by_what_they_saw_and_has_a_mean():
-    cells = [cell(name, value) for name, value in (("ria", 60.0), ("judged", 70.0), ("judged-online", 80.0))]
-    cells += [cell("judged", 40.0, **elsewhere("town")), cell("ria", 50.0, **elsewhere("town")), cell("tfvpr", 99.0)]
+    cells = [
+        cell(name, value) for name, value in (("ria", 60.0), ("second-order", 70.0), ("second-order-online", 80.0))
+    ]
+    cells += [
+        cell("second-order", 40.0, **elsewhere("town")),
+        cell("ria", 50.0, **elsewhere("town")),
+        cell("tfvpr", 99.0),
+    ]
     table = layout("overview", cells)
     assert [column.full for column in table.columns] == ["SPED", "town", "mean"]
-    assert [[row.stubs[0] for row in group.rows] for group in table.groups] == [["RIA", "JUDGED"], ["JUDGED-ONLINE"]]
-    assert row_of(table, "JUDGED", "database").shown[-1] == Shown(Number(55.0, rank=BEST))
+    assert [[row.stubs[0] for row in group.rows] for group in table.groups] == [
+        ["RIA", "SECOND-ORDER"],
+        ["SECOND-ORDER-ONLINE"],
+    ]
+    assert row_of(table, "SECOND-ORDER", "database").shown[-1] == Shown(Number(55.0, rank=BEST))
     assert row_of(table, "RIA", "database").shown[-1] == Shown(Number(55.0, rank=BEST))
-    assert row_of(table, "JUDGED-ONLINE", "database").shown[1:] == (Shown(), Shown())  # not on every dataset
+    assert row_of(table, "SECOND-ORDER-ONLINE", "database").shown[1:] == (Shown(), Shown())  # not on every dataset
     assert [column.full for column in layout("overview", cells[:3]).columns] == ["SPED"]
+
+
+def test_the_product_table_is_in_plain_words_with_one_decimal():
+    cells = [
+        cell("ria", 60.04),
+        cell("second-order", 70.0),
+        cell("second-order-v", 75.04, note="ours, beyond the paper"),
+    ]
+    cells += [cell("ria", 50.0, queries=81, **elsewhere("town")), cell("judged-v", 99.0)]
+    cells += [cell("second-order-c64-v", 80.06, plan="C64", sds={1: 1.26}, sees="target")]
+    text = markdown(layout("product", cells, paper=False))
+    lines = [[field.strip() for field in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == ["Head", "Data used", "SPED", "town", "mean"]
+    assert [line for line in lines[2:] if not line[0].startswith("**")] == [
+        ["Number of queries", "", "607", "81", "–"],
+        ["RIA (our reconstruction)", "database", "60.0", "**50.0**", "**55.0**"],
+        ["`tfa build` without reranking", "database", "_70.0_", "–", "–"],
+        ["`tfa build` (default)", "database", "**75.0**", "–", "–"],
+        ["`tfa build` + `tfa calibrate`", "target", "80.1±1.3", "–", "–"],
+    ]
+    assert "Calibrated rows set aside 64 queries" in text
+    assert "not the published TFA" in text
+    assert "Data used: the images a method was fitted on" in text
+    assert "- `tfa build` (default): ours, beyond the paper." in text
 
 
 def test_ranks_do_not_compare_encoders():
@@ -243,7 +296,7 @@ def test_footnotes_say_what_was_evaluated_and_what_notes_mean():
     notes = "\n".join(layout("primary", cells).footnotes)
     assert f"Encoder of the records: {OWN}." in notes
     assert "SPED: 300 queries here, 607 in its published protocol." in notes
-    assert "C-N: N unlabelled queries calibrate and the others are evaluated" in notes
+    assert "C-N: N unlabeled queries calibrate and the others are evaluated" in notes
     assert "RIAᵈ: reconstruction: log map." in notes
     assert "Seen, without labels: nothing by RIAᵈ; target by TFA-C64." in notes
     assert "SALAD, SelaVPR++: supervised references" in notes
@@ -288,6 +341,6 @@ def test_cells_come_from_records(tmp_path):
 
 def test_tables_load_no_model():
     heavy = "{'torch', 'matplotlib', 'scipy', 'typer'}"
-    code = f"import sys, tfa_bench.tables.table_specs, tfa_bench.tables.render\nprint({heavy} & set(sys.modules))"
+    code = f"import sys, tfa_bench.tables.table_specs, tfa_bench.tables.table\nprint({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

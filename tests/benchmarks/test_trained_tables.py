@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.benchmarks.synthetic_cells import OWN, PAPERS, cell, elsewhere
 from tests.benchmarks.test_tables import row_of, shown
-from tfa_bench.tables.render import markdown
-from tfa_bench.tables.table import BEST, Cell, Number, Shown
+from tfa_bench.tables.table import BEST, Cell, Number, Shown, markdown
 from tfa_bench.tables.table_specs import layout
 
 

@@ -152,7 +152,7 @@ class StubMap:
             heads.insert(0, {"title": f"Calibration {self.active}", "decided": DECIDED_AFTER})
         return {
             "headline": "30 photos, 1 near-duplicate group, expected recall 91 %, calibrate for night", "heads": heads,
-            "what_answers": {"calibration": self.active, "reranked": True, "in_words": "answers come from a stub"},
+            "what_answers": {"calibration": self.active, "reranked": True, "text": "answers come from a stub"},
             "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": list_rules(),
             "evidence": self.evidence(),
             "duplicates": [{"images": [self.shown(1), self.shown(2)]}],
@@ -171,7 +171,7 @@ REASONS = {
     "carrier": "partial: it covers as much as the adaptive kernel and agrees more",
     "admit_cls": "used: with it 9.3 distinct images, without 9.0",
 }
-NEAR = {"standard_errors": 0.6, "within_noise": True, "in_words": "0.6 standard errors from flipping, within noise (x)"}
+NEAR = {"standard_errors": 0.6, "within_noise": True, "text": "0.6 standard errors from flipping, within noise (x)"}
 DECIDED, DECIDED_AFTER = (
     [
         {"name": name, "choice": choice, "reason": REASONS[key], "margin": NEAR if key == "assignment" else None}

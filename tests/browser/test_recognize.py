@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from tests.browser.steps import IS_LOADED, ask, drawing, dropped, wait_for_text, wait_until
@@ -145,7 +144,6 @@ def test_options_reach_the_service(open_page, service, photo):
     wait_for_text(page, "#recognize-status", "No match is confident enough: the best has confidence 0.97")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MoreOptions(QueryOptions):
     """Options of a later version."""
 

@@ -11,7 +11,7 @@ import pytest
 from tests.benchmarks.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tests.cli.conftest import Run
 from tfa_bench.cli import pages as verb
-from tfa_bench.tables.render import FORMATS
+from tfa_bench.tables.table import FORMATS
 from tfa_bench.tables.table_specs import LAYOUTS
 
 RIGHT, WRONG = ranking([0], 20), ranking([1], 20)

@@ -11,8 +11,7 @@ import torch
 from tests.benchmarks.heads.trained.tiny import tensors_of
 from tests.cli.conftest import write_drive
 from tfa_bench.provenance import ALGORITHM
-from tfa_bench.record_files import record_path
-from tfa_bench.records import Record
+from tfa_bench.records import Record, record_path
 
 PLACES = 6
 

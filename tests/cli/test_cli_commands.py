@@ -10,8 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tfa.cli import commands
-from tfa.cli.app import Shell
+from tfa.cli.app import GROUP, Shell
 
 
 def root() -> typer.Typer:
@@ -25,7 +24,7 @@ def root() -> typer.Typer:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    entries = [EntryPoint(name, value, commands.GROUP) for name, value in values.items()]
+    entries = [EntryPoint(name, value, GROUP) for name, value in values.items()]
     monkeypatch.setattr("tfa.core.plugins.entry_points", lambda group: entries)
 
 

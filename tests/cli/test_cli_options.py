@@ -60,7 +60,6 @@ def test_query_has_an_option_for_each_field_and_its_bounds():
     assert parameters["rerank"].secondary_opts == ["--no-rerank"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Made(Options):
     """One field of each kind."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tfa.cli.query import MONTAGE_ROWS, shorten_path, write_montage
+from tfa.cli.query import MONTAGE_ROWS, make_relative, write_montage
 from tfa.maps import PlaceMap
 from tfa.types import EncoderOptions, Hit, QueryOptions
 
@@ -37,9 +37,9 @@ def test_one_photo_gets_a_table_of_its_hits(run, folder):
 
 def test_paths_below_the_working_directory_are_shown_relative_to_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert shorten_path(str(tmp_path / "photos" / "05.png")) == "photos/05.png"
-    assert shorten_path("/elsewhere/05.png") == "/elsewhere/05.png"
-    assert shorten_path("near.jpg") == "near.jpg"
+    assert make_relative(str(tmp_path / "photos" / "05.png")) == "photos/05.png"
+    assert make_relative("/elsewhere/05.png") == "/elsewhere/05.png"
+    assert make_relative("near.jpg") == "near.jpg"
 
 
 def test_a_refused_photo_is_no_place(run, spy, folder):
@@ -295,7 +295,7 @@ def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, wor
 
 
 def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
-    from tfa.maps.shift import DomainShiftMonitor
+    from tfa.maps.confidence import DomainShiftMonitor
 
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     result = run("query", "town.tfa", "camera", "--no-online")

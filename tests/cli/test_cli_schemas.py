@@ -5,24 +5,21 @@ That the JSON of every other test is as its schema says is checked where the com
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-import tfa.cli.settings
-from tests.schemas import ENDING, FOLDER, PARTS, derived, fault, registry, schemas, verbs_with_json
-
-DOCS = Path(__file__).parents[2] / "docs"
+import tfa.cli.options
+from tests.schemas import ENDING, FOLDER, derived, fault, registry, schemas, verbs_with_json
+from tfa.types import Answer, Answers, EditResult, ExpectedRecall, Hit, Place, Position, SkippedFile
 
 
 def test_every_verb_with_json_has_a_schema_and_every_schema_a_verb():
     named = {"-".join(words): f"tfa {' '.join(words)} --json" for words in verbs_with_json()}
-    assert named.keys() | PARTS == schemas().keys()
+    assert named.keys() == schemas().keys()
+    assert {f"{name}{ENDING}" for name in named} == {file.name for file in FOLDER.iterdir()}
     assert {name: schemas()[name]["title"] for name in named} == named
 
 
@@ -54,10 +51,27 @@ def parts(schema: Any) -> Iterator[dict[str, Any]]:
                 yield from parts(own)
 
 
-def example(verb: str) -> Any:
-    """The JSON that docs/cli.md shows of a verb."""
-    section = (DOCS / "cli.md").read_text("utf-8").partition(f"\n## tfa {verb}\n")[2]
-    return json.loads(re.search(r"```json\n(.*?)```", section, re.DOTALL)[1])
+POSITION = Position(x=6.643, y=-0.087)
+EXAMPLES = {
+    "query": Answers(
+        answers=[
+            Answer(
+                query="photo.jpg",
+                confidence=0.94,
+                sure=True,
+                reranked=True,
+                place=Place(position=POSITION, radius=14.2, share=0.97, images=3),
+                hits=[
+                    Hit(id=1, image="ref.jpg", score=0.87, confidence=0.94, inliers=212, sure=True, position=POSITION)
+                ],
+            )
+        ],
+        expected_recall=ExpectedRecall(share=0.94, low=0.5, high=1.0, sure=1.0, photos=1),
+    ),
+    "add": EditResult(
+        added=[16], removed=[], skipped=[SkippedFile(file="torn.jpg", reason="truncated")], notes=[], images=17
+    ),
+}
 
 
 def changed(value: Any) -> Iterator[tuple[str, Any]]:
@@ -73,15 +87,15 @@ def changed(value: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{what}", {**value, name: new}) for what, new in changed(one))
 
 
-@pytest.mark.parametrize("verb", ["query", "add"])
-def test_every_field_of_the_documented_example_is_needed_and_typed(verb):
-    shown = example(verb)
+@pytest.mark.parametrize("verb", EXAMPLES)
+def test_every_field_of_an_example_is_needed_and_typed(verb):
+    shown = EXAMPLES[verb].to_dict()
     assert fault(verb, shown) is None
     assert not [what for what, wrong in changed(shown) if fault(verb, wrong) is None]
 
 
-@pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "from": 3, "variable": "TFA_FAST"}])
+@pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "source": 3, "variable": "TFA_FAST"}])
 def test_a_verb_that_prints_something_else_is_noticed(run, monkeypatch, wrong):
-    monkeypatch.setattr(tfa.cli.settings, "_row", lambda *_: wrong)
+    monkeypatch.setattr(tfa.cli.options, "_row", lambda *_: wrong)
     with pytest.raises(AssertionError, match=r"config\.schema\.json, \$\.settings"):
         run("config", "--json")

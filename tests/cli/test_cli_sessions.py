@@ -54,9 +54,9 @@ def aged(run, folder):
 def test_prune_shows_what_would_go_and_what_it_costs_before_it_goes(run, aged):
     dry = json.loads(run("prune", "town.tfa", "--dry-run", "--json", "--photos", "near.jpg").stdout)
     assert not dry["removed"]
-    going = {one["id"]: (one["why"], one["stays"]) for one in dry["going"]}
-    assert going.pop(14) == ("near duplicate", 3)
-    assert going == dict.fromkeys((0, *range(4, 13)), ("never confirmed", None))
+    removable = {one["id"]: (one["why"], one["duplicate_of"]) for one in dry["candidates"]}
+    assert removable.pop(14) == ("near duplicate", 3)
+    assert removable == dict.fromkeys((0, *range(4, 13)), ("never confirmed", None))
     assert dry["reasons"] == {"never confirmed": 10, "near duplicate": 1}
     themselves, given = dry["expected_recall"]
     assert (themselves["before"], themselves["after"]["photos"]) == (None, 11)
@@ -85,6 +85,6 @@ def test_report_says_what_aged_where_the_service_has_confirmed_some(run, aged):
     assert [one["id"] for one in ageing["old"]] == [2]
     assert [one["id"] for one in ageing["never"]] == [0, *range(3, 13), 14]
     assert (ageing["confirmed"], ageing["new"], ageing["days"]) == (2, 1, 100)
-    assert ageing["in_words"] in run("report", "town.tfa", "--aged", "100").stdout
+    assert ageing["text"] in run("report", "town.tfa", "--aged", "100").stdout
     assert "<h2>Aged</h2>" in Path("report.html").read_text("utf-8")
     assert json.loads(run("report", "plain.tfa", "--json").stdout)["ageing"] is None

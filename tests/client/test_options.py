@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import anyio
@@ -18,7 +17,6 @@ from tfa.service.settings import ServiceSettings
 from tfa.types import CalibrateOptions, QueryOptions
 
 
-@dataclass(frozen=True, kw_only=True)
 class MoreOptions(QueryOptions):
     """Options of a later version."""
 

@@ -14,7 +14,7 @@ from tfa.errors import BadPositions
 from tfa.evaluate.explorer import short_names
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true, read_ground_truth
 from tfa.evaluate.judgement import score_run
-from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, to_dict
+from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, make_result
 from tfa.evaluate.positives import BadEvaluation, to_points
 from tfa.types import ImageRecord, Position
 
@@ -130,7 +130,7 @@ def test_numbers_are_those_of_a_plain_recomputation():
 
     wrong = [one for one in run.evaluated_answers if not one.hits[0].right]
     assert len(numbers.mistakes) == len(wrong)
-    told = [one.answer.confidence for one in numbers.mistakes]
+    told = [one.confidence for one in numbers.mistakes]
     assert told == sorted((one.confidence for one in wrong), reverse=True)
     for hub in numbers.hubs:
         assert hub.wrong == sum(one.hits[0].image == hub.image for one in wrong) >= 2
@@ -141,7 +141,7 @@ def test_numbers_are_those_of_a_plain_recomputation():
 def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     truth = GroundTruth("as listed", "f", (), ())
     earlier, later = (MapEvaluation(made_judgement(seed), truth, "none", (), ()) for seed in (0, 1))
-    file = truth_file(tmp_path, "before.json", to_dict(earlier, worst=3))
+    file = truth_file(tmp_path, "before.json", make_result(earlier, worst=3).to_dict())
     both = compare_with_file(later, file)
     assert [run.name for run in both.runs] == ["none", "none of town.tfa"]
     before = score_run(earlier.judgement, earlier.judgement.runs[0])
@@ -151,7 +151,7 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
         (one.right, other.right)
         for one, other in zip(both.runs[0].evaluated_answers, both.runs[1].evaluated_answers, strict=True)
     ]
-    [change] = to_dict(later, 3, both.runs[1:])["changes"]
+    [change] = make_result(later, 3, both.runs[1:]).to_dict()["changes"]
     assert (change["won"], change["lost"]) == (pairs.count((True, False)), pairs.count((False, True)))
     assert change["difference"]["mean"] == pytest.approx((change["won"] - change["lost"]) / 40)
     assert change["won"] != change["lost"]

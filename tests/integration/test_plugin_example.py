@@ -21,8 +21,7 @@ from tfa.maps import PlaceMap
 from tfa.search.store_contract import StoreContract
 from tfa_bench.datasets.load import layout_names, load_layout
 from tfa_bench.heads.catalogue import head_card, names
-from tfa_bench.record_files import find_records
-from tfa_bench.records import Record
+from tfa_bench.records import Record, find_records
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +159,7 @@ def test_a_broken_distribution_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("entry", "told"),
-    [("json:loads", "must be a HeadCard of that name"), ("tfa_bench.heads.peers.ria:CARDS", "must be a HeadCard")],
+    [("json:loads", "must be a HeadCard of that name"), ("tfa_bench.heads.peers.pooled:CARDS", "must be a HeadCard")],
 )
 def test_a_head_that_is_no_head_is_refused(tmp_path, monkeypatch, entry, told):
     write_distribution(tmp_path, "wrong", {"tfa.heads": {"odd": entry}})

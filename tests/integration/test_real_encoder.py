@@ -18,7 +18,7 @@ from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.types import BuildOptions
 from tfa_bench.heads.contract import Photos
-from tfa_bench.heads.spectral import CONTROLS, under_control
+from tfa_bench.heads.controls import CONTROLS, under_control
 from tfa_bench.heads.tfa_heads import RetrieverHead
 from tfa_bench.rank import mean_recall
 

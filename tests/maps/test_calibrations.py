@@ -15,6 +15,7 @@ from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
 from tfa.maps.storage import MemoryStorage
 from tfa.types import BuildOptions
+from tfa.verification.patches import CompactTokens
 
 pytestmark = pytest.mark.slow
 
@@ -158,13 +159,6 @@ def test_only_what_is_used_is_encoded(town, camera, cache):
     assert encoder.encoded - before == 9
 
 
-def watched(monkeypatch, name):
-    """The paths that a function of `maps.calibrate` is called with."""
-    real, paths = getattr(calibrate, name), []
-    monkeypatch.setattr(calibrate, name, lambda path: paths.append(path) or real(path))
-    return paths
-
-
 @pytest.mark.parametrize("skip_bad", [False, True])
 def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_path, monkeypatch, skip_bad):
     for number in range(200):
@@ -172,11 +166,27 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
         photo(tmp_path / "many" / f"{number:03d}.png", number + 50, light=0.7)
     if skip_bad:
         (tmp_path / "many" / "000.png").write_bytes(b"broken")
-    hashed, opened = watched(monkeypatch, "hash_file"), watched(monkeypatch, "as_rgb")
+    real, inspected = calibrate.inspect_photo, []
+    monkeypatch.setattr(calibrate, "inspect_photo", lambda path, **more: inspected.append(path) or real(path, **more))
     report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
     assert (report.used, report.photos) == (8, 200)
-    assert len(hashed) <= 10
-    assert len(opened) <= (10 if skip_bad else 0)
+    assert len(inspected) <= 10
+
+
+def test_each_pair_of_a_photo_and_an_image_is_compared_once(town, camera, cache, monkeypatch):
+    """The admission of reranking and the expected recall look at the same pairs."""
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    real, pairs = CompactTokens.evidence, []
+
+    def noted(self, query, grid, indices):
+        pairs.extend((query.tobytes(), int(index)) for index in indices)
+        return real(self, query, grid, indices)
+
+    monkeypatch.setattr(CompactTokens, "evidence", noted)
+    monkeypatch.setattr(CompactTokens, "matches", lambda *_: pytest.fail("compared once more"))
+    report = built.calibrate(camera)
+    assert report.expected_recall is not None
+    assert len(pairs) == len(set(pairs)) == 20 * len(built.images)
 
 
 def test_a_photo_given_twice_counts_once(place_map, camera):

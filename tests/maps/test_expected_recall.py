@@ -10,8 +10,17 @@ from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.core.tokens import Tokens
-from tfa.maps.confidence import ALTERNATIVES, collect_answers, estimate_recall
-from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    COMMON_LIMIT,
+    MIN_PHOTOS,
+    MIN_PHOTOS_CENTERED,
+    WINDOW_PHOTOS,
+    DomainShiftMonitor,
+    collect_answers,
+    estimate_recall,
+    half_whiten,
+)
 from tfa.method.scorer import shape_coordinates
 from tfa.types import Answer, ExpectedRecall
 from tfa.verification.reranking import UNVERIFIED, rerank
@@ -50,6 +59,7 @@ def test_answers_together_leave_out_what_was_not_answered():
         ]
     )
     assert answers.expected_recall == estimate_recall([0.9, 0.5], [True, False], verified=True)
+    assert answers.expected_recall is answers.expected_recall  # estimated once, not at each access
     assert answers.notice is None
     frame = Answer(query="a", confidence=0.9, lost=0.1, adaptation_photos=3)
     assert collect_answers([frame]).expected_recall is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfa.maps.place import NO_EVIDENCE, NO_POSITIONS, TWO_KINDS, fuse_positions, locate_frame, measure_reach
+from tfa.maps.confidence import NO_EVIDENCE, NO_POSITIONS, TWO_KINDS, fuse_positions, locate_frame, measure_reach
 from tfa.types import ImageRecord, Place, Position
 
 

@@ -9,9 +9,8 @@ from studies.speed.synthetic import DECISIONS, EVIDENCE
 from tests.maps.conftest import reopened
 from tfa.maps.folder import writer
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpace, StoredSpaces, rebuild_rows
-from tfa.method.carriers import TEMPERED
+from tfa.maps.stored_head import StoredHead, StoredSpace, StoredSpaces, rebuild_rows
+from tfa.method.carriers import SIGMAS, TEMPERED
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.evidence import Mask
 from tfa.method.scorer import Scorer, ScoreTerm, SecondOrderSide

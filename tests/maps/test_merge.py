@@ -52,8 +52,8 @@ def test_a_merged_map_is_that_of_all_photos(days):
     ]
     assert [(record.id, record.digest) for record in merged.images] == [(r.id, r.digest) for r in whole.images]
     assert all(record.fitted for record in merged.images)
-    assert [part.photos for part in report.parts] == [12, 9]
-    assert [part.repeated for part in report.parts] == [0, 1]
+    assert [part.photos for part in report.maps] == [12, 9]
+    assert [part.repeated for part in report.maps] == [0, 1]
     assert "kept once: 1" in " ".join(report.notes)
 
 
@@ -63,7 +63,7 @@ def test_photos_keep_positions_and_get_the_session_of_their_map(days):
     merged.save(days.folder / "week.tfa")
     images = reopened(days.folder / "week.tfa").images
     assert [one.session for one in images] == ["monday"] * 12 + ["friday"] * 9 + ["friday night"]
-    assert report.parts[1].sessions == ("friday", "friday night")
+    assert report.maps[1].sessions == ["friday", "friday night"]
     placed = {one.path.rsplit("/", 1)[-1]: one.position.x for one in images if one.position is not None}
     assert placed == {"10.png": 10, "17.png": 17}  # Monday's 10.png had none
     found = merged.query(days.folder / "monday" / "09.png", k=30, sessions=("friday",))
@@ -72,13 +72,13 @@ def test_photos_keep_positions_and_get_the_session_of_their_map(days):
 
 def test_photos_that_show_places_of_both_are_found_by_verification(days):
     _, report = merge_maps([days.monday, days.friday])
-    part = report.parts[1]
+    part = report.maps[1]
     shared = {one.image.rsplit("/", 1)[-1]: one.shows.rsplit("/", 1)[-1] for one in part.shared}
     assert part.compared == 9
     assert shared.items() <= {f"{place:02d}.png": f"{place:02d}.png" for place in (8, 9, 11)}.items()
     assert shared
     assert all(one.inliers > 0 for one in part.shared)
-    assert f"friday: {len(shared)} of 9 photos show places" in part.in_words
+    assert f"friday: {len(shared)} of 9 photos show places" in str(part)
 
 
 def test_all_photos_that_are_lost_are_named_and_nothing_is_merged(days):

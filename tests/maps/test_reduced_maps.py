@@ -220,7 +220,7 @@ def test_what_the_files_hold_without_a_reduction_is_all_they_hold_with_one(reduc
 
 
 def test_moments_of_many_rows_are_written_and_read(town, cache, tmp_path, camera, monkeypatch):
-    monkeypatch.setattr("tfa.maps.stored_rows.MOMENTS_FROM", 1)
+    monkeypatch.setattr("tfa.maps.stored_head.MOMENTS_FROM", 1)
     made = built(town, cache)
     made.save(tmp_path / "town.tfa")
     again = reopened(tmp_path / "town.tfa")

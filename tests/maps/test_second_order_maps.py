@@ -12,8 +12,7 @@ from tests.maps.conftest import SPEC, hits, photo, reopened, scores
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.stored_rows import SIGMAS
-from tfa.method.carriers import CARRIER_KERNELS
+from tfa.method.carriers import CARRIER_KERNELS, SIGMAS
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.gallery import ScaledRows

@@ -3,11 +3,32 @@
 import numpy as np
 import pytest
 
-from tfa.exports.onnx_features import logarithm_by_products
+from tfa.exports.onnx_features import ASINH, ROOTS, lowest_eigenvalue, steps_of_root
 from tfa.method.second_order import COVARIANCE_RIDGE
 
 # Of real photos C has eigenvalues from the ridge to about 0.05; to 1 is more than unit patches ever have.
 SPECTRA = {"real": np.r_[np.zeros(40), np.geomspace(1e-5, 0.05, 88)], "widest": np.geomspace(1e-7, 1, 128)}
+
+
+def logarithm_by_products(matrices: np.ndarray) -> np.ndarray:
+    """log C of symmetric matrices `b m m`, by the steps of the graph, in their own float type."""
+    kind, size = matrices.dtype.type, matrices.shape[-1]
+    identity = np.eye(size, dtype=kind)
+    scale = np.linalg.norm(matrices, axis=(-2, -1), keepdims=True).astype(kind)
+    root, inverse, lowest = matrices / scale, identity, lowest_eigenvalue(size)
+    for _ in range(ROOTS):
+        inverse = identity
+        for _ in range(steps_of_root(lowest, float(np.finfo(kind).eps))):
+            turn = kind(1.5) * identity - kind(0.5) * (inverse @ root)
+            root, inverse = root @ turn, turn @ inverse
+        lowest **= 0.5
+    middle = lowest**0.5
+    small = kind(0.5 / middle) * root - kind(0.5 * middle) * inverse
+    square, series = small @ small, kind(ASINH[-1]) * identity
+    for factor in ASINH[-2::-1]:  # Horner's rule
+        series = square @ series + kind(factor) * identity
+    level = np.log(scale) + kind(2**ROOTS * np.log(middle))
+    return np.asarray(kind(2**ROOTS) * (small @ series) + level * identity)
 
 
 # Largest error of an entry of log C, whose own are up to log ε = −11.5.

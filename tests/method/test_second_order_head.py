@@ -162,7 +162,7 @@ def test_a_construction_is_the_same_however_many_are_fitted(images, count):
         ours, theirs = some.fitted.spaces[replica], every.fitted.spaces[replica]
         np.testing.assert_array_equal(ours.side.patch_directions, theirs.side.patch_directions)
         np.testing.assert_array_equal(ours.coordinates, theirs.coordinates)
-    assert some.decisions.sigma_tempered == every.decisions.sigma_tempered[:count]
+    assert some.decisions.sigmas["sigma_tempered"] == every.decisions.sigmas["sigma_tempered"][:count]
     photos = seen_again(database, seed=5)
     calibrated = [pipeline.calibrate(head, photos).scores(queries) for head in (some, every)]
     np.testing.assert_array_equal(*calibrated)

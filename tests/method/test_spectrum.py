@@ -6,8 +6,8 @@ import pytest
 from tfa.core.arrays import Spill, backend_for, to_numpy
 from tfa.errors import BadSpec
 from tfa.method import spectrum as geometry
-from tfa.method.carriers import carrier_terms
-from tfa.method.spectrum import fit_geometry, gram_matrix, probe_products, smooth_step
+from tfa.method.carriers import carrier_terms, smooth_step
+from tfa.method.spectrum import fit_geometry, gram_matrix, probe_products
 from tfa.reference import database as reference
 
 GAMMAS = (0.0, 0.3, 0.5, 1.0)

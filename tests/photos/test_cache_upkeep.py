@@ -15,8 +15,8 @@ from tfa.core.files import cache_folder
 from tfa.errors import BadSpec
 from tfa.maps.building.work_folder import WorkFolder
 from tfa.photos.cache_upkeep import (
-    BenchmarkFacts,
-    BuildFacts,
+    CachedResults,
+    UnfinishedBuilds,
     clear_cache,
     list_shelves,
     measure_benchmark,
@@ -121,11 +121,11 @@ def kept(cache):
 
 def test_masks_and_matches_of_the_benchmark_are_listed_pruned_and_cleared(cache, kept):
     mask, match, own = kept
-    assert measure_benchmark() == [BenchmarkFacts("masks", 1, 1000), BenchmarkFacts("matches", 1, 1000)]
+    assert measure_benchmark() == [CachedResults("masks", 1, 1000), CachedResults("matches", 1, 1000)]
     assert clear_cache(cache).files == 3  # of a cache that is given, tokens alone
     os.utime(match, (time.time() - 10 * 86_400,) * 2)
     assert prune_cache(older_than=5).to_dict() == {"files": 1, "bytes": 1000}
-    assert measure_benchmark() == [BenchmarkFacts("masks", 1, 1000)]
+    assert measure_benchmark() == [CachedResults("masks", 1, 1000)]
     shown = CliRunner().invoke(app, ["cache"]).stdout
     assert "masks of the benchmark: 1 file, 1.0 kB" in shown
     assert "matches of the benchmark" not in shown
@@ -141,11 +141,11 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     build.write("sample-0", {"rows": np.zeros(2)})
     own = folder / "bench-scale" / "mine.txt"
     own.write_text("a user's own")
-    assert measure_benchmark() == [BenchmarkFacts("vectors", 1, 160)]
+    assert measure_benchmark() == [CachedResults("vectors", 1, 160)]
     (build.path / "sample.tfa").mkdir()
     (build.path / "sample.tfa" / "map.json").write_text("{}")
     size = (build.path / "sample-0.safetensors").stat().st_size + 2
-    assert measure_unfinished_builds() == BuildFacts(1, 2, size)
+    assert measure_unfinished_builds() == UnfinishedBuilds(1, 2, size)
     shown = CliRunner().invoke(app, ["cache"]).stdout
     assert "vectors of the benchmark: 1 file, 160 bytes" in shown
     assert "1 unfinished build: 2 files" in shown
@@ -159,7 +159,7 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     assert prune_cache(older_than=5).files == 1
     assert not left.path.exists()
     assert clear_cache().to_dict() == {"files": 3, "bytes": 160 + size}
-    assert (measure_benchmark(), measure_unfinished_builds(), own.exists()) == ([], BuildFacts(0, 0, 0), True)
+    assert (measure_benchmark(), measure_unfinished_builds(), own.exists()) == ([], UnfinishedBuilds(0, 0, 0), True)
     assert not build.path.exists()
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tfa.photos.token_cache
 from tests.fakes import FakeEncoder
 from tests.photos.conftest import shards
 from tests.waiting import child_environment
 from tfa.core.files import read_tensor_header, write_tensors
 from tfa.errors import BadImage, BadTokens, NoImages
-from tfa.photos.images import as_rgb
+from tfa.photos.images import HashedPhoto, as_rgb
 from tfa.photos.token_cache import TokenCache
 
 pytestmark = pytest.mark.usefixtures("small_shards")
@@ -139,7 +138,7 @@ def test_nothing_left_to_encode_is_an_error(photos: list[Path]) -> None:
 def test_an_image_that_changes_while_being_read_is_not_kept(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tfa.photos.token_cache, "hash_file", lambda path: "0" * 64)
+    monkeypatch.setattr(HashedPhoto, "read", classmethod(lambda cls, path: (cls(path, "0" * 64, (0, 0)), b"")))
     with pytest.raises(BadImage, match="changed while it was being read"):
         TokenCache().encode(photos[:1], FakeEncoder())
 

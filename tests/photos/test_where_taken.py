@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
-from tfa.core.reading import parse_xml
+from tfa.core.files import parse_xml
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position, read_photo_time
@@ -78,6 +78,23 @@ def test_an_all_zero_block_and_hostile_xmp_are_no_position(tmp_path):
         assert read_embedded_position(photo(path, xmp=xmp, gps=nowhere)) is None, number
     with pytest.raises(ValueError, match="nested too deep"):
         parse_xml(b"<a>" * 101 + b"</a>" * 101)
+
+
+def test_metadata_behind_the_pixels_of_a_png_is_read_without_decoding_them(tmp_path, monkeypatch):
+    path, exif = tmp_path / "a.png", Image.Exif()
+    exif.get_ifd(0x8825).update(HERE)
+    Image.new("RGB", (4, 4)).save(path, exif=exif.tobytes())
+    chunks, content = [], path.read_bytes()
+    while 8 + sum(map(len, chunks)) < len(content):
+        start = 8 + sum(map(len, chunks))
+        chunks.append(content[start : start + 12 + int.from_bytes(content[start : start + 4], "big")])
+    late = sorted(chunks, key=lambda one: {b"eXIf": 1, b"IEND": 2}.get(one[4:8], 0))
+    assert late != chunks
+    path.write_bytes(content[:8] + b"".join(late))
+    with Image.open(path) as image:
+        assert "exif" not in image.info
+    monkeypatch.setattr(Image, "_getdecoder", lambda *_, **__: pytest.fail("pixels were decoded"))
+    assert read_embedded_position(path) == read_embedded_position(path.read_bytes()) == Position(lat=52.5, lon=13.25)
 
 
 def test_a_csv_may_tell_height_and_heading(tmp_path):

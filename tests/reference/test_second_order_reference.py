@@ -90,37 +90,6 @@ def test_score_bias_drops_the_largest_entries_by_hand():
     np.testing.assert_allclose(plain.score_bias(rows), [0, math.log(3)], atol=1e-12)
 
 
-def test_the_judge_by_hand():
-    evidence = np.array([[4.0, 0], [1, 9], [0, 16]])
-    assert plain.judged_value(lambda q, d: evidence[q, d], np.array([0, 1, 1])) == pytest.approx((2 + 3 + 4) / 3)
-    assert plain.judged_value(lambda q, d: evidence[q, d], np.array([1, 0, 0])) == pytest.approx(1 / 3)
-
-
-def test_each_half_is_judged_by_what_the_other_taught():
-    taught = {}
-
-    def learnt(seen):
-        def first_answers(judged):
-            taught.update({photo: set(seen.tolist()) for photo in judged.tolist()})
-            return judged * 10
-
-        return first_answers
-
-    assert plain.cross_fitted_tops(learnt, 5).tolist() == [0, 10, 20, 30, 40]
-    assert taught == {0: {1, 3}, 2: {1, 3}, 4: {1, 3}, 1: {0, 2, 4}, 3: {0, 2, 4}}
-
-
-def test_a_challenger_wins_only_beyond_the_standard_error():
-    incumbent = np.array([1.0, 2, 3, 4])
-    surely = incumbent + np.array([0.5, 0.4, 0.6, 0.5])
-    hardly = incumbent + np.array([3, -2.5, 2, -2])
-    assert hardly.mean() > incumbent.mean()
-    assert plain.judged_winner([incumbent, hardly]) == 0
-    assert plain.judged_winner([incumbent, hardly, surely]) == 2
-    assert plain.judged_winner([incumbent, surely, surely + 1, surely + 1]) == 2  # the largest, of equals the earlier
-    assert plain.judged_winner([incumbent, incumbent]) == 0
-
-
 def test_directions_without_a_drawn_patch_are_orthonormal():
     images = [np.random.default_rng(i).normal(size=(4, 5)) for i in range(12)]
     for s in range(3):

@@ -47,9 +47,19 @@ class Message:
             setattr(self, name, given.pop(name) if name in given else _empty(kind))
         assert not given, f"{self._type} has no {', '.join(given)}"
 
+    @classmethod
+    def get_fields_and_field_types(cls) -> dict[str, str]:
+        """Types of fields as Python's generator names them; those of messages that are made of plain fields."""
+        types = {name: inner[0] for name, (what, inner) in fields_of(cls._type) if what == BASE}
+        return {name: PYTHON_TYPES.get(kind, kind) for name, kind in types.items()}
+
     def __setattr__(self, name: str, value: Any) -> None:
         kind = dict(fields_of(self._type))[name]
         object.__setattr__(self, name, _taken(value, kind, f"{self._type}.{name}"))
+
+
+# Type names that differ between a definition and Python.
+PYTHON_TYPES = {"float64": "double", "bool": "boolean"}
 
 
 def fields_of(name: str) -> list[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.ros.ros_types import message_class
 from tfa_ros.health import ERROR, OK, STALE, WARN, Health
 from tfa_ros.messages import fix_fields, match_fields, place_of, pose_fields
 from tfa_ros.parameters import PARAMETERS, BadParameter, checked, query_fields
@@ -139,13 +140,17 @@ def test_covariances_are_of_the_radius():
 
 def test_fields_are_of_the_types_that_ros_wants():
     hit = json.loads('{"image": "a", "score": 1, "confidence": 1, "sure": true, "position": {"x": 3, "y": -4}}')
-    fields = match_fields(hit)
+    types = message_class("tfa_msgs/msg/Match").get_fields_and_field_types()
+    fields = match_fields(hit, types)
     assert {name: type(value) for name, value in fields.items()} == {
         "image": str, "sure": bool, "has_position": bool,
         **dict.fromkeys(("score", "confidence", "latitude", "longitude", "altitude", "x", "y", "heading"), float),
     }  # fmt: skip
     assert (fields["x"], fields["y"]) == (3.0, -4.0)
-    assert not match_fields({**hit, "position": None})["has_position"]
+    assert not match_fields({**hit, "position": None}, types)["has_position"]
+    older = match_fields({"image": "a", "position": None}, types)  # a service that sends fewer fields
+    assert math.isnan(older["score"])
+    assert older["sure"] is False
 
 
 def test_parameters_are_checked_and_become_fields():

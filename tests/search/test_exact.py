@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tfa.errors import BadSpec
-from tfa.search.exact import ExactSearch, QueryVectors, WeightedGalleries, gather_rows
-from tfa.search.gallery import Gallery, top_k
+from tfa.search.gallery import ExactSearch, Gallery, QueryVectors, WeightedGalleries, gather_rows, top_k
 from tfa.search.quantized import round_rows
 from tfa.search.reduced import ReducedSearch, fit_reduced
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tfa.search.exact import ExactSearch, WeightedGalleries
-from tfa.search.gallery import Gallery
+from tfa.search.gallery import ExactSearch, Gallery, WeightedGalleries
 from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import AGAIN, ReducedSearch, fit_reduced
 

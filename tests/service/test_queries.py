@@ -12,7 +12,7 @@ from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
 from tests.waiting import PATIENCE
 from tfa.core.tokens import Tokens
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import DomainShiftMonitor
 from tfa.photos.images import as_rgb
 from tfa.service import query_queue as kept_queries
 from tfa.service.query_queue import RecentQueries
@@ -177,13 +177,13 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
 
 
 def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypatch):
-    nothing = {"photos": 0, "expected_recall": None, "in_words": None, "notice": None}
+    nothing = {"photos": 0, "expected_recall": None, "text": None, "notice": None}
     assert client.get("/v1/map").json()["recent"] == nothing
     told = [ask(client, picture(place, 0.8), k=2).json()["confidence"] for place in range(5)]
     recent = client.get("/v1/map").json()["recent"]
     assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
     assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
-    assert recent["in_words"].startswith("of photos like these about ")
+    assert recent["text"].startswith("of photos like these about ")
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
     add(client, picture(77))  # an edit leaves the head as it is

@@ -15,8 +15,7 @@ from tfa.evaluate.positives import measure_lengths, position_kinds, to_points
 from tfa.photos.find_positions import find_positions
 from tfa.types import Position
 from tfa_bench.datasets.load import POSITIONS
-from tfa_bench.record_files import BadRecord, find_records
-from tfa_bench.records import Record, Truth, truth_of
+from tfa_bench.records import BadRecord, Record, Truth, find_records, truth_of
 from tfa_bench.scores import KS, Scored, check_revisions, score
 
 _MOST_HEADS = 8  # of one page
@@ -132,8 +131,8 @@ def _run(name: str, record: Record, truth: Truth, split: int, where: Sequence[Po
         images, verdicts = images[given], verdicts[given]
         away = measure_lengths(points[images], points[database + query][None]) if len(images) else []
         hits = [
-            JudgedHit(truth.database[image], bool(verdict), distance=metres)
-            for image, verdict, metres in zip(images.tolist(), verdicts, away, strict=True)
+            JudgedHit(truth.database[image], bool(verdict), distance=meters)
+            for image, verdict, meters in zip(images.tolist(), verdicts, away, strict=True)
         ]
         # As written in decimals: 5.2, not the float64 below it that a float32 becomes.
         confidence = float(str(record.confidence[query, split, 0]))

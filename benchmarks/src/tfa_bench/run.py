@@ -7,16 +7,19 @@ of the algorithm: then it is made again.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from tfa.core.files import hash_json
+from tfa.core.files import hash_file, hash_json, read_bounded, write_atomically
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec
@@ -24,14 +27,184 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
 from tfa.types import HeadSpec
 from tfa_bench.datasets.load import Dataset
-from tfa_bench.finished_splits import FinishedSplits
 from tfa_bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
-from tfa_bench.protocols import Split
-from tfa_bench.provenance import hardware, versions
-from tfa_bench.rank import answers_of_split, score_sample
-from tfa_bench.record_files import RecordPath, record_path
-from tfa_bench.record_inputs import inputs_of, is_outdated, plan_of, spec_of
-from tfa_bench.records import TRUTH_FILE, Record, Truth
+from tfa_bench.protocols import Plan, Split
+from tfa_bench.provenance import hardware, revisions, versions
+from tfa_bench.rank import Answers, answers_of_split, score_sample
+from tfa_bench.records import (
+    CONTENT_BYTES,
+    TRUTH_FILE,
+    Record,
+    RecordPath,
+    Truth,
+    check_array,
+    decode_npz,
+    encode_npz,
+    fold_from_dict,
+    fold_to_dict,
+    record_path,
+)
+
+# --- what a record follows from ------------------------------------------------------------------------------------
+
+
+TITLE_KEYS = ("title", "note")  # of a head: they shape no answer, and a release may reword them
+
+
+class Identified(Protocol):
+    """What records of a dataset under an encoder follow from, beside the head; a Bench, or one that is not encoded."""
+
+    @property
+    def dataset(self) -> Dataset: ...
+    @property
+    def truth(self) -> Truth: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def images(self) -> str: ...
+    @property
+    def spec(self) -> HeadSpec: ...
+
+
+@dataclass(frozen=True)
+class Unencoded:
+    """A dataset under an encoder, of which no image was encoded."""
+
+    dataset: Dataset
+    truth: Truth
+    encoder: Encoder
+    images: str
+    spec: HeadSpec
+
+
+def identify(dataset: Dataset, encoder: Encoder) -> Unencoded:
+    """Read the files of a dataset, for their digests."""
+    digests = [[hash_file(path) for path in paths] for paths in (dataset.database, dataset.queries)]
+    return Unencoded(dataset, dataset.truth(), encoder, hash_json(digests), spec_of(dataset))
+
+
+def spec_of(dataset: Dataset) -> HeadSpec:
+    return dataclasses.replace(HeadSpec(), **dataset.card.spec)
+
+
+def current_record(bench: Identified, card: HeadCard, results: Path) -> Record | None:
+    """The record of a head on this dataset, if there is one and it is what the head would answer now."""
+    path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
+    if not path.exists():
+        return None
+    known, inputs = Record.read(path), inputs_of(bench, card, plan_of(bench, card), 1)
+    return None if set(_differing(known, inputs)) - {"depth"} else known
+
+
+def plan_of(bench: Identified, card: HeadCard) -> Plan:
+    specific = card.budget_per_condition and bench.dataset.card.conditions_specific
+    return dataclasses.replace(card.plan, specific=True) if specific else card.plan
+
+
+def inputs_of(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict[str, Any]:
+    """Everything a record follows from."""
+    truth = bench.truth
+    return {
+        "dataset": {
+            "name": truth.name,
+            "title": truth.title,
+            "database": len(truth.database),
+            "queries": len(truth.queries),
+            "fingerprint": truth.fingerprint,
+            "images": bench.images,
+        },
+        "encoder": {
+            "id": bench.encoder.id,
+            "fingerprint": bench.encoder.fingerprint,
+            "grid": list(bench.encoder.grid),
+        },
+        "head": {
+            "name": card.name,
+            "title": card.title,
+            "data_used": card.sees,
+            "note": card.note,
+            "settings": dict(card.settings),
+            "spec": bench.spec.to_dict(),
+        },
+        "plan": plan.to_dict(),
+        "algorithm": revisions(card.stages),
+        "depth": min(depth, len(truth.database)),
+    }
+
+
+def _differing(record: Record, inputs: dict[str, Any]) -> list[str]:
+    """Which inputs a record was not made of."""
+    head, verification = record.head, record.head["settings"].get("verification")
+    if verification is not None:  # records made before patches could be small do not say that they are not
+        settings = {**head["settings"], "verification": {"patches": "full", **verification}}
+        head = {**head, "settings": settings}
+    made_of = {**record.inputs, "head": _without_words(head)}
+    return [
+        key for key, value in inputs.items() if (_without_words(value) if key == "head" else value) != made_of.get(key)
+    ]
+
+
+def _without_words(head: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in head.items() if key not in TITLE_KEYS}
+
+
+def is_outdated(record: Record, inputs: dict[str, Any], path: RecordPath) -> bool:
+    """Was it made of these inputs by another revision of the algorithm? Of other inputs is an error."""
+    differs = _differing(record, inputs)
+    outdated = "algorithm" in differs
+    # A deeper ranking begins with the shallower one, and a record that is made again may have any depth.
+    accepted = {"algorithm", "depth"} if outdated or record.depth >= inputs["depth"] else set()
+    other = [key for key in differs if key not in accepted]
+    if record.encoder["id"] != inputs["encoder"]["id"]:
+        name, results = record.encoder["id"], path.dataset_folder.parent
+        right = record_path(results, record.dataset["name"], name, record.name).archive.parent
+        raise BadSpec(
+            f"{path} is of the encoder {name}, not of {inputs['encoder']['id']}: positions are "
+            f"resampled by another rule since; move {path.archive.parent} to {right}, or give --encoder {name}"
+        )
+    if other:
+        raise BadSpec(
+            f"{path} was made of other inputs ({', '.join(other)}); records are never overwritten: "
+            "remove it, or write to another folder with --out"
+        )
+    return outdated
+
+
+# --- finished splits of an unfinished head -------------------------------------------------------------------------
+
+
+class FinishedSplits:
+    """`.tfa-c64.splits/3.npz` beside the archive of `tfa-c64.npz`; splits made of other inputs are not used."""
+
+    def __init__(self, record: RecordPath, inputs: dict[str, Any]) -> None:
+        self.folder = record.archive.parent / f".{record.head}.splits"
+        self.inputs = hash_json(inputs)
+
+    def write(self, split: int, answers: Answers) -> None:
+        folds = [fold_to_dict(fold) for fold in answers.folds]
+        facts = {"inputs": self.inputs, "replicas": list(answers.replicas), "folds": folds}
+        content = encode_npz(facts, {"rankings": answers.rankings, "confidence": answers.confidence})
+        write_atomically(self.folder / f"{split}.npz", lambda temporary: temporary.write_bytes(content))
+
+    def read(self, split: int) -> Answers | None:
+        """Return None if the split is not finished or its file is damaged; the split is then run again."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            facts, arrays = decode_npz(read_bounded(self.folder / f"{split}.npz", CONTENT_BYTES))
+            if facts["inputs"] == self.inputs:
+                return Answers(
+                    tuple(facts["replicas"]),
+                    tuple(fold_from_dict(fold) for fold in facts["folds"]),
+                    check_array(arrays["rankings"], "u", 3),
+                    check_array(arrays["confidence"], "f", 2),
+                )
+        return None
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------
+
 
 DEPTH = 100  # places of a ranking that are kept
 
@@ -132,6 +305,7 @@ def run_head(
         if not again:
             return Ran(bench.truth.name, card.name, bench.encoder.id, "kept", path)
         inputs["depth"] = known.depth
+        inputs["head"] = {**inputs["head"], **{key: known.head[key] for key in TITLE_KEYS if key in known.head}}
     if card.needs_order and not bench.dataset.card.ordered:
         reason = 'the dataset is not known to be in driving order (its card says so with "ordered": true)'
         return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)

@@ -26,8 +26,7 @@ from tfa.core.arrays import SPILL_PREFIX
 from tfa.core.files import make_folder
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import MissingExtra, TfaError
-from tfa.search.exact import ExactSearch, WeightedGalleries
-from tfa.search.gallery import Gallery, top_k
+from tfa.search.gallery import ExactSearch, Gallery, WeightedGalleries, top_k
 from tfa.search.quantized import round_rows
 from tfa.search.reduced import ReducedSearch, fit_reduced, fixed_rotation
 from tfa.search.store import Entries, open_map_store

@@ -28,7 +28,7 @@ import numpy as np
 from studies.scale.local_servers import AnyServer, free_port, new_server
 from studies.scale.rows import SavedRows, SmallTown
 from studies.serve import ENCODER
-from tfa.core.reading import parse_json
+from tfa.core.files import parse_json
 from tfa.errors import StoreUnavailable, TfaError
 from tfa.maps.store.header import read_store_header
 from tfa.photos.images import find_images

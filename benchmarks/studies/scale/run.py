@@ -22,8 +22,7 @@ from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec
 from tfa.types import EncoderOptions
 from tfa_bench.cli.run import load_all, loaded_encoder
-from tfa_bench.record_inputs import identify
-from tfa_bench.run import prepare
+from tfa_bench.run import identify, prepare
 
 if TYPE_CHECKING:
     from studies.scale.union import Datasets

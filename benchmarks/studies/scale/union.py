@@ -23,9 +23,8 @@ from tfa.evaluate.metrics import recall_at
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Fitted, HeadCard, Photos, Shared
 from tfa_bench.rank import answers_of_split
-from tfa_bench.record_inputs import Identified, current_record
 from tfa_bench.records import Record
-from tfa_bench.run import Bench, calibrated
+from tfa_bench.run import Bench, Identified, calibrated, current_record
 
 UNION = "all as one"
 

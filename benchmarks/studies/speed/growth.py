@@ -19,7 +19,7 @@ from tfa.core.arrays import Spill, backend_for, l2_normalize, release
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadSpec
 from tfa.method.branch import DatabaseSplit
-from tfa.method.carriers import TEMPERED, KernelTerm, carrier_terms
+from tfa.method.carriers import SIGMAS, KernelTerm, carrier_terms
 from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, Described, describe_residuals
 from tfa.method.scorer import Scorer
@@ -426,10 +426,11 @@ def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrde
     spec, spill = HeadSpec(), Spill()
     split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = fit_space(descriptors, directions, split, spec.max_rank, backend_for("cpu"), spill)
-    original, partial, tempered = (
-        measure_spread(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for gamma in (None, 0.5, TEMPERED)
-    )
-    kernel = carrier_terms(CARRIER, spreads=(original, partial, tempered))
+    sigmas = {
+        name: measure_spread(space.pseudo_scores([KernelTerm(1.0, sigma.gamma)]), space)
+        for name, sigma in SIGMAS.items()
+    }
+    kernel = carrier_terms(CARRIER, sigmas=sigmas)
     return space, space.scorer(kernel, "float32", spill)
 
 

@@ -26,7 +26,7 @@ from tfa.method.residuals import HARD
 from tfa.method.spectrum import fit_geometry, gram_matrix
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
-from tfa.search.exact import ExactSearch, gather_rows
+from tfa.search.gallery import ExactSearch, gather_rows
 from tfa.types import HeadSpec
 
 SEED = 0

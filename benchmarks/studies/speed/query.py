@@ -28,6 +28,7 @@ from studies.speed.synthetic import (
     synthetic_head,
     synthetic_spaces,
     synthetic_state,
+    weight,
 )
 from studies.speed.verify import squarest
 from tfa.core.arrays import backend_for
@@ -37,8 +38,6 @@ from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.encoders.catalogue import fast_fingerprint
 from tfa.encoders.int8 import graph_path
 from tfa.maps import PlaceMap
-from tfa.maps.folder import writer
-from tfa.maps.state import MapState
 from tfa.maps.storage import MemoryStorage
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
@@ -144,13 +143,6 @@ def run_map_size_benchmark(
                 weighed.append(MapSize(carrier, storage, images, weight(state), 4 * words * channels))
                 task.advance()
     return MapSizeBenchmark(words, channels, tuple(weighed))
-
-
-def weight(state: MapState) -> int:
-    """Bytes of the map's files."""
-    with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
-        writer.write_new(Path(folder) / "made.tfa", state, overwrite=False)
-        return sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
 
 
 ALLOWED = 0.050  # seconds beside the encode

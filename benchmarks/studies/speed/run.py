@@ -183,6 +183,15 @@ SUITE: dict[str, Benchmark] = {
         small={"sizes": (300,), "second_order_sizes": (300,)},
         full={"sizes": (607, 2000), "second_order_sizes": (607, 20_000)},
     ),
+    "default": Benchmark(
+        title="The default map compared with AnyLoc",
+        run="second_order:run_default_benchmark",
+        floor="The floor is AnyLoc on the same tokens: its build with one array of residuals, a query from patches to "
+        "its ten best, and 4·K·d bytes an image.",
+        small={"images": 60, "grid": (16, 16), "channels": 384},
+        full={"images": 607, "grid": (23, 23), "channels": 384, "repeats": 3},
+        named_only=True,
+    ),
     "second-order": Benchmark(
         title="Fitting second-order and judged heads",
         run="second_order:run_second_order_benchmark",

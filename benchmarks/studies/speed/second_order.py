@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy as np
 from studies.speed import peers
 from studies.speed.fit import seen_again, synthetic_tokens
 from studies.speed.measure import Bar, Line, Measured, compared, measure, measure_in_turn, same_threads, thread_count
-from studies.speed.synthetic import second_order_head, synthetic_head, synthetic_spaces
+from studies.speed.synthetic import second_order_head, synthetic_head, synthetic_spaces, synthetic_state, weight
 from tfa.core.progress import Progress, SilentProgress, Task, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.fit_map import decide_calibration_admission
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
@@ -29,9 +29,10 @@ from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit, fit_second_order
 from tfa.search.gallery import top_k
-from tfa.types import HeadSpec, RerankSpec
+from tfa.types import BuildOptions, HeadSpec, RerankSpec
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 from tfa_bench.heads.judge import calibrate_judged, fit_judged
+from tfa_bench.heads.peers.anyloc import kmeans
 
 K = 10
 CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map
@@ -220,11 +221,11 @@ def _builds(tokens: Tokens, spec: HeadSpec, repeats: int) -> tuple[Mapping[str, 
 
     calls: dict[str, Any] = {PAPER: partial(fit, tokens, spec), SECOND: second}
     calls[JUDGED] = partial(fit_judged, tokens, spec=spec)
-    kmeans = peers.library("fast_pytorch_kmeans")
-    if kmeans is not None:
+    library = peers.library(_KMEANS)
+    if library is not None:
         unit, centers = sample_patches(tokens, int(tokens.counts.sum())), list[Any]()
         separate = np.split(unit, np.cumsum(tokens.counts)[:-1])
-        calls[WORDS] = lambda: centers.append(peers.anyloc_words(kmeans, unit, spec.words)[0])
+        calls[WORDS] = lambda: centers.append(peers.anyloc_words(library, unit, spec.words)[0])
         calls[RESIDUALS] = lambda: peers.anyloc_descriptors(separate, centers[-1], reuse=True)
     measured = measure_in_turn(calls, repeats)
     return measured, min((clock.seconds for clock in clocks), key=lambda seconds: sum(seconds.values()))
@@ -241,3 +242,139 @@ def _calibration(tokens: Tokens, photos: Tokens, fitted: FittedSpaces, repeats: 
         decide_calibration_admission(head, described, evidence)
 
     return measure(calibrated, repeats)
+
+
+# --- default map ----------------------------------------------------------------------------------
+
+DEFAULT, DEFAULT_QUERY, ANYLOC_QUERY = "default head", "query of the default map", "AnyLoc, query"
+
+
+@dataclass(frozen=True)
+class DefaultBenchmark:
+    """Build, query and size of a map with default options, and AnyLoc's, from one run."""
+
+    images: int
+    patches: int
+    channels: int
+    threads: int
+    fit_seconds: float
+    anyloc_seconds: float
+    stages: dict[str, float]  # of the fit
+    query_seconds: float
+    anyloc_query_seconds: float
+    map_bytes: int  # on disk, without patches
+    reranking_bytes: int  # on disk, of the patches that reranking needs
+    descriptor_bytes: int  # of an image as AnyLoc keeps it: 4 · words · channels
+    kmeans: str  # that built AnyLoc's vocabulary
+    machine: str
+
+    def lines(self) -> list[Line]:
+        smaller = self.descriptor_bytes * self.images
+        whole = self.map_bytes + self.reranking_bytes
+        note = f"AnyLoc with {self.kmeans}"
+        return [
+            compared(f"default fit of {self.images:,} images", self.fit_seconds, self.anyloc_seconds, note=note),
+            *(Line(f"of which {name}", seconds) for name, seconds in self.stages.items()),
+            compared("one query from its tokens, not reranked", self.query_seconds, self.anyloc_query_seconds),
+            Line(
+                "map without patches for reranking, times smaller",
+                ratio=smaller / self.map_bytes,
+                disk_bytes=self.map_bytes,
+            ),
+            Line("map with patches for reranking, times smaller", ratio=smaller / whole, disk_bytes=whole),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run_default_benchmark(
+    *,
+    images: int = 607,
+    grid: tuple[int, int] = (23, 23),
+    channels: int = 384,
+    words: int = 64,
+    repeats: int = 1,
+    progress: bool | Progress | None = None,
+) -> DefaultBenchmark:
+    """Time a fit with default options and AnyLoc's build in turn, then one query of each; weigh the map."""
+    if images < _WARM_UP:
+        raise BadSpec(f"images={images}; give at least {_WARM_UP}")
+    made = synthetic_tokens(images, grid[0] * grid[1], channels)
+    tokens, count, options = Tokens(made.patches, made.cls, grid=grid), thread_count(), BuildOptions()
+    with same_threads(count), as_progress(progress).task("side by side", 3) as task:
+        _default_builds(tokens.select(slice(0, _WARM_UP)), 4, 1)
+        task.advance()
+        measured, stages = _default_builds(tokens, words, repeats)
+        task.advance()
+        head = measured[DEFAULT].result
+        spaces = StoredSpaces.of(head.fitted, 0, options.storage)
+        stored = StoredHead.of(head, 0, options.storage, spaces)
+        queries = _default_queries(stored.scorer, tokens, measured[WORDS].result, measured[RESIDUALS].result, repeats)
+        task.advance()
+    state = synthetic_state(stored, spaces=spaces)
+    bare = weight(state)
+    with_patches = weight(replace(state, compact=CompactTokens.fit(tokens, options.reranking)))
+    return DefaultBenchmark(
+        images=images,
+        patches=grid[0] * grid[1],
+        channels=channels,
+        threads=count,
+        fit_seconds=measured[DEFAULT].seconds,
+        anyloc_seconds=measured[WORDS].seconds + measured[RESIDUALS].seconds,
+        stages=stages,
+        query_seconds=queries[DEFAULT_QUERY].seconds,
+        anyloc_query_seconds=queries[ANYLOC_QUERY].seconds,
+        map_bytes=bare,
+        reranking_bytes=with_patches - bare,
+        descriptor_bytes=4 * words * channels,
+        kmeans=_OWN_KMEANS if peers.library(_KMEANS) is None else _KMEANS,
+        machine=f"{os.cpu_count()} cores, {platform.machine()}",
+    )
+
+
+_KMEANS, _OWN_KMEANS = "fast_pytorch_kmeans", "our k-means, which skips settled patches"
+
+
+def _default_builds(tokens: Tokens, words: int, repeats: int) -> tuple[Mapping[str, Measured], dict[str, float]]:
+    """The default fit and AnyLoc's build in turn; AnyLoc is given unit patches."""
+    clocks: list[StageClock] = []
+
+    def default() -> Any:
+        clocks.append(StageClock())
+        head = fit_second_order(tokens, BuildOptions().carrier, constructions=1, progress=clocks[-1])
+        clocks[-1].stage("head")
+        return head
+
+    library = peers.library(_KMEANS)
+    unit, centers = sample_patches(tokens, int(tokens.counts.sum())), list[Any]()
+    separate = np.split(unit, np.cumsum(tokens.counts)[:-1])
+
+    def vocabulary() -> Any:
+        if library is None:
+            import torch
+
+            centers.append(torch.from_numpy(kmeans(unit, words, peers.SEED).astype(np.float32)))
+        else:
+            centers.append(peers.anyloc_words(library, unit, words)[0])
+        return centers[-1]
+
+    calls: dict[str, Any] = {DEFAULT: default, WORDS: vocabulary}
+    calls[RESIDUALS] = lambda: peers.anyloc_descriptors(separate, centers[-1], reuse=True)
+    measured = measure_in_turn(calls, repeats)
+    return measured, min((clock.seconds for clock in clocks), key=lambda seconds: sum(seconds.values()))
+
+
+def _default_queries(
+    scorer: Scorer, tokens: Tokens, centers: Any, descriptors: np.ndarray, repeats: int
+) -> Mapping[str, Measured]:
+    """One photo to its ten best by either map, caches emptied before every call."""
+    one = tokens.select([0])
+    unit = sample_patches(one, int(one.counts.sum()))
+
+    def anyloc() -> Any:
+        return top_k(peers.anyloc_descriptors([unit], centers, reuse=True) @ descriptors.T, K)
+
+    calls = {DEFAULT_QUERY: _question(scorer, one), ANYLOC_QUERY: anyloc}
+    measure_in_turn(calls)  # thread pools and page tables warm up
+    return measure_in_turn(calls, 5 * repeats, before_each=np.ones(CACHES, np.uint8).sum)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
+from tfa.maps.folder import writer
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpace, StoredSpaces
+from tfa.maps.stored_head import INTEGERS, StoredHead, StoredSpace, StoredSpaces
 from tfa.method import second_order_space
-from tfa.method.carriers import MEAN, PAPER_CARRIERS, carrier_terms
+from tfa.method.carriers import MEAN, PAPER_CARRIERS, SIGMAS, carrier_terms
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.evidence import Mask
 from tfa.method.scorer import ResidualSide, Scorer, ScoreTerm, SecondOrderSide, as_residual_side
@@ -144,6 +146,13 @@ def synthetic_state(
     return MapState(facts, {}, (named,), records, words, next_id=images)
 
 
+def weight(state: MapState) -> int:
+    """Bytes of the map's files."""
+    with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
+        writer.write_new(Path(folder) / "made.tfa", state, overwrite=False)
+        return sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
+
+
 MAX_RANK = 4096  # directions a geometry keeps at most
 _STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
 
@@ -214,7 +223,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
     """A head of that carrier in the space."""
     [space], parts = spaces.spaces, []
     [(halves, lengths)] = space.chunks()
-    for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], (0.1, 0.1, 0.1)):
+    for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], dict.fromkeys(SIGMAS, 0.1)):
         for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
             rows = Gallery.of(normalize_rows(halves, lengths, space.side.eigenvalues, gamma))
             parts.append(ScoreTerm(term.weight, 0, gamma, rows))

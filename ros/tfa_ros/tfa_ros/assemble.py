@@ -23,12 +23,13 @@ LEVELS = (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, Di
 
 def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
     """The answer to the image of that header."""
+    types = Match.get_fields_and_field_types()
     return Matches(
         header=header,
         query=query_name(header.stamp.sec, header.stamp.nanosec),
         map_name=map_name,
         calibration=answer.get("calibration") or "",
-        matches=[Match(**match_fields(hit)) for hit in answer["hits"]],
+        matches=[Match(**match_fields(hit, types)) for hit in answer["hits"]],
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any
 NAN = math.nan
 UNKNOWN_HEIGHT = 1e6  # m²: a standard deviation of a kilometre
 UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: of an angle of which nothing is known, uniform on a circle
-# Fields of tfa_msgs/Match that a hit of the service has under the same name, and those of its position under another.
-# A test compares them with the message, with the types of the package tfa, and with its recordings of answers.
-MATCH_FIELDS = {"image": str, "score": float, "confidence": float, "sure": bool}
+# Fields of tfa_msgs/Match that a hit's position has under another name; others are named as in a hit. A test compares
+# them with the message, with the types of the package tfa, and with its recordings of answers.
 POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
+
+# What a field is if nothing is known, and what makes a value of it, by the type names of ROS.
+UNKNOWN = {"string": ("", str), "double": (NAN, float), "boolean": (False, bool), "int64": (0, int)}
 
 
 def query_name(sec: int, nanosec: int) -> str:
@@ -19,14 +21,20 @@ def query_name(sec: int, nanosec: int) -> str:
     return f"{sec}.{nanosec:09d}"
 
 
-def match_fields(hit: dict[str, Any]) -> dict[str, Any]:
-    """Make the fields of tfa_msgs/Match."""
-    position = hit["position"]
-    return {
-        **{name: kind(hit[name]) for name, kind in MATCH_FIELDS.items()},
-        "has_position": position is not None,
-        **{name: float((position or {}).get(key, NAN)) for name, key in POSITION_FIELDS.items()},
-    }
+def match_fields(hit: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
+    """Make the fields of tfa_msgs/Match, whose types by name are `types`.
+
+    A value that an older service does not send is NaN, or empty.
+    """
+    position = hit["position"] or {}
+    values = {name: position.get(key, NAN) for name, key in POSITION_FIELDS.items()}
+    values.update(hit, has_position=hit["position"] is not None)
+    fields = {}
+    for name, kind in types.items():
+        unknown, convert = UNKNOWN[kind]
+        value = values.get(name)
+        fields[name] = unknown if value is None else convert(value)
+    return fields
 
 
 def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from tfa.cli import build, calibrate, evaluate, export, info, query, serve, settings, tools
-from tfa.cli.commands import PluginCommands, plugin_commands
+from tfa.cli import build, calibrate, evaluate, export, info, options, query, serve, tools
 from tfa.cli.console import (
     NOT_PRINTED,
     PIPE_CLOSED,
@@ -27,10 +26,61 @@ from tfa.cli.console import (
     show_error,
 )
 from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snapshot_command
-from tfa.cli.settings import Settings
+from tfa.cli.options import Settings
+from tfa.core.plugins import load_plugin, plugin_names, plugin_summary
 from tfa.core.text import make_lines_printable, make_printable
-from tfa.errors import TfaError, from_os_error
+from tfa.errors import BadPlugin, MissingExtra, TfaError, from_os_error
 from tfa.version import __version__
+
+# --- commands of other distributions --------------------------------------------------------------
+
+GROUP = "tfa.commands"
+# Commands of this project's other distributions → how to install the distribution.
+_INSTALL = {"bench": "pip install tfa-bench, or from a checkout: pip install -e ./benchmarks"}
+
+
+class PluginCommands(TyperGroup):
+    """A group of commands whose module is imported when its commands are needed, not to list it in the help."""
+
+    is_plugin = True
+
+    def __init__(self, name: str, *, summary: str, installed: bool) -> None:
+        self.installed = installed
+        self._loaded: TyperGroup | None = None
+        super().__init__(name=name, help=summary, hidden=not installed, rich_help_panel="Research")
+
+    @property
+    def commands(self) -> Any:
+        return self.load().commands if self.installed else {}
+
+    @commands.setter
+    def commands(self, _: Any) -> None:
+        """Ignore the empty commands of the base class."""
+
+    def load(self) -> TyperGroup:
+        """Import the commands."""
+        if self._loaded is None:
+            assert self.name is not None
+            if not self.installed:
+                raise MissingExtra(f"tfa {self.name} is not installed; install with: {_INSTALL[self.name]}")
+            app = load_plugin(GROUP, self.name)
+            if not isinstance(app, typer.Typer):
+                raise BadPlugin(f"{self.name!r} of {GROUP} must be a typer.Typer, got {type(app).__name__}")
+            group = typer.main.get_group(app)
+            group.name = self.name
+            self._loaded = group
+        return self._loaded
+
+
+def plugin_commands(taken: Collection[str] = ()) -> list[PluginCommands]:
+    """List commands of other distributions, and those that could be installed."""
+    here = plugin_names(GROUP, taken)
+    commands = [PluginCommands(name, summary=plugin_summary(GROUP, name), installed=True) for name in here]
+    commands += [PluginCommands(name, summary="", installed=False) for name in _INSTALL if name not in here]
+    return commands
+
+
+# --- shell ----------------------------------------------------------------------------------------
 
 INTERRUPTED = 130  # exit code that shells report for Ctrl-C
 
@@ -278,7 +328,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         ),
         tools.encoders: ("tfa encoders", "tfa encoders --json"),
         tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
-        settings.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
+        options.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     },
 }
 VERBS = {command: shown for group in COMMANDS.values() for command, shown in group.items()}

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 # --- recordings ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class FrameOptions(Options):
     """Which frames of a recording become photos, and where these are written."""
 
@@ -242,7 +241,6 @@ def tiles(
 # --- build ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShardOptions(Options):
     """How a map in a store is built, shard by shard."""
 

@@ -156,7 +156,7 @@ def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
     from tfa.core.files import write_json
 
     if out is not None:
-        write_json(out, value)
+        write_json(out, to_plain(value))
         note(f"wrote {out}")
     if json:
         print_json(value)

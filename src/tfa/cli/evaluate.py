@@ -110,7 +110,7 @@ def evaluate(
         write_page(html, evaluation, judgement, progress=progress)
         note(f"failure explorer: {html}")
     beside = judgement.runs[len(evaluation.judgement.runs) :]
-    if not delivered(map_evaluation.to_dict(evaluation, worst, beside), out=out, json=json):
+    if not delivered(map_evaluation.make_result(evaluation, worst, beside), out=out, json=json):
         show_evaluation(evaluation, judgement, worst)
 
 
@@ -183,14 +183,13 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: in
     say(f"The most confident mistakes of {run.title}, {len(mistakes):,} of {len(numbers.mistakes):,}", style="bold")
     table = open_table("query", "answer", "confidence", "inliers", "metres", "a true image", fold=_FOLDED)
     for mistake in mistakes:
-        best = mistake.answer.hits[0]
         table.add_row(
-            short[mistake.query.query],
-            short[best.image],
-            f"{mistake.answer.confidence or 0:.2f}" + (" sure" if mistake.answer.sure else ""),
-            "–" if best.inliers is None else str(best.inliers),
-            "–" if best.distance is None else f"{best.distance:,.1f}",
-            short.get(mistake.query.true_image or "", "not in the map"),
+            short[mistake.query],
+            short[mistake.image],
+            f"{mistake.confidence or 0:.2f}" + (" sure" if mistake.sure else ""),
+            "–" if mistake.inliers is None else str(mistake.inliers),
+            "–" if mistake.distance is None else f"{mistake.distance:,.1f}",
+            short.get(mistake.true_image or "", "not in the map"),
         )
     console().print(table)
     if numbers.hubs:

@@ -32,7 +32,7 @@ def show_map(info: MapInfo, *, scales: bool = False) -> None:
         )
     if info.verification:
         say(f"  patches to verify answers with: {_patches(info.verification)}")
-    say(f"  {info.answers.in_words}")
+    say(f"  {info.answers.text}")
     for calibration in info.calibrations:
         if calibration.active:  # what answers stands first
             show_calibration(calibration)
@@ -101,11 +101,9 @@ def count_images(info: MapInfo) -> str:
 def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """List the spreads of scores, which bring the terms of a head to one scale."""
     if "representation" in made:
-        return [
-            ("σ of S_0", _shown(made["sigma_original"]), "spread of the plain scores, one for each construction"),
-            ("σ of S_P", _shown(made["sigma_partial"]), "spread of the partly whitened scores"),
-            ("σ of S_⅝", _shown(made["sigma_tempered"]), "spread of scores whitened a little more"),
-        ]
+        from tfa.method.carriers import SIGMAS
+
+        return [(f"σ of {one.symbol}", _shown(made[name]), one.words) for name, one in SIGMAS.items() if made.get(name)]
     return [
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
@@ -227,7 +225,7 @@ def report(
         options.check_writable(out)
 
     from tfa.cli.query import expand_folders
-    from tfa.report.collect import collect_report, explain_decision
+    from tfa.report.collect import MapReport, collect_report, explain_decision
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
@@ -238,7 +236,7 @@ def report(
         write_report(out, facts)
         note(f"report: {out}")
     if json:
-        print_json(facts)
+        print_json(MapReport.from_dict(facts))
     else:
         say(f"{map}", style="bold")
         say(f"  {facts['headline']}")
@@ -253,11 +251,11 @@ def report(
         images = format_count(facts["map"]["images"], "image")
         say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, {len(facts['lonely']):,} isolated")
         for one in facts["recall"]:
-            say(f"  like {one['photos_like']}: {one['in_words']}")
+            say(f"  like {one['photos_like']}: {one['text']}")
         if facts["ageing"] is not None:
-            say(f"  {facts['ageing']['in_words']}")
+            say(f"  {facts['ageing']['text']}")
         say("decisions", style="bold")
-        say(f"  {facts['map']['answers']['in_words']}")
+        say(f"  {facts['map']['answers']['text']}")
         print_decisions((one["name"], one["choice"], explain_decision(one)) for one in facts["evidence"]["decided"])
 
 
@@ -296,7 +294,7 @@ def explain_command(
     place_map, _ = options.open_map(map, encoding, quiet=quiet)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
-        print_json(explanation.to_dict())
+        print_json(explanation.result())
     else:
         _show(explanation)
     if out is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,11 +17,7 @@ from tfa.cli.info import show_changes, show_map
 from tfa.cli.options import Part, PositionOptions, takes
 from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
-from tfa.types import EditResult, EncoderOptions, RollbackResult, SnapshotResult
-
-if TYPE_CHECKING:
-    from tfa.report.prunable import PruneCandidate
-
+from tfa.types import EditResult, EncoderOptions, PrunedImage, PruneResult, RollbackResult, SnapshotResult
 
 # --- add remove refit -----------------------------------------------------------------------------
 
@@ -142,12 +139,11 @@ def merge(
     keep_confirmed(opened, merged)
     show_notes(notes)
     if json:
-        told = {**report.to_dict(), "notes": notes}
-        print_json({"path": str(out), "images": len(merged), **told})
+        print_json(replace(report, path=str(out), notes=notes))
         return
     say(f"merged {format_count(len(maps), 'map')} into {out}: {format_count(len(merged), 'image')}", style="bold green")
-    for part in report.parts[1:]:
-        say(f"  {part.in_words}")
+    for part in report.maps[1:]:
+        say(f"  {part}")
 
 
 # --- prune ----------------------------------------------------------------------------------------
@@ -195,31 +191,31 @@ def prune_command(
     from tfa.report.prunable import estimate_losses, find_prunable
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
-    going = find_prunable(place_map, None if duplicates_only else unconfirmed)
-    losses, notes = estimate_losses(place_map, going, expand_folders(photos) if photos else None, progress)
-    reasons = Counter(one.why for one in going)
+    candidates = find_prunable(place_map, None if duplicates_only else unconfirmed)
+    losses, notes = estimate_losses(place_map, candidates, expand_folders(photos) if photos else None, progress)
+    reasons: Counter[str] = Counter(one.why for one in candidates)
     if not json:
-        _show(going, reasons, [one.in_words for one in losses], len(place_map))
-    removed = bool(going) and not dry_run and (yes or _confirm(len(going), json=json))
+        _show(candidates, reasons, [one.text for one in losses], len(place_map))
+    removed = bool(candidates) and not dry_run and (yes or _confirm(len(candidates), json=json))
     if removed:
-        notes += place_map.remove([one.image.id for one in going]).notes
-    elif going and not dry_run:
+        notes += place_map.remove([one.id for one in candidates]).notes
+    elif candidates and not dry_run:
         notes.append("nothing was removed; give --yes to remove without being asked")
     show_notes(notes)
     if json:
         print_json(
-            {
-                "removed": removed,
-                "going": [one.to_dict() for one in going],
-                "reasons": dict(reasons),
-                "expected_recall": [one.to_dict() for one in losses],
-                "images": len(place_map),
-                "notes": notes,
-            }
+            PruneResult(
+                removed=removed,
+                candidates=candidates,
+                reasons=dict(reasons),
+                expected_recall=losses,
+                images=len(place_map),
+                notes=notes,
+            )
         )
     elif removed:
         say(
-            f"removed {format_count(len(going), 'image')}; the map holds {format_count(len(place_map), 'image')}",
+            f"removed {format_count(len(candidates), 'image')}; the map holds {format_count(len(place_map), 'image')}",
             "bold green",
         )
 
@@ -229,15 +225,15 @@ def _confirm(count: int, *, json: bool) -> bool:
     return not json and sys.stdin.isatty() and typer.confirm(f"Remove {format_count(count, 'image')}?")
 
 
-def _show(candidates: list[PruneCandidate], reasons: Counter[str], losses: list[str], images: int) -> None:
+def _show(candidates: list[PrunedImage], reasons: Counter[str], losses: list[str], images: int) -> None:
     if not candidates:
         say("nothing to remove: no near duplicates, and no image that counts as never confirmed")
         return
     parts = ", ".join(f"{count:,} {why}" for why, count in reasons.items())
     say(f"{format_count(len(candidates), 'image')} of {images:,} can go: {parts}", style="bold")
-    table = open_table("id", "image", "why", "stays", fold=("image",))
+    table = open_table("id", "image", "why", "duplicate of", fold=("image",))
     for one in candidates[:_SHOWN]:
-        table.add_row(str(one.image.id), one.image.path, one.why, "" if one.keep_id is None else str(one.keep_id))
+        table.add_row(str(one.id), one.path, one.why, "" if one.duplicate_of is None else str(one.duplicate_of))
     console().print(table)
     if len(candidates) > _SHOWN:
         note(f"the first {_SHOWN} are shown; --json lists all")

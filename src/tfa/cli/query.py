@@ -39,7 +39,6 @@ def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-@dataclass(frozen=True, kw_only=True)
 class FileOptions(Options):
     """What files of answers hold."""
 
@@ -182,7 +181,7 @@ def show_many(answers: Answers, chosen: QueryOptions) -> None:
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
     table = open_table("query", "best image", *columns, *(["estimate"] if placed else []), fold=_FOLDED)
     for answer in answers:
-        query = shorten_path(answer.name)
+        query = make_relative(answer.name)
         if answer.hits:
             table.add_row(query, *_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else []))
         else:
@@ -203,10 +202,10 @@ def _cells(hit: Hit, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
     inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
-    return shorten_path(hit.image), confidence, *inliers, position
+    return make_relative(hit.image), confidence, *inliers, position
 
 
-def shorten_path(path: str) -> str:
+def make_relative(path: str) -> str:
     """Return a path relative to the working directory if it is below it."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
@@ -235,7 +234,6 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
 # --- query ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class OpenOptions(Options):
     """How a map is opened."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tfa.cli import options
 from tfa.cli.console import console, examples, format_count, open_table, print_json, print_text, say, wants_progress
 from tfa.cli.info import format_size
+from tfa.types import CacheInfo, CatalogEncoder, PluginEncoder
 
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
@@ -58,11 +58,17 @@ def cache(
     )
     size = sum(facts.bytes for facts in shelves)
     if json:
-        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": token_cache.read_cache_limit()}
-        facts["encoders"] = [asdict(one) for one in shelves]
-        facts["benchmark"] = [asdict(one) for one in benchmark]
-        facts["unfinished_builds"] = asdict(builds)
-        print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
+        print_json(
+            CacheInfo(
+                folder=str(TokenCache().folder),
+                bytes=size,
+                limit=token_cache.read_cache_limit(),
+                encoders=shelves,
+                benchmark=benchmark,
+                unfinished_builds=builds,
+                deleted=deleted,
+            )
+        )
         return
     if deleted is not None:
         say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")
@@ -91,40 +97,41 @@ def encoders(json: options.AsJson = False) -> None:
     from tfa.encoders import list_plugin_encoders
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
 
-    brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
-    rows = [list_encoder_facts(card) for card in CATALOGUE.values()]
+    plugins = [PluginEncoder(name=name, distribution=source) for name, source in list_plugin_encoders().items()]
+    rows = [describe_encoder(card) for card in CATALOGUE.values()]
     if json:
-        print_json([*rows, *brought])
+        print_json([*rows, *plugins])
         return
     table = open_table("encoder", "parameters", "patch", "size", "licence", "weights here", fold=("licence",))
     for row in rows:
-        here = "yes" if row["weights"] else "no"
-        style = "bold" if row["name"] == DEFAULT_ENCODER else None
-        millions = f"{row['parameters'] / 1e6:.1f} M"
-        table.add_row(row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style)
-    for row in brought:
-        table.add_row(row["name"], "", "", "", f"from {row['distribution']}", "")
+        here = "yes" if row.weights else "no"
+        style = "bold" if row.name == DEFAULT_ENCODER else None
+        millions = f"{row.parameters / 1e6:.1f} M"
+        table.add_row(row.name, millions, str(row.patch), str(row.size), row.licence, here, style=style)
+    for plugin in plugins:
+        table.add_row(plugin.name, "", "", "", f"from {plugin.distribution}", "")
     console().print(table)
     say()
     say(f"default: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
     say("weights: tfa weights get NAME, or your own with --weights FILE")
 
 
-def list_encoder_facts(card: Card) -> dict[str, Any]:
+def describe_encoder(card: Card) -> CatalogEncoder:
+    """Describe an encoder of the catalog."""
     from tfa.encoders.packaged_weights import expected_shapes
 
-    return {
-        "name": card.name,
-        "about": card.about,
-        "parameters": sum(math.prod(shape) for shape in expected_shapes(card).values()),
-        "patch": card.patch,
-        "size": card.size,
-        "channels": card.width,
-        "blocks": card.depth,
-        "licence": card.licence,
-        "hub": card.hub,
-        "weights": find_weights(card),
-    }
+    return CatalogEncoder(
+        name=card.name,
+        about=card.about,
+        parameters=sum(math.prod(shape) for shape in expected_shapes(card).values()),
+        patch=card.patch,
+        size=card.size,
+        channels=card.width,
+        blocks=card.depth,
+        licence=card.licence,
+        hub=card.hub,
+        weights=find_weights(card),
+    )
 
 
 def find_weights(card: Card) -> str | None:

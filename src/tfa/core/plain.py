@@ -2,27 +2,57 @@
 
 A field's metadata holds `description` and, where they apply, `ge`, `le`, `min_length`, `max_length` and `pattern`: the
 names that pydantic reads from a standard dataclass, so a service documents and checks the same fields without a copy.
+Here `ge`, `le` and `pattern` of a list or an object also hold for its items.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import itertools
 import math
 import re
 import types
 import typing
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from tfa.errors import BadSpec
 
 _SHOWN = 60  # characters of a value that an error repeats
+_LARGEST_INT = 2**63 - 1
+_LARGEST_FLOAT = 1e18  # can be squared, in 32 bits too
 T = TypeVar("T")
+Reader = Callable[[Any], Any]  # reads a value from JSON or raises BadShape
+
+
+def _cache(function: T) -> T:
+    return functools.cache(function)  # type: ignore[arg-type, return-value]  # types are hashable
 
 
 class BadShape(ValueError):
     """A value does not fit its field."""
+
+    path = ""  # of the value; lists and objects add their part on the way out
+
+    def __init__(self, problem: str, *value: Any) -> None:
+        super().__init__(problem)
+        shown = repr(value[0]) if value else ""
+        self.problem, self.shown = problem, shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is {self.shown}, which {self.problem}"
+            if self.shown
+            else f"{self.path} {self.problem}".strip()
+        )
+
+    def to_spec(self) -> BadSpec:
+        """Return the same as an error of an option."""
+        name = self.path.strip(".")
+        return BadSpec(f"{name}={self.shown} {self.problem}" if self.shown and name else str(self))
 
 
 def opt(default: Any, description: str, **bounds: Any) -> Any:
@@ -38,19 +68,29 @@ def req(description: str, **bounds: Any) -> Any:
     return dataclasses.field(metadata={"description": description, **bounds})
 
 
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 class Value:
-    """Base of the frozen dataclasses that users give or get."""
+    """Base of values that users give or get, and of values in files. A subclass is a frozen dataclass."""
 
-    # Fields that JSON leaves out if they are None: they do not apply to this value.
-    OMITTED: ClassVar[frozenset[str]] = frozenset()
+    OMITTED: ClassVar[frozenset[str]] = frozenset()  # fields that JSON leaves out if they are None
+    EXTRAS: ClassVar[bool] = False  # whether JSON may hold other fields, which are checked but not read
+
+    def __init_subclass__(cls, *, kw_only: bool = True, extras: bool = False) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
+        cls.EXTRAS = extras
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value in JSON."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
+        items = vars(self).items()
+        return {name: to_plain(item) for name, item in items if item is not None or name not in self.OMITTED}
 
     @classmethod
-    def from_dict(cls, values: typing.Mapping[str, Any]) -> Self:
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that JSON holds; a class overrides it if it writes them in another form."""
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read the value from JSON. An unknown key or a wrong type raises BadShape."""
         return from_plain(cls, dict(values), cls.__name__)
 
@@ -61,76 +101,35 @@ class Options(Value):
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # read by pydantic in the service
 
     def __post_init__(self) -> None:
-        metadata = _metadata(type(self))
-        for name, hint in hints(type(self)).items():
-            value = getattr(self, name)
-            if typing.get_origin(hint) is tuple or any(typing.get_origin(part) is tuple for part in _parts(hint)):
-                value = tuple(value) if isinstance(value, list) else value
-                object.__setattr__(self, name, value)
-            if _takes_float(hint) and type(value) is int:
-                object.__setattr__(self, name, float(value))
-                value = float(value)
-            problem = _problem(value, hint, metadata[name])
-            if problem is not None:
-                raise BadSpec(f"{name}={_shorten(value)} {problem}")
+        for name, (read, _) in _fields(type(self)).items():
+            try:
+                object.__setattr__(self, name, read(getattr(self, name)))
+            except BadShape as error:
+                error.path = name + error.path
+                raise error.to_spec() from None
 
     @classmethod
-    def from_dict(cls, values: typing.Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read the options from JSON; an unknown key raises BadSpec and names the nearest one."""
-        names = list(hints(cls))
-        for key in values:
-            if key not in names:
-                near = difflib.get_close_matches(key, names, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise BadSpec(f"{cls.__name__} has no field {key!r}{hint} (fields: {', '.join(names)})")
         try:
-            read = {
-                key: from_plain(hints(cls)[key], value, key) if isinstance(value, dict) else value
-                for key, value in values.items()
-            }
+            return from_plain(cls, dict(values), "")
         except BadShape as error:
-            raise BadSpec(str(error)) from None
-        for name in _required(cls):
-            if name not in read:
-                raise BadSpec(f"{cls.__name__} has no {name}, which is required")
-        return cls(**read)
+            if not error.path:
+                error.path = cls.__name__
+            raise error.to_spec() from None
 
 
-_HINTS: dict[type, dict[str, Any]] = {}  # of classes that were looked at: resolving hints is slow
-
-
+@_cache
 def hints(cls: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields by name."""
-    if cls not in _HINTS:
-        resolved = typing.get_type_hints(cls)
-        _HINTS[cls] = {field.name: resolved[field.name] for field in dataclasses.fields(cls)}
-    return _HINTS[cls]
-
-
-def _metadata(cls: type) -> dict[str, typing.Mapping[str, Any]]:
-    return {field.name: field.metadata for field in dataclasses.fields(cls)}
-
-
-def _required(cls: Any) -> list[str]:
-    return [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-
-
-# --- to JSON -------------------------------------------------------------------------------------------------------
+    resolved = typing.get_type_hints(cls)
+    return {field.name: resolved[field.name] for field in dataclasses.fields(cls)}
 
 
 def to_plain(value: Any) -> Any:
     """Turn a value into what JSON can hold."""
-    if isinstance(value, Value):
-        own = type(value)
-        return {
-            name: to_plain(item)
-            for name in hints(own)
-            if (item := getattr(value, name)) is not None or name not in own.OMITTED
-        }
+    if value is None or type(value) in (str, float, int, bool):
+        return value
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, dict):
@@ -140,157 +139,247 @@ def to_plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-# --- from JSON -----------------------------------------------------------------------------------------------------
-
-
 def from_plain(hint: type[T] | Any, value: Any, where: str) -> T | Any:
     """Read a value of type `hint` from JSON; `where` names it in errors."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _read_dataclass(hint, value, where)
+    try:
+        return _reader(hint)(value)
+    except BadShape as error:
+        error.path = where + error.path
+        raise
+
+
+# --- readers of types ----------------------------------------------------------------------------------------------
+
+
+@_cache
+def _reader(hint: Any) -> Reader:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, Value):
+        return lambda value: _read_fields(hint, value)
     if origin in (typing.Union, types.UnionType):
-        return _read_union(arguments, value, where)
-    if origin in (list, tuple) and isinstance(value, list | tuple):
-        return _read_items(origin, arguments, value, where)
-    if origin is dict and isinstance(value, dict):
-        return {key: from_plain(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float and type(value) is int:
-        value = float(value)
-    problem = _problem(value, hint, {})
-    if problem is not None:
-        raise BadShape(f"{where} is {_shorten(value)}, which {problem}")
-    return value
+        return _union_reader(hint, arguments)
+    if origin in (list, tuple):
+        return _list_reader(hint, origin, arguments)
+    if origin in (dict, Mapping):
+        return _dict_reader(*map(_reader, arguments))
+    return {float: _read_float, int: _read_int, str: _read_str, Any: _read_any}.get(hint) or _simple_reader(hint)
 
 
-def _read_dataclass(cls: type[T], value: Any, where: str) -> T:
+@_cache
+def _fields(cls: Any) -> dict[str, tuple[Reader, bool]]:
+    """Return the reader of each field, and whether JSON must hold it."""
+    found = {}
+    for field in dataclasses.fields(cls):
+        read = _bounded(_reader(hints(cls)[field.name]), field.metadata)
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        found[field.name] = read, not has_default and field.name not in cls.OMITTED
+    return found
+
+
+def _read_fields(cls: type[Value], value: Any) -> Any:
     if isinstance(value, cls):
         return value
     if not isinstance(value, dict):
-        raise BadShape(f"{where} is {_shorten(value)}, must be an object")
-    if not issubclass(cls, Value):
-        return cls.from_dict(value)  # type: ignore[attr-defined]
-    fields, metadata = hints(cls), _metadata(cls)
-    unknown = [key for key in value if key not in fields]
-    if unknown:
-        raise BadShape(f"{where} has an unknown field {unknown[0]!r}; fields: {', '.join(fields)}")
-    read = {}
-    for name, item in value.items():
-        read[name] = from_plain(fields[name], item, f"{where}.{name}")
-        problem = _bounds(read[name], metadata[name])
-        if problem is not None:
-            raise BadShape(f"{where}.{name} is {_shorten(item)}, {problem}")
-    missing = [name for name in _required(cls) if name not in read and name not in cls.OMITTED]
-    if missing:
-        raise BadShape(f"{where} has no {missing[0]}")
+        raise BadShape("must be an object", value)
+    fields, read, name = _fields(cls), {}, ""
+    try:
+        for name, item in cls.gather(value).items():
+            if name in fields:
+                read[name] = fields[name][0](item)
+            elif not cls.EXTRAS:
+                break
+            else:
+                _read_any({name: item})
+        else:
+            name = ""
+    except BadShape as error:
+        error.path = f".{name}{error.path}"
+        raise
+    if name:
+        near = difflib.get_close_matches(name[:_SHOWN], fields, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadShape(f"has no field {name[:_SHOWN]!r}{hint} (fields: {', '.join(fields)})")
+    if len(read) < len(fields):
+        for name, (_, required) in fields.items():
+            if required and name not in read:
+                raise BadShape(f"has no {name}, which is required")
     return cls(**read)
 
 
-def _read_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in arguments:
-        return None
-    problems = []
-    for hint in arguments:
-        if hint is type(None):
-            continue
+def _union_reader(hint: Any, parts: tuple[Any, ...]) -> Reader:
+    """Read one of several types. The first field of a dataclass tells it from the dataclasses after it."""
+    readers = [_reader(part) for part in parts if part is not type(None)]
+    values = [part for part in parts if isinstance(part, type) and issubclass(part, Value)]
+    optional = type(None) in parts
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if isinstance(value, dict) and values:
+            named = [one for one in values[:-1] if next(iter(hints(one))) in value]
+            return _read_fields([*named, values[-1]][0], value)
+        if len(readers) == 1:
+            return readers[0](value)
+        for one in readers:
+            try:
+                return one(value)
+            except BadShape:
+                continue
+        raise _refuse(hint, value)
+
+    return read
+
+
+def _list_reader(hint: Any, origin: type, arguments: tuple[Any, ...]) -> Reader:
+    same = origin is list or arguments[1:] == (Ellipsis,)
+    readers = [_reader(one) for one in arguments[: 1 if same else None]]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise _refuse(hint, value)
+        if not same and len(value) != len(readers):
+            raise BadShape(f"has {len(value)} items, must have {len(readers)}", value)
+        items: list[Any] = []
         try:
-            return from_plain(hint, value, where)
-        except (BadShape, TypeError) as error:
-            problems.append(str(error))
-    raise BadShape(problems[-1] if len(problems) == 1 else f"{where} is {_shorten(value)}: {'; or '.join(problems)}")
+            for one, item in zip(itertools.repeat(readers[0]) if same else readers, value, strict=False):
+                items.append(one(item))
+        except BadShape as error:
+            error.path = f"[{len(items)}]{error.path}"
+            raise
+        return items if origin is list else tuple(items)
+
+    return read
 
 
-def _read_items(origin: type, arguments: tuple[Any, ...], value: Any, where: str) -> Any:
-    if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
-        if len(value) != len(arguments):
-            raise BadShape(f"{where} has {len(value)} items, must have {len(arguments)}")
-        pairs = zip(arguments, value, strict=True)
-        return tuple(from_plain(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(pairs))
-    return origin(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+def _dict_reader(read_key: Reader, read_item: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise BadShape("must be an object", value)
+        items, key = {}, ""
+        try:
+            for key, item in value.items():
+                items[read_key(key)] = read_item(item)
+        except BadShape as error:
+            error.path = f".{key}{error.path}"
+            raise
+        return items
+
+    return read
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
+def _simple_reader(hint: Any) -> Reader:
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else None
+
+    def read(value: Any) -> Any:
+        if choices is None:
+            fits = isinstance(value, hint)
+        else:
+            fits = any(type(value) is type(choice) and value == choice for choice in choices)
+        if not fits:
+            raise _refuse(hint, value)
+        return value
+
+    return read
 
 
-def _problem(value: Any, hint: Any, metadata: typing.Mapping[str, Any]) -> str | None:
-    """Say why a value does not fit a type and its bounds; None if it does."""
-    if not _fits(value, hint):
-        if isinstance(value, float) and not math.isfinite(value):
-            return "is not finite"
-        literals = [part for part in _parts(hint) if typing.get_origin(part) is Literal]
-        choices = [choice for part in literals for choice in typing.get_args(part)]
-        if choices and isinstance(value, str):
-            names = [*map(str, choices), *["a number"] * (int in _parts(hint) or float in _parts(hint))]
-            return f"is unknown; use {_join(names)}"
-        return f"is {type(value).__name__}, must be {_join([_name(part) for part in _parts(hint)])}"
-    return _bounds(value, metadata)
+def _read_float(value: Any) -> float:
+    if type(value) is not int and not isinstance(value, float):
+        raise _refuse(float, value)
+    if not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT:  # NaN is not, either
+        finite = type(value) is int or math.isfinite(value)
+        limits = f"is out of range: must be between -{_LARGEST_FLOAT:g} and {_LARGEST_FLOAT:g}"
+        raise BadShape(limits if finite else "is not finite", value)
+    return float(value) if type(value) is int else value
 
 
-def _bounds(value: Any, metadata: typing.Mapping[str, Any]) -> str | None:
-    low, high = metadata.get("ge"), metadata.get("le")
-    if type(value) in (int, float) and (low is not None or high is not None):
-        outside = math.isnan(value) or (low is not None and value < low) or (high is not None and value > high)
-        if outside:
-            allowed = f"between {low} and {high}" if None not in (low, high) else f"at least {low}"
-            return f"is out of range: must be {allowed if low is not None else f'at most {high}'}"
-    if isinstance(value, str):
-        pattern = metadata.get("pattern")
-        if pattern is not None and not re.fullmatch(pattern.strip("^$"), value):
-            return f"is not allowed: must match {pattern.strip('^$')}"
-        if "\0" in value:
-            return "holds the character 0"
-    if isinstance(value, str | list | tuple):
-        least, most = metadata.get("min_length"), metadata.get("max_length")
-        if (least is not None and len(value) < least) or (most is not None and len(value) > most):
-            return f"has length {len(value)}, must have {least or 0} to {most}"
-    return None
+def _read_int(value: Any) -> int:
+    if type(value) is not int:
+        raise _refuse(int, value)
+    if not -_LARGEST_INT <= value <= _LARGEST_INT:
+        raise BadShape(f"is out of range: must be at most {_LARGEST_INT}", value)
+    return value
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    if hint is None or hint is type(None):
-        return value is None
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, part) for part in arguments)
-    if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in arguments)
-    if origin in (list, tuple):
-        if type(value) is not origin:
-            return False
-        if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
-            return len(value) == len(arguments) and all(map(_fits, value, arguments))
-        return all(_fits(item, arguments[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
-    if hint is float:
-        return (isinstance(value, float) or type(value) is int) and math.isfinite(value)
-    if hint in (int, bool, str):
-        return type(value) is hint
-    return isinstance(value, hint)
+def _read_str(value: Any) -> str:
+    if type(value) is not str:
+        raise _refuse(str, value)
+    if "\0" in value:  # it can neither name a file nor be shown
+        raise BadShape("holds the character 0", value)
+    return value
 
 
-def _parts(hint: Any) -> tuple[Any, ...]:
+def _read_any(value: Any) -> Any:
+    """Accept any value, but no number or string that is refused elsewhere."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _read_str(key)
+            _read_any(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _read_any(item)
+    elif type(value) in (int, float):
+        _read_float(value)
+    elif type(value) is str:
+        _read_str(value)
+    return value
+
+
+# --- bounds and errors ---------------------------------------------------------------------------------------------
+
+
+def _bounded(read: Reader, metadata: Mapping[str, Any]) -> Reader:
+    """Add the bounds of a field to the reader of its type."""
+    low, high, pattern = metadata.get("ge"), metadata.get("le"), metadata.get("pattern")
+    least, most = metadata.get("min_length"), metadata.get("max_length")
+    sized = (least, most) != (None, None)
+    if not sized and (low, high, pattern) == (None, None, None):
+        return read
+    allowed = f"at most {high}" if low is None else f"at least {low}" if high is None else f"between {low} and {high}"
+    lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
+    pattern = None if pattern is None else re.compile(pattern.strip("^$"))
+
+    def check(value: Any) -> None:
+        if type(value) in (int, float):
+            if not lowest <= value <= highest:
+                raise BadShape(f"is out of range: must be {allowed}", value)
+        elif isinstance(value, str):
+            if pattern is not None and not pattern.fullmatch(value):
+                raise BadShape(f"is not allowed: must match {pattern.pattern}", value)
+        elif isinstance(value, list | tuple | dict):
+            for item in value.values() if isinstance(value, dict) else value:
+                check(item)
+
+    def read_bounded(value: Any) -> Any:
+        value = read(value)
+        check(value)
+        if sized and isinstance(value, str | list | tuple) and not (least or 0) <= len(value) <= (most or len(value)):
+            raise BadShape(f"has length {len(value)}, must have {least or 0} to {most or 'any number'}", value)
+        return value
+
+    return read_bounded
+
+
+def _refuse(hint: Any, value: Any) -> BadShape:
+    """Say which types a field takes."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return BadShape("is not finite", value)
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if union else (hint,)
-
-
-def _takes_float(hint: Any) -> bool:
-    return float in _parts(hint) and int not in _parts(hint)
+    parts = typing.get_args(hint) if union else (hint,)
+    choices = [one for part in parts if typing.get_origin(part) is Literal for one in typing.get_args(part)]
+    if choices and isinstance(value, str):
+        names = [*map(str, choices), *["a number"] * (int in parts or float in parts)]
+        return BadShape(f"is unknown; use {_join(names)}", value)
+    return BadShape(f"is {type(value).__name__}, must be {_join(map(_name, parts))}", value)
 
 
 def _name(hint: Any) -> str:
     if hint is type(None):
         return "nothing"
     if typing.get_origin(hint) is Literal:
-        return _join([repr(choice) for choice in typing.get_args(hint)])
+        return _join(map(repr, typing.get_args(hint)))
     return getattr(hint, "__name__", str(hint)) if typing.get_origin(hint) is None else str(hint)
 
 
-def _join(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def _shorten(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+def _join(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last

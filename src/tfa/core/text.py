@@ -96,11 +96,6 @@ VERIFICATION = (
 WITHIN_NOISE = "A decision is within noise if it would be another with numbers one standard error away."
 
 
-def describe_order(*, verified: bool, sequence: bool) -> str:
-    """How the hits of an answer are ordered."""
-    return ORDER_SEQUENCE if sequence else ORDER_VERIFIED if verified else ORDER_UNVERIFIED
-
-
 def list_rules() -> dict[str, str]:
     """All of them by name, for pages and programs."""
     return {

@@ -12,6 +12,7 @@ import numpy as np
 
 from tfa.core.files import write_json, write_text
 from tfa.errors import BadSpec
+from tfa.types import POSITION_KINDS
 
 _TOWN = Path(__file__).parent / "town"
 
@@ -64,7 +65,8 @@ def copy_sample_town(folder: Path, *, references: int = 90, queries: int = 45) -
         drive.mkdir(parents=True)
         for name in names:
             shutil.copyfile(_TOWN / drive.name / name, drive / name)
-    lines = ["file,x,y", *(f"{name},{place[name][0]},{place[name][1]}" for name in database)]
+    lines = [",".join(("file", *POSITION_KINDS[1]))]
+    lines += [f"{name},{place[name][0]},{place[name][1]}" for name in database]
     write_text(town.positions_csv, "\n".join(lines) + "\n")
     write_json(town.positives_json, town.positives)
     return town

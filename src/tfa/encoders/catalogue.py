@@ -17,6 +17,76 @@ from tfa.errors import UnknownEncoder
 
 FACETS = ("token", "query", "key", "value")
 
+# Names of weights in files of the authors and of older releases of transformers → names of transformers' modules.
+_BLOCK_RULES = (
+    (r"\.attn\.proj\.", ".attention.o_proj."),
+    (r"\.attention\.attention\.query\.", ".attention.q_proj."),
+    (r"\.attention\.attention\.key\.", ".attention.k_proj."),
+    (r"\.attention\.attention\.value\.", ".attention.v_proj."),
+    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
+    (r"\.ls([12])\.gamma$", r".layer_scale\1.lambda1"),
+    (r"\.mlp\.(w3|weights_out)\.", ".mlp.down_proj."),
+)
+_STEM_RULES = (
+    (r"^cls_token$", "embeddings.cls_token"),
+    (r"^pos_embed$", "embeddings.position_embeddings"),
+    (r"^(register_tokens|storage_tokens)$", "embeddings.register_tokens"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Which transformers model runs an encoder, and what its modules and weights are called."""
+
+    model: str  # its class, such as Dinov2; transformers adds Model and Config
+    rules: tuple[tuple[str, str], ...]  # pattern and replacement of weight names, in this order
+    stem: str  # module of the patch projection
+    blocks: str  # module of the blocks
+    norm: str  # module of the final norm
+    mlp: tuple[str, str]  # layers of an MLP without a gate, up and down
+    rotary: bool = False  # its positions are rotary: computed, not stored
+    key_bias: bool = True
+    has_two_rules: bool = False  # its authors resample learned positions in another way than transformers does
+
+
+_DINOV2 = Family(
+    model="Dinov2",
+    rules=(
+        *_STEM_RULES,
+        (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
+        (r"^blocks\.", "encoder.layer."),
+        (r"^norm\.", "layernorm."),
+        *_BLOCK_RULES,
+    ),
+    stem="embeddings.patch_embeddings.projection",
+    blocks="encoder.layer",
+    norm="layernorm",
+    mlp=("fc1", "fc2"),
+    has_two_rules=True,
+)
+# To add a family, add it here with its cards below, and a tiny card of it to the tests.
+FAMILIES: Mapping[str, Family] = {
+    "dinov2": _DINOV2,
+    "dinov2-reg": replace(_DINOV2, model="Dinov2WithRegisters", has_two_rules=False),
+    "dinov3": Family(
+        model="DINOv3ViT",
+        rules=(
+            *_STEM_RULES,
+            (r"^patch_embed\.proj\.", "embeddings.patch_embeddings."),
+            (r"^(blocks|layer)\.", "model.layer."),
+            *_BLOCK_RULES,
+            (r"\.mlp\.fc1\.", ".mlp.up_proj."),
+            (r"\.mlp\.fc2\.", ".mlp.down_proj."),
+        ),
+        stem="embeddings.patch_embeddings",
+        blocks="model.layer",
+        norm="norm",
+        mlp=("up_proj", "down_proj"),
+        rotary=True,
+        key_bias=False,
+    ),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
@@ -36,7 +106,7 @@ class Card:
     """What must be known of an encoder before its weights are read."""
 
     name: str
-    family: str  # "dinov2" | "dinov2-reg" | "dinov3": which transformers model runs it
+    family: str  # a key of `FAMILIES`
     hub: str | None  # model hub id, None when the weights come with a package
     package: Package | None = None
     patch: int  # pixels a side
@@ -64,9 +134,9 @@ class Card:
         return 1 + self.registers
 
     @property
-    def has_two_rules(self) -> bool:
-        """Whether its authors resample the learned positions in another way than transformers does."""
-        return self.family == "dinov2"
+    def names(self) -> Family:
+        """Its family: what transformers calls its parts."""
+        return FAMILIES[self.family]
 
     @property
     def mlp_width(self) -> int:
@@ -214,7 +284,7 @@ class EncoderId:
     def published_rule(self) -> bool:
         """Whether positions are resampled as DINOv2's authors do; at the table's own size none are."""
         own = (self.card.positions, self.card.positions)
-        return self.card.has_two_rules and not self.hf and self.grid != own
+        return self.card.names.has_two_rules and not self.hf and self.grid != own
 
     @property
     def final_norm(self) -> bool:
@@ -248,7 +318,7 @@ def parse_encoder(text: str) -> EncoderId:
             f"{card.name} reads patches of {card.patch} pixels: images are resized to "
             f"{fitted[0]}x{fitted[1]} instead of {width}x{height}",
         )
-    if hf and not card.has_two_rules:
+    if hf and not card.names.has_two_rules:
         raise UnknownEncoder(
             f"encoder {text!r}: {card.name} has one rule for its positions, that of transformers; leave out /{_HF}"
         )

@@ -129,8 +129,8 @@ class VitNodes:
         with torch.inference_mode():
             # Of a black picture the embedding is all that does not depend on pixels: CLS, registers, positions, bias.
             self._still = model.embeddings(black).numpy()
-            turning = self._card.family == "dinov3"
-            self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if turning else None
+            rotary = self._card.names.rotary
+            self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if rotary else None
 
     def tokens(self, pixels: str) -> str:
         """Add the tokens `b prefix+n d` of normalized pixels `b 3 h w`, up to the layer that is read."""
@@ -145,12 +145,12 @@ class VitNodes:
         else:
             y = self._block(last, x)
             if identity.final_norm:
-                y, _ = self._norm("norm" if self._card.family == "dinov3" else "layernorm", y)
+                y, _ = self._norm(self._card.names.norm, y)
         return y
 
     def _embedding(self, pixels: str) -> str:
         out, card = self._out, self._card
-        stem = "embeddings.patch_embeddings" + ("" if card.family == "dinov3" else ".projection")
+        stem = card.names.stem
         side = [card.patch, card.patch]
         kernel = out.constant(self._weights[f"{stem}.weight"])
         patches = out.add("Conv", pixels, kernel, kernel_shape=side, strides=side)
@@ -195,8 +195,8 @@ class VitNodes:
 
     def _mlp(self, block: str, x: str) -> str:
         out = self._out
-        up, down = ("fc1", "fc2") if f"{block}.mlp.fc1.weight" in self._weights else ("up_proj", "down_proj")
         gated = self._card.mlp == "swiglu"
+        up, down = ("up_proj", "down_proj") if gated else self._card.names.mlp
         x, layers = self._norm(
             f"{block}.norm2",
             x,

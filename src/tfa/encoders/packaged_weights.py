@@ -32,39 +32,6 @@ HARMLESS = re.compile(r"(^|\.)(mask_token|rope_embed\.periods|rope_embeddings\.i
 
 _LISTED = 8  # keys named in an error, of each kind
 
-_BLOCK_RULES = [
-    (r"\.attn\.proj\.", ".attention.o_proj."),
-    (r"\.attention\.attention\.query\.", ".attention.q_proj."),
-    (r"\.attention\.attention\.key\.", ".attention.k_proj."),
-    (r"\.attention\.attention\.value\.", ".attention.v_proj."),
-    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
-    (r"\.ls([12])\.gamma$", r".layer_scale\1.lambda1"),
-    (r"\.mlp\.(w3|weights_out)\.", ".mlp.down_proj."),
-]
-_STEM_RULES = [
-    (r"^cls_token$", "embeddings.cls_token"),
-    (r"^pos_embed$", "embeddings.position_embeddings"),
-    (r"^(register_tokens|storage_tokens)$", "embeddings.register_tokens"),
-]
-_RULES = {
-    "dinov2": [
-        *_STEM_RULES,
-        (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
-        (r"^blocks\.", "encoder.layer."),
-        (r"^norm\.", "layernorm."),
-        *_BLOCK_RULES,
-    ],
-    "dinov3": [
-        *_STEM_RULES,
-        (r"^patch_embed\.proj\.", "embeddings.patch_embeddings."),
-        (r"^(blocks|layer)\.", "model.layer."),
-        *_BLOCK_RULES,
-        (r"\.mlp\.fc1\.", ".mlp.up_proj."),
-        (r"\.mlp\.fc2\.", ".mlp.down_proj."),
-    ],
-}
-_RULES["dinov2-reg"] = _RULES["dinov2"]
-
 # Matrices stored as one and their parts, in the order of their rows.
 _FUSED = [
     (re.compile(r"\.attn\.qkv\."), (".attention.q_proj.", ".attention.k_proj.", ".attention.v_proj.")),
@@ -74,14 +41,13 @@ _FUSED = [
 
 def block_name(card: Card, layer: int) -> str:
     """Module path of a block."""
-    return f"{'model' if card.family == 'dinov3' else 'encoder'}.layer.{layer}"
+    return f"{card.names.blocks}.{layer}"
 
 
 def expected_shapes(card: Card) -> dict[str, tuple[int, ...]]:
     """Names and shapes of every weight of the full-depth model."""
-    d, hidden = card.width, card.mlp_width
-    v3 = card.family == "dinov3"
-    stem = "embeddings.patch_embeddings" if v3 else "embeddings.patch_embeddings.projection"
+    d, hidden, names = card.width, card.mlp_width, card.names
+    stem = names.stem
     shapes: dict[str, tuple[int, ...]] = {"embeddings.cls_token": (1, 1, d)}
     if card.positions:
         shapes["embeddings.position_embeddings"] = (1, card.positions**2 + 1, d)
@@ -91,20 +57,18 @@ def expected_shapes(card: Card) -> dict[str, tuple[int, ...]]:
     if card.mlp == "swiglu":
         mlp = {"gate_proj": (hidden, d), "up_proj": (hidden, d), "down_proj": (d, hidden)}
     else:
-        up, down = ("up_proj", "down_proj") if v3 else ("fc1", "fc2")
-        mlp = {up: (hidden, d), down: (d, hidden)}
+        mlp = dict(zip(names.mlp, ((hidden, d), (d, hidden)), strict=True))
     for layer in range(card.depth):
         block = block_name(card, layer)
         linear = {f"attention.{p}_proj": (d, d) for p in "qkvo"} | {f"mlp.{name}": shape for name, shape in mlp.items()}
         for name, shape in linear.items():
             shapes[f"{block}.{name}.weight"] = shape
-            if not (v3 and name == "attention.k_proj"):  # DINOv3's keys have no bias
+            if names.key_bias or name != "attention.k_proj":
                 shapes[f"{block}.{name}.bias"] = shape[:1]
         for name in ("norm1", "norm2"):
             shapes |= {f"{block}.{name}.weight": (d,), f"{block}.{name}.bias": (d,)}
         shapes |= {f"{block}.layer_scale1.lambda1": (d,), f"{block}.layer_scale2.lambda1": (d,)}
-    norm = "norm" if v3 else "layernorm"
-    return shapes | {f"{norm}.weight": (d,), f"{norm}.bias": (d,)}
+    return shapes | {f"{names.norm}.weight": (d,), f"{names.norm}.bias": (d,)}
 
 
 def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
@@ -114,7 +78,7 @@ def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
         if HARMLESS.search(key):
             continue
         renamed = key
-        for pattern, replacement in _RULES[card.family]:
+        for pattern, replacement in card.names.rules:
             renamed = re.sub(pattern, replacement, renamed)
         for new, part in _split(renamed, tensor, card):
             if new in named:
@@ -128,8 +92,8 @@ def _split(key: str, tensor: Any, card: Card) -> list[tuple[str, Any]]:
         if pattern.search(key) and tensor.ndim:  # what has no rows stays one, and is an extra key
             names = [pattern.sub(part, key) for part in parts]
             pieces = list(zip(names, tensor.chunk(len(parts)), strict=False))
-            # The file keeps a key bias only to multiply it by a zero mask.
-            return [p for p in pieces if not (card.family == "dinov3" and p[0].endswith("k_proj.bias"))]
+            # Without key biases, the file has them only to multiply them by a zero mask.
+            return [p for p in pieces if card.names.key_bias or not p[0].endswith("k_proj.bias")]
     return [(key, tensor)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.reading import read_npy
+from tfa.core.files import read_npy
 from tfa.errors import BadSpec
 
 _NAMED = "centers"

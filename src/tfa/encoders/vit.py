@@ -94,7 +94,7 @@ def build_vit(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
     """The first `blocks` blocks of a card's model, with its weights, in eval mode."""
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         model = _empty_model(card, blocks)
-    if card.family == "dinov3":  # its rotary frequencies are computed and not stored, so they need real memory
+    if card.names.rotary:  # rotary frequencies are computed and not stored, so they need real memory
         model.rope_embeddings = type(model.rope_embeddings)(model.config)
     wanted = {name: parameter.shape for name, parameter in model.state_dict().items()}
     # Never read at inference, but part of the module.
@@ -119,18 +119,18 @@ def _empty_model(card: Card, blocks: int) -> Any:
     }
     if card.registers:
         options["num_register_tokens"] = card.registers
-    if card.family == "dinov3":
-        return transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**options, intermediate_size=card.mlp_width))
-    options |= {"image_size": card.positions * card.patch, "mlp_ratio": 4, "use_swiglu_ffn": card.mlp == "swiglu"}
-    if card.family == "dinov2":
-        return transformers.Dinov2Model(transformers.Dinov2Config(**options))
-    return transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(**options))
+    if card.positions:
+        options |= {"image_size": card.positions * card.patch, "mlp_ratio": 4, "use_swiglu_ffn": card.mlp == "swiglu"}
+    else:
+        options["intermediate_size"] = card.mlp_width
+    config = getattr(transformers, f"{card.names.model}Config")(**options)
+    return getattr(transformers, f"{card.names.model}Model")(config)
 
 
 def _module_name(identity: EncoderId) -> str:
     """The module whose output is the chosen layer and facet."""
     if identity.final_norm:
-        return "norm" if identity.card.family == "dinov3" else "layernorm"
+        return identity.card.names.norm
     block = block_name(identity.card, identity.layer)
     return block if identity.facet == "token" else f"{block}.attention.{identity.facet[0]}_proj"
 

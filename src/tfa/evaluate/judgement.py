@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tfa.evaluate.metrics import Curve, Interval, Paired, interval, paired_difference, precision_recall
+from tfa.core.plain import Value, opt, req
+from tfa.evaluate.metrics import AcceptanceCurve, Curve, Interval, Paired, interval, paired_difference, precision_recall
 from tfa.maps.confidence import estimate_recall
 from tfa.types import ExpectedRecall, Position
 
@@ -33,14 +33,13 @@ class JudgedHit:
     lines: tuple[int, ...] = field(default=(), repr=False)  # patches of query and image in turn, to draw; not saved
 
 
-@dataclass(frozen=True)
-class JudgedPlace:
+class JudgedPlace(Value, kw_only=False):
     """The position that all verified images together gave, and how far it is from the truth, in metres."""
 
-    position: Position
-    radius: float
-    distance: float
-    share: float  # of the answers' shares that lie there
+    position: Position = req("Estimated position.")
+    radius: float = req("Radius in meters.", ge=0)
+    distance: float | None = req("Meters from the query; null if its position is not known.", ge=0)
+    share: float = req("Share of the evidence that supports this position.", ge=0, le=1)
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,15 @@ class JudgedAnswer:
         return next((rank for rank, hit in enumerate(self.hits, 1) if hit.right), None)
 
 
-@dataclass(frozen=True)
-class JudgedQuery:
+class JudgedQuery(Value, kw_only=False):
     """A photo whose place is known."""
 
-    number: int  # among all photos that were given
-    query: str
-    in_map: bool  # does any image of the map show its place?
-    position: Position | None = None
-    true_image: str | None = None  # an image of its place: the nearest, or the middle one of those listed
-    condition: str = ""
+    number: int = req("Number among all photos.", ge=0)
+    query: str = req("The photo.")
+    in_map: bool = req("Whether a map image shows its place.")
+    position: Position | None = opt(None, "Where it was taken; null if that is not known.")
+    true_image: str | None = opt(None, "A map image of its place: the nearest, or the middle one of a list.")
+    condition: str = opt("", "Condition of a benchmark; empty without one.")
 
 
 @dataclass(frozen=True)
@@ -116,35 +114,30 @@ class Judgement:
 _AGREED = 0.9  # of the shares: from there on answers agree, as confidence is enough for a sure answer from there on
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Value, kw_only=False):
     """Median and spread of distances in meters."""
 
-    median: float
-    ninety: float  # 90 % are at most so far
+    median: float = req("Median in meters.", ge=0)
+    ninety: float = req("Meters that 90 % are within.", ge=0)
 
     @classmethod
     def of(cls, metres: np.ndarray) -> Spread:
         return cls(float(np.median(metres)), float(np.quantile(metres, 0.9)))
 
 
-@dataclass(frozen=True)
-class Metres:
+class Metres(Value, kw_only=False):
     """Distances of queries whose true position and whose best answer's position are known.
 
     `fused` and `best` cover the same queries: those that have a place."""
 
-    queries: int
-    placed: int  # of them those that have a place
-    fused: Spread | None
-    within_radius: float | None  # share of the places whose radius holds the truth
-    agreed: int  # of the placed those whose place has nine tenths of the shares
-    fused_agreed: Spread | None
-    best: Spread | None
-    best_of_all: Spread  # also of queries that have no place
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: vars(value) if isinstance(value, Spread) else value for name, value in vars(self).items()}
+    queries: int = req("Queries whose position is known.", ge=0)
+    placed: int = req("Queries with a position estimate.", ge=0)
+    fused: Spread | None = req("Distances of the position estimates.")
+    within_radius: float | None = req("Share of estimates whose radius holds the true position.", ge=0, le=1)
+    agreed: int = req("Estimates that at least 0.9 of the evidence supports.", ge=0)
+    fused_agreed: Spread | None = req("Distances of those estimates.")
+    best: Spread | None = req("Distances of the best hit, of queries with an estimate.")
+    best_of_all: Spread = req("Distances of the best hit, of all queries.")
 
 
 def measure_distances(run: Run) -> Metres | None:
@@ -169,39 +162,69 @@ KS = (1, 5, 10, 20)
 _HUB_FROM = 2  # wrong answers from which on an image is a hub
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A query whose best answer is wrong."""
+class Mistake(Value):
+    """A wrong answer."""
 
-    query: JudgedQuery
-    answer: JudgedAnswer
-
-    def to_dict(self) -> dict[str, Any]:
-        best = self.answer.hits[0]
-        return {
-            "number": self.query.number,
-            "query": self.query.query,
-            "image": best.image,
-            "confidence": self.answer.confidence,
-            "sure": self.answer.sure,
-            "distance": best.distance,
-            "inliers": best.inliers,
-            "first_right": self.answer.first_right,
-            "in_map": self.query.in_map,
-            "true_image": self.query.true_image,
-        }
+    number: int = req("Number of the query among all photos.", ge=0)
+    query: str = req("The photo.")
+    image: str = req("The wrong best hit.")
+    confidence: float | None = req("Confidence of the answer.")
+    sure: bool = req("Whether it was called sure.")
+    distance: float | None = req("Meters from the query; null if positions are not known.", ge=0)
+    inliers: int | None = req("Patches that match in one spatial arrangement; null without reranking.", ge=0)
+    first_right: int | None = req("Rank of the first right hit; null if there is none.", ge=1)
+    in_map: bool = req("Whether a map image shows its place.")
+    true_image: str | None = req("A map image of its place.")
 
 
-@dataclass(frozen=True)
-class Hub:
+class Hub(Value, kw_only=False):
     """An image that is the best answer to several queries whose place it does not show."""
 
-    image: str
-    wrong: int
-    right: int
+    image: str = req("The map image.")
+    wrong: int = req("Queries that it answers wrongly.", ge=2)
+    right: int = req("Queries that it answers rightly.", ge=0)
 
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+
+class RunAcceptance(Value):
+    """Precision against recall if best answers are accepted by their confidence."""
+
+    area: float = req("Area under precision against recall.", ge=0)
+    recall_at_99: float = req("Largest recall at 99 % precision.", ge=0, le=1)
+    recall_at_100: float = req("Largest recall at 100 % precision.", ge=0, le=1)
+    curve: AcceptanceCurve = req("Points of the curve.")
+
+
+class SureAnswers(Value):
+    """Answers that were called sure."""
+
+    answers: int = req("Sure answers.", ge=0)
+    right: int = req("Sure answers that are right.", ge=0)
+
+
+class CheckedRecall(ExpectedRecall):
+    """Recall that was expected without labels, and the true one."""
+
+    true: float = req("R@1.", ge=0, le=1)
+    holds: bool = req("Whether the interval holds it.")
+
+
+class EvaluatedHead(Value):
+    """One head of a map on labeled photos."""
+
+    name: str = req("none, or the name of a calibration.")
+    title: str = req("Name for display.")
+    active: bool = req("Whether it answers if a query names none.")
+    confidence: str = req("What confidence is.", pattern=f"^({PROBABILITY}|{Z_SCORE})$")
+    k: int = req("Hits kept for each query.", ge=1)
+    evaluated: int = req("Queries that count.", ge=1)
+    recalls: dict[str, float] = req("Share of queries with a right image among the first k, by k.")
+    interval: Interval = req("95 % interval of R@1.")
+    acceptance: RunAcceptance = req("Precision against recall.")
+    sure: SureAnswers = req("Answers that were called sure.")
+    metres: Metres | None = req("How far answers are; null if positions are not known.")
+    expected_recall: CheckedRecall | None = req("Recall expected without labels; null if confidence is a z-score.")
+    mistakes: list[Mistake] = req("Wrong answers, the most confident first.")
+    hubs: list[Hub] = req("Images that are often the wrong answer.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,41 +251,42 @@ class RunScores:
         """Does the recall lie in the interval that was expected without labels?"""
         return None if self.expected is None else self.expected.low <= self.recalls[1] <= self.expected.high
 
-    def to_dict(self, worst: int) -> dict[str, Any]:
-        curve = self.curve
-        expected = self.expected
-        return {
-            "evaluated": self.evaluated,
-            "recalls": {str(k): recall for k, recall in self.recalls.items()},
-            "interval": self.interval.to_dict(),
-            "acceptance": {
-                "area": curve.area,
-                "recall_at_99": curve.recall_at_precision(0.99),
-                "recall_at_100": curve.recall_at_precision(1.0),
-                "curve": curve.drawn(),
-            },
-            "sure": {"answers": self.sure, "right": self.sure_and_right},
-            "metres": None if self.metres is None else self.metres.to_dict(),
-            "expected_recall": None
-            if expected is None
-            else {**expected.to_dict(), "true": self.recalls[1], "holds": self.expectation_holds},
-            "mistakes": [mistake.to_dict() for mistake in self.mistakes[:worst]],
-            "hubs": [hub.to_dict() for hub in self.hubs],
-        }
+    def result(self, run: Run, worst: int, *, active: bool) -> EvaluatedHead:
+        """Return what is printed of a run, with its `worst` mistakes."""
+        curve, checked = self.curve, None
+        if self.expected is not None and self.expectation_holds is not None:
+            checked = CheckedRecall(**vars(self.expected), true=self.recalls[1], holds=self.expectation_holds)
+        return EvaluatedHead(
+            name=run.name,
+            title=run.title,
+            active=active,
+            confidence=run.kind,
+            k=run.depth,
+            evaluated=self.evaluated,
+            recalls={str(k): recall for k, recall in self.recalls.items()},
+            interval=self.interval,
+            acceptance=RunAcceptance(
+                area=curve.area,
+                recall_at_99=curve.recall_at_precision(0.99),
+                recall_at_100=curve.recall_at_precision(1.0),
+                curve=AcceptanceCurve(**curve.drawn()),
+            ),
+            sure=SureAnswers(answers=self.sure, right=self.sure_and_right),
+            metres=self.metres,
+            expected_recall=checked,
+            mistakes=list(self.mistakes[:worst]),
+            hubs=list(self.hubs),
+        )
 
 
-@dataclass(frozen=True)
-class RunChange:
+class RunChange(Value, kw_only=False):
     """One head against another, on the queries that both were asked."""
 
-    head: str
-    against: str
-    won: int  # queries that the head alone answers rightly
-    lost: int  # queries that the other alone answers rightly
-    difference: Paired  # of recall at 1, with its 95 % interval
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "difference": self.difference.to_dict()}
+    head: str = req("Head of this evaluation.")
+    against: str = req("Head of the earlier evaluation.")
+    won: int = req("Queries that only the first answers rightly.", ge=0)
+    lost: int = req("Queries that only the other answers rightly.", ge=0)
+    difference: Paired = req("Difference of R@1.")
 
 
 def compare_runs(run: Run, other: Run) -> RunChange:
@@ -303,10 +327,16 @@ def score_run(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunScor
 
 
 def _mistakes(judgement: Judgement, run: Run) -> tuple[Mistake, ...]:
-    pairs = zip(judgement.queries, run.answers, strict=True)
-    wrong = [Mistake(query, answer) for query, answer in pairs if answer and answer.hits and not answer.right]
-    wrong.sort(key=lambda one: (-(one.answer.confidence or 0.0), one.query.number))
-    return tuple(wrong)
+    wrong = [
+        Mistake(
+            **{name: getattr(query, name) for name in ("number", "query", "in_map", "true_image")},
+            **{name: getattr(answer, name) for name in ("confidence", "sure", "first_right")},
+            **{name: getattr(answer.hits[0], name) for name in ("image", "distance", "inliers")},
+        )
+        for query, answer in zip(judgement.queries, run.answers, strict=True)
+        if answer and answer.hits and not answer.right
+    ]
+    return tuple(sorted(wrong, key=lambda one: (-(one.confidence or 0.0), one.number)))
 
 
 def _hubs(answers: Sequence[JudgedAnswer]) -> tuple[Hub, ...]:

@@ -8,43 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tfa.core.files import require_format
-from tfa.core.json_shape import (
-    anything,
-    boolean,
-    fields,
-    finite_number,
-    integer,
-    list_of,
-    mapping_of,
-    maybe,
-    one_of,
-    text,
-)
+from tfa.core.plain import Value, from_plain, req
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadPositions
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (
     PROBABILITY,
-    Z_SCORE,
+    EvaluatedHead,
     JudgedAnswer,
     JudgedHit,
     JudgedPlace,
     JudgedQuery,
     Judgement,
     Run,
+    RunChange,
     compare_runs,
     score_run,
 )
 from tfa.evaluate.positives import BadEvaluation, measure_lengths, position_kinds, to_points
 from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
-from tfa.types import Answer, Hit, Position
+from tfa.types import Answer, Hit, Position, SkippedFile
 from tfa.verification.matching import Matches
 from tfa.version import __version__
 
@@ -206,90 +196,108 @@ def _drawn(matches: Matches) -> tuple[int, ...]:
     return tuple(np.stack([matches.ours[kept], matches.theirs[kept]], axis=-1).reshape(-1).tolist())
 
 
-_FORMAT, _VERSION = "tfa-evaluation", 1
-
-# What a file must hold to be set beside another evaluation; all else in it is for readers.
-_HIT_SHAPE = fields(
-    {"image": text(), "right": boolean, "confidence": maybe(finite_number()), "inliers": maybe(integer()),
-     "distance": maybe(finite_number(0)), "position": maybe(mapping_of(finite_number()))}
-)  # fmt: skip
-_ANSWER_SHAPE = fields(
-    {"confidence": maybe(finite_number()), "sure": boolean, "reranked": boolean, "hits": list_of(_HIT_SHAPE)},
-    None,
-    anything,
-)
-_QUERY_SHAPE = fields(
-    {"query": text(), "in_map": boolean, "true_image": maybe(text()), "answers": mapping_of(maybe(_ANSWER_SHAPE))},
-    None,
-    anything,
-)
-_HEAD_SHAPE = fields(
-    {"name": text(), "title": text(), "confidence": one_of(PROBABILITY, Z_SCORE), "k": integer(1)}, None, anything
-)
-_EVALUATION_SHAPE = fields(
-    {"map": text(), "ground_truth": fields({"rule": text(), "fingerprint": text()}), "heads": list_of(_HEAD_SHAPE, 1),
-     "queries": list_of(_QUERY_SHAPE, 1)}, None, anything,
-)  # fmt: skip
+_FORMAT: Literal["tfa-evaluation"] = "tfa-evaluation"
+_VERSION: Literal[1] = 1
 
 
-def to_dict(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> dict[str, Any]:
-    """All of it; `worst` mistakes of each head are listed by themselves. `beside` are runs to be compared with."""
-    judgement = evaluation.judgement
-    heads = [
-        {
-            "name": run.name,
-            "title": run.title,
-            "active": run.name == evaluation.active,
-            "confidence": run.kind,
-            "k": run.depth,
-            **score_run(judgement, run).to_dict(worst),
-        }
-        for run in judgement.runs
-    ]
-    return {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "tfa": __version__,
-        "map": judgement.title,
-        "images": len(judgement.images),
-        "ground_truth": {"rule": judgement.rule, "fingerprint": evaluation.truth.fingerprint},
-        "not_in_map": judgement.not_in_map,
-        "unanswerable_left_out": evaluation.skipped_unanswerable,
-        "without_ground_truth": list(evaluation.without_truth),
-        "unreadable": [{"file": file, "reason": reason} for file, reason in evaluation.unreadable],
-        "notes": list(evaluation.notes),
-        "heads": heads,
-        "changes": [compare_runs(run, other).to_dict() for run in judgement.runs for other in beside],
-        "queries": [_query_dict(judgement, at) for at in range(len(judgement.queries))],
-    }
+class EvaluatedHit(Value):
+    """An image that a head gave, and whether it shows the place of the query."""
+
+    image: str = req("The map image.")
+    right: bool = req("Whether it shows the place of the query.")
+    confidence: float | None = req("Its confidence; null if only that of the best hit is recorded.")
+    inliers: int | None = req("Patches that match in one spatial arrangement; null without reranking.", ge=0)
+    distance: float | None = req("Meters from the query; null if positions are not known.", ge=0)
+    position: Position | None = req("Where the map image was taken.")
 
 
-def _query_dict(judgement: Judgement, at: int) -> dict[str, Any]:
-    query = judgement.queries[at]
-    return {
-        **vars(query),
-        "position": None if query.position is None else query.position.to_dict(),
-        "answers": {run.name: _answer_dict(run.answers[at], judgement.images) for run in judgement.runs},
-    }
+class EvaluationRule(Value):
+    """What makes an answer right."""
+
+    rule: str = req("The rule in a sentence.")
+    fingerprint: str = req("Fingerprint of file and radius.")
 
 
-def _answer_dict(answer: JudgedAnswer | None, images: Mapping[str, Position | None]) -> dict[str, Any] | None:
+class EvaluatedAnswer(Value):
+    """What one head gave for one query."""
+
+    right: bool = req("Whether the best hit is right.")
+    confidence: float | None = req("Confidence of the best hit; null without hits.")
+    sure: bool = req("Whether the best hit is sure.")
+    reranked: bool = req("Whether the best hit was reranked.")
+    first_right: int | None = req("Rank of the first right hit; null if there is none.", ge=1)
+    place: JudgedPlace | None = req("Position estimate; null if there is none.")
+    hits: list[EvaluatedHit] = req("Best first.")
+
+
+class EvaluatedQuery(JudgedQuery):
+    """A labeled photo and its answers."""
+
+    answers: dict[str, EvaluatedAnswer | None] = req("Answer of each head; null if it was not evaluated.")
+
+
+class EvaluationResult(Value):
+    """How well a map recognizes labeled photos."""
+
+    format: Literal["tfa-evaluation"] = req("Format of the file.")
+    version: Literal[1] = req("Version of the format.")
+    tfa: str = req("Release that wrote it.")
+    map: str = req("Name of the map.")
+    images: int = req("Images of the map.", ge=0)
+    ground_truth: EvaluationRule = req("What makes an answer right.")
+    not_in_map: int = req("Queries whose place the map does not have, counted as missed.", ge=0)
+    unanswerable_left_out: int = req("Such queries that were left out.", ge=0)
+    without_ground_truth: list[str] = req("Photos without a label, left out.")
+    unreadable: list[SkippedFile] = req("Photos that cannot be read, left out.")
+    notes: list[str] = req("Notes for the user.")
+    heads: list[EvaluatedHead] = req("The head without calibration and each calibration.", min_length=1)
+    changes: list[RunChange] = req("Differences from an earlier evaluation, with --against.")
+    queries: list[EvaluatedQuery] = req("Queries and their answers.", min_length=1)
+
+
+def make_result(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> EvaluationResult:
+    """Return all of an evaluation, with `worst` mistakes of each head. `beside` are runs to be compared with."""
+    judgement, active = evaluation.judgement, evaluation.active
+    return EvaluationResult(
+        format=_FORMAT,
+        version=_VERSION,
+        tfa=__version__,
+        map=judgement.title,
+        images=len(judgement.images),
+        ground_truth=EvaluationRule(rule=judgement.rule, fingerprint=evaluation.truth.fingerprint),
+        not_in_map=judgement.not_in_map,
+        unanswerable_left_out=evaluation.skipped_unanswerable,
+        without_ground_truth=list(evaluation.without_truth),
+        unreadable=[SkippedFile(file=file, reason=reason) for file, reason in evaluation.unreadable],
+        notes=list(evaluation.notes),
+        heads=[score_run(judgement, run).result(run, worst, active=run.name == active) for run in judgement.runs],
+        changes=[compare_runs(run, other) for run in judgement.runs for other in beside],
+        queries=[
+            EvaluatedQuery(
+                **vars(query),
+                answers={run.name: _make_answer(run.answers[at], judgement.images) for run in judgement.runs},
+            )
+            for at, query in enumerate(judgement.queries)
+        ],
+    )
+
+
+def _make_answer(answer: JudgedAnswer | None, images: Mapping[str, Position | None]) -> EvaluatedAnswer | None:
     if answer is None:
         return None
     hits = []
     for hit in answer.hits:
-        where = images.get(hit.image)
         plain = {key: value for key, value in vars(hit).items() if key != "lines"}
-        hits.append({**plain, "position": None if where is None else where.to_dict()})
-    return {
-        "right": answer.right,
-        "confidence": answer.confidence,
-        "sure": answer.sure,
-        "reranked": answer.reranked,
-        "first_right": answer.first_right,
-        "place": None if answer.place is None else {**vars(answer.place), "position": answer.place.position.to_dict()},
-        "hits": hits,
-    }
+        hits.append(EvaluatedHit(**plain, position=images.get(hit.image)))
+    return EvaluatedAnswer(
+        right=answer.right,
+        confidence=answer.confidence,
+        sure=answer.sure,
+        reranked=answer.reranked,
+        first_right=answer.first_right,
+        place=answer.place,
+        hits=hits,
+    )
 
 
 def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
@@ -297,29 +305,27 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
     values = require_format(file, _FORMAT, _VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
-        values = _upgrade(values)
-        _EVALUATION_SHAPE(values, "it")
-        if values["ground_truth"]["fingerprint"] != evaluation.truth.fingerprint:
+        saved: EvaluationResult = from_plain(EvaluationResult, _upgrade(values), "it")
+        if saved.ground_truth.fingerprint != evaluation.truth.fingerprint:
             raise BadEvaluation(
-                f"{file} was judged by another ground truth ({values['ground_truth']['rule']}; here {judgement.rule}); "
+                f"{file} was judged by another ground truth ({saved.ground_truth.rule}; here {judgement.rule}); "
                 "evaluate both maps by one file and one radius",
                 file,
             )
-        theirs = {str(entry["query"]): entry for entry in values["queries"]}
+        theirs = {entry.query: entry for entry in saved.queries}
         common = [query.query in theirs for query in judgement.queries]
         if not any(common):
             raise BadEvaluation(f"{file} has none of these queries; evaluate the same photos", file)
         images: dict[str, Position | None] = {**judgement.images}
-        saved = values["map"]
         runs = [
             Run(
-                f"{head['name']} of {saved}",
-                f"{head['title']} of {saved} ({file.name})",
-                head["confidence"],
-                head["k"],
-                tuple(_answer(theirs.get(query.query), head["name"], images) for query in judgement.queries),
+                f"{head.name} of {saved.map}",
+                f"{head.title} of {saved.map} ({file.name})",
+                head.confidence,
+                head.k,
+                tuple(_answer(theirs.get(query.query), head.name, images) for query in judgement.queries),
             )
-            for head in values["heads"]
+            for head in saved.heads
         ]
         queries = tuple(_in_either(query, theirs.get(query.query)) for query in judgement.queries)
     except (KeyError, ValueError, BadPositions) as error:  # an answer of no head; a value out of shape
@@ -339,22 +345,20 @@ def _upgrade(values: Any, parent: str = "") -> Any:
     return [_upgrade(value) for value in values] if isinstance(values, list) else values
 
 
-def _in_either(query: JudgedQuery, other: Mapping[str, Any] | None) -> JudgedQuery:
+def _in_either(query: JudgedQuery, other: EvaluatedQuery | None) -> JudgedQuery:
     """The query; the other map may have its place where this one has not."""
-    if query.in_map or other is None or not other["in_map"]:
+    if query.in_map or other is None or not other.in_map:
         return query
-    return replace(query, in_map=True, true_image=other["true_image"])
+    return replace(query, in_map=True, true_image=other.true_image)
 
 
-def _answer(entry: Mapping[str, Any] | None, head: str, images: dict[str, Position | None]) -> JudgedAnswer | None:
-    """What a saved head gave for a query; images that are new here are added to `images`."""
-    answer = None if entry is None else entry["answers"][head]
+def _answer(entry: EvaluatedQuery | None, head: str, images: dict[str, Position | None]) -> JudgedAnswer | None:
+    """Return what a saved head gave for a query; images that are new here are added to `images`."""
+    answer = None if entry is None else entry.answers[head]
     if answer is None:
         return None
     hits = []
-    for hit in answer["hits"]:
-        where = hit["position"]
-        images.setdefault(str(hit["image"]), None if where is None else Position.from_dict(where))
-        kept = {key: hit[key] for key in ("image", "right", "confidence", "inliers", "distance")}
-        hits.append(JudgedHit(**kept))
-    return JudgedAnswer(tuple(hits), answer["confidence"], bool(answer["sure"]), bool(answer["reranked"]))
+    for hit in answer.hits:
+        images.setdefault(hit.image, hit.position)
+        hits.append(JudgedHit(hit.image, hit.right, hit.confidence, hit.inliers, hit.distance))
+    return JudgedAnswer(tuple(hits), answer.confidence, answer.sure, answer.reranked)

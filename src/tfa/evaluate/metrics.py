@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfa.core.plain import Value, req
 from tfa.errors import BadSpec
 
 Positives = Sequence[Sequence[int]] | Sequence[np.ndarray]
@@ -121,30 +122,30 @@ _PERCENTILES = (2.5, 97.5)
 BLOCK = 1 << 20  # draws held at a time
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Value, kw_only=False):
     """A mean of per-query values and its 95 % interval."""
 
-    mean: float
-    low: float
-    high: float
-
-    def to_dict(self) -> dict[str, float]:
-        return {"mean": self.mean, "low": self.low, "high": self.high}
+    mean: float = req("Mean over queries.")
+    low: float = req("Lower end of the 95 % interval.")
+    high: float = req("Upper end of the 95 % interval.")
 
 
-@dataclass(frozen=True)
-class Paired:
+class Paired(Value, kw_only=False):
     """The mean difference of two heads over the queries both were evaluated on."""
 
-    mean: float
-    low: float
-    high: float
-    above: float  # share of resamples above 0
-    queries: int  # evaluated for both
+    mean: float = req("Mean difference.")
+    low: float = req("Lower end of the 95 % interval.")
+    high: float = req("Upper end of the 95 % interval.")
+    above: float = req("Share of resamples above 0.", ge=0, le=1)
+    queries: int = req("Queries that both were evaluated on.", ge=0)
 
-    def to_dict(self) -> dict[str, float | int]:
-        return {"mean": self.mean, "low": self.low, "high": self.high, "above": self.above, "queries": self.queries}
+
+class AcceptanceCurve(Value):
+    """Precision against recall if best answers are accepted by their confidence, at most 100 points."""
+
+    precision: list[float] = req("Share of accepted answers that are right.")
+    recall: list[float] = req("Share of all queries answered rightly.")
+    answered: list[float] = req("Share of queries whose answer is accepted.")
 
 
 def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:

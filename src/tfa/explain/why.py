@@ -15,7 +15,7 @@ from tfa.maps.upkeep import load_tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.photos.images import Photo, as_rgb, name_photo
-from tfa.types import Hit
+from tfa.types import Admission, Displacement, ExplainResult, Hit
 from tfa.verification.matching import Matches, compute_displacements
 
 # --- matches --------------------------------------------------------------------------------------
@@ -54,25 +54,25 @@ class Explanation:
         return round(float(np.median(down))), round(float(np.median(right)))
 
     def to_dict(self) -> dict[str, Any]:
-        moved = self.displacement
-        return {
-            "query": self.query,
-            "rank": self.rank,
-            "answer": self.hit.to_dict(),
-            "consistent": self.consistent,
-            "mutual": self.mutual,
-            "displacement": None if moved is None else {"down": moved[0], "right": moved[1]},
-            "view": describe_view(moved),
-            "verification": {"admitted": self.admitted, "reason": self.reason},
-            "grid": list(self.grid),
-            "matches": self._listed(),
-        }
+        """Return the explanation in JSON, as `tfa.types.ExplainResult` has it."""
+        return self.result().to_dict()
 
-    def _listed(self) -> list[list[Any]]:
-        """Each match as [row, column, row, column, consistent]: of the query, of the map's photo."""
-        ours, theirs = np.divmod(self.matches.ours, self.grid[1]), np.divmod(self.matches.theirs, self.grid[1])
-        places = np.stack([*ours, *theirs], axis=-1).tolist()
-        return [[*place, alike] for place, alike in zip(places, self.matches.consistent.tolist(), strict=True)]
+    def result(self) -> ExplainResult:
+        """Return the explanation without arrays."""
+        moved, matches, columns = self.displacement, self.matches, self.grid[1]
+        places = (*np.divmod(matches.ours, columns), *np.divmod(matches.theirs, columns), matches.consistent)
+        return ExplainResult(
+            query=self.query,
+            rank=self.rank,
+            answer=self.hit,
+            consistent=self.consistent,
+            mutual=self.mutual,
+            displacement=None if moved is None else Displacement(down=moved[0], right=moved[1]),
+            view=describe_view(moved),
+            verification=Admission(admitted=self.admitted, reason=self.reason),
+            grid=self.grid,
+            matches=list(zip(*(place.tolist() for place in places), strict=True)),
+        )
 
 
 def describe_view(displacement: tuple[int, int] | None) -> str:

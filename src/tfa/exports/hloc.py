@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfa.core.files import write_atomically, write_text
-from tfa.core.reading import read_json
+from tfa.core.files import read_json, write_atomically, write_text
 from tfa.core.tokens import Tokens
 from tfa.errors import MissingExtra, TfaError
 from tfa.exports.vectors import CompiledMap

@@ -57,27 +57,6 @@ def steps_of_root(lowest: float, precision: float = float(np.finfo(np.float64).e
     return steps
 
 
-def logarithm_by_products(matrices: np.ndarray) -> np.ndarray:
-    """log C of symmetric matrices `b m m` as they come of unit patches and the ridge, in their own float type."""
-    kind, size = matrices.dtype.type, matrices.shape[-1]
-    identity = np.eye(size, dtype=kind)
-    scale = np.linalg.norm(matrices, axis=(-2, -1), keepdims=True).astype(kind)
-    root, inverse, lowest = matrices / scale, identity, lowest_eigenvalue(size)
-    for _ in range(ROOTS):
-        inverse = identity
-        for _ in range(steps_of_root(lowest, float(np.finfo(kind).eps))):
-            turn = kind(1.5) * identity - kind(0.5) * (inverse @ root)
-            root, inverse = root @ turn, turn @ inverse
-        lowest **= 0.5
-    middle = lowest**0.5
-    small = kind(0.5 / middle) * root - kind(0.5 * middle) * inverse
-    square, series = small @ small, kind(ASINH[-1]) * identity
-    for factor in ASINH[-2::-1]:  # Horner's rule
-        series = square @ series + kind(factor) * identity
-    level = np.log(scale) + kind(2**ROOTS * np.log(middle))
-    return np.asarray(kind(2**ROOTS) * (small @ series) + level * identity)
-
-
 # --- onnx residuals -------------------------------------------------------------------------------
 
 

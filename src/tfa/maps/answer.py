@@ -7,24 +7,22 @@ follows is the same for all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens
-from tfa.maps.confidence import ALTERNATIVES, ImageScores, compute_confidence
-from tfa.maps.place import Located, locate_photo
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import ALTERNATIVES, DomainShiftMonitor, ImageScores, Located, compute_confidence, locate_photo
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.scorer import Scorer
-from tfa.search.exact import DAMAGED, QueryVectors, check_k
+from tfa.search.gallery import DAMAGED, QueryVectors, check_k
 from tfa.search.store import Region, Where
 from tfa.types import NO_HITS, Answer, Candidates, Hit, ImageRecord, QueryOptions, RerankSpec
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import CompactTokens, PhotoPairs, SourcedTokens, explain_missing_grid
-from tfa.verification.reranking import UNVERIFIED, Compared, Reranked, count_candidates, reorder
+from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranked, count_candidates, reorder
 
 if TYPE_CHECKING:
     from tfa.maps.storage import Snapshot
@@ -97,23 +95,33 @@ def answer_tokens(
     """
     check_k(options.k)
     candidates = resolve_candidates(options, snapshot.state, tokens, snapshot.patches)
-    width = max(options.k, count_candidates(candidates), ALTERNATIVES)  # images to rerank, or to compare with
     calibration = name_calibration(snapshot.state.chosen(options.calibration).name)
     answers = [make_answer([], (None, NO_HITS), calibration=calibration) for _ in range(len(tokens))]
-    for ranking in snapshot.rank(options.calibration, tokens, width, make_where(options)):
+    for ranking in snapshot.rank(options.calibration, tokens, count_ranked(candidates, options.k), make_where(options)):
         some = tokens if len(ranking.photos) == len(tokens) else tokens.select(ranking.photos)
         pairs = pair_photos(snapshot.patches, some, ranking.patch_rows) if candidates else None
-        ranked = reorder(ranking.columns, ranking.standardised, width, candidates, pairs)
+        ranked, answered = answer_ranking(ranking, candidates, pairs, options.k, snapshot.reach, calibration)
         if shift is not None:
             shift.observe(ranking.scorer, ranking.vectors, ranked, ranking.rows, ranking.ids)
-        tables = zip(ranking.columns.tolist(), ranking.scores.tolist(), strict=True)
-        scores = [dict(zip(*row, strict=True)) for row in tables]
-        answering = AnsweringMap(ranking.images, ranking.image_scores, snapshot.reach, calibration)
-        for photo, answer in zip(
-            ranking.photos.tolist(), answer_photos(answering, ranked, scores, options.k), strict=True
-        ):
+        for photo, answer in zip(ranking.photos.tolist(), answered, strict=True):
             answers[photo] = answer
     return answers
+
+
+def count_ranked(candidates: Candidates, k: int) -> int:
+    """Count the images that a search must rank: for k hits, to rerank, and to compare with."""
+    return max(k, count_candidates(candidates), ALTERNATIVES)
+
+
+def answer_ranking(
+    ranking: Ranking, candidates: Candidates, pairs: Comparison | None, k: int, reach: float, calibration: str | None
+) -> tuple[Reranked, list[Answer]]:
+    """Answer the photos of a ranking, `count_ranked` images wide: reranking → confidence → place."""
+    ranked = reorder(ranking.columns, ranking.standardised, count_ranked(candidates, k), candidates, pairs)
+    tables = zip(ranking.columns.tolist(), ranking.scores.tolist(), strict=True)
+    scores = [dict(zip(*row, strict=True)) for row in tables]
+    answering = AnsweringMap(ranking.images, ranking.image_scores, reach, calibration)
+    return ranked, answer_photos(answering, ranked, scores, k)
 
 
 def measure_trust(
@@ -123,7 +131,7 @@ def measure_trust(
 
     `evidence` is that of a photo, by its number, with images by their rows in the gallery.
     """
-    width = max(1, count_candidates(candidates), ALTERNATIVES)
+    width = count_ranked(candidates, 1)
     [ranking] = snapshot.rank(None, tokens, width, None)
     pairs = None if evidence is None else _PrecomputedEvidence(evidence, ranking.rows)
     ranked = reorder(ranking.columns, ranking.standardised, width, candidates, pairs)
@@ -219,8 +227,3 @@ def make_answer(
         reranked=best is not None and best.inliers is not None, place=place, place_missing=missing,
         calibration=calibration,
     )  # fmt: skip
-
-
-def limit_hits(answer: Answer, k: int) -> Answer:
-    """Keep the first k hits."""
-    return answer if len(answer.hits) <= k else replace(answer, hits=answer.hits[:k])

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,10 @@ import numpy as np
 
 from tfa import pipeline
 from tfa.core.arrays import backend_for
-from tfa.core.files import hash_file
 from tfa.core.progress import Progress
 from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
-from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
+from tfa.errors import BadCalibration, BadSpec, FewPhotos, NoImages
 from tfa.maps.answer import measure_trust, resolve_candidates
 from tfa.maps.confidence import estimate_recall
 from tfa.maps.fit_map import decide_calibration_admission
@@ -31,7 +31,8 @@ from tfa.maps.storage import MemorySnapshot
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.upkeep import drop_repeated_files, load_tokens
 from tfa.method.described_queries import DescribedQueries
-from tfa.photos.images import as_rgb, photo_paths
+from tfa.photos.images import HashedPhoto, inspect_photo, photo_paths, refuse_broken
+from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.types import CalibrateOptions, CalibrationReport, ExpectedRecall, HeadSpec, QueryOptions
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import prepare_photo_evidence
@@ -57,33 +58,35 @@ def check_request(state: MapState, name: str, budget: int) -> None:
 
 
 def draw_photos(
-    paths: Sequence[Path], find_digests: FindKnownDigests, budget: int, skip_bad: bool
-) -> tuple[list[Path], list[tuple[str, str]], list[str]]:
-    """Draw at most `budget` photos, each content once and none of the map; also return skipped photos and notes.
+    paths: Sequence[Path],
+    inspect: Callable[[Path], HashedPhoto | str],
+    find_digests: FindKnownDigests,
+    budget: int,
+    broken: dict[Path, str],
+) -> tuple[dict[Path, HashedPhoto], list[str]]:
+    """Draw at most `budget` photos, each content once and none of the map; also return notes.
 
     They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
+    `inspect` hashes a photo or says why it is broken. Photos in `broken` are left out, and those found join them.
     `find_digests` returns those of some digests that belong to images of the map.
     """
     enough = len(paths) <= budget
     order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
-    opened = skip_bad and not enough  # else encoding will say what is wrong with a photo
     content: dict[str, int] = {}
-    skipped: list[tuple[str, str]] = []
+    drawn: dict[Path, HashedPhoto] = {}
     repeated = 0
     for index in order:
         if len(content) == budget:
             break
-        try:
-            if opened:
-                as_rgb(paths[index])
-            digest = hash_file(paths[index])
-        except (BadImage, OSError) as error:
-            if opened:
-                skipped.append((str(paths[index]), str(error)))
-                continue
-            digest = str(paths[index])
-        repeated += digest in content
-        content.setdefault(digest, index)
+        if (path := paths[index]) in broken:
+            continue
+        photo = inspect(path)
+        if isinstance(photo, str):
+            broken[path] = photo
+            continue
+        repeated += photo.digest in content
+        if content.setdefault(photo.digest, index) == index:
+            drawn[path] = photo
     digests = find_digests(list(content))
     known = [paths[index] for digest, index in content.items() if digest in digests]
     if known:
@@ -95,7 +98,33 @@ def draw_photos(
     notes = [f"photos that repeat another one and do not count: {repeated}"] if repeated else []
     if not enough:
         notes.append(f"{len(paths)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
-    return [paths[index] for index in sorted(content.values())], skipped, notes
+    return {paths[index]: drawn[paths[index]] for index in sorted(content.values())}, notes
+
+
+def _encode_drawn(
+    place_map: Map,
+    paths: Sequence[Path],
+    find_digests: FindKnownDigests,
+    budget: int,
+    skip_bad: bool,
+    progress: Progress,
+) -> tuple[EncodedImages | None, list[tuple[str, str]], list[str]]:
+    """Draw photos and encode them, also return skipped photos and notes; others replace those that are skipped.
+
+    Each photo is hashed once and decoded once.
+    """
+    decoded_before = (place_map.cache or TokenCache()).encoded_before()
+    inspect = cache(partial(inspect_photo, decoded_before=decoded_before))
+    broken: dict[Path, str] = {}
+    while True:
+        drawn, notes = draw_photos(paths, inspect, find_digests, budget, broken)
+        if not skip_bad:
+            refuse_broken(broken, len(drawn) + len(broken))
+        encoded = place_map.encode_photos(list(drawn), skip_bad, progress, drawn) if drawn else None
+        newly_broken = dict(encoded.skipped) if encoded is not None else {}
+        broken |= newly_broken
+        if not newly_broken or len(paths) <= budget:
+            return encoded, [(str(path), reason) for path, reason in broken.items()], notes
 
 
 @dataclass(frozen=True)
@@ -144,14 +173,12 @@ def calibrate_head(
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
     with photo_paths(photos) as given:
         paths = drop_repeated_files(given)
-        files, skipped, notes = draw_photos(paths, find_digests, budget, skip_bad)
-        encoded = place_map.encode_photos(files, skip_bad, progress) if files else None
+        encoded, skipped, notes = _encode_drawn(place_map, paths, find_digests, budget, skip_bad, progress)
     used = 0 if encoded is None else len(encoded.paths)
     if encoded is None or used < CalibrateOptions.FEWEST:
         raise NoImages(
             f"a calibration needs at least {CalibrateOptions.FEWEST} photos; of {len(paths)} given, {used} can be used"
         )
-    skipped += [(str(path), reason) for path, reason in encoded.skipped]
     if used < CalibrateOptions.FEW:
         notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
 

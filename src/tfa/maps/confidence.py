@@ -1,4 +1,4 @@
-"""How sure an answer is: scores between map images, the confidence of each hit, and the recall to expect.
+"""How sure an answer is: confidence of each hit, expected recall, the place that hits agree on, and domain shift.
 
 What a map's images score with each other, under the head that answers: the scale that its confidence is read on.
 
@@ -40,15 +40,21 @@ row.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tfa.method.scorer import Scorer
-from tfa.search.exact import ExactSearch
-from tfa.types import Answer, Answers, ExpectedRecall
+from tfa.core.arrays import l2_normalize
+from tfa.core.text import format_command
+from tfa.maps.state import NamedHead
+from tfa.method.carriers import MEAN
+from tfa.method.scorer import GLOBAL, Scorer, SecondOrderSide
+from tfa.online.sequence_filter import EARTH_RADIUS, estimate_step, project_to_meters
+from tfa.search.gallery import ExactSearch, QueryVectors
+from tfa.types import Answer, Answers, ExpectedRecall, ImageRecord, Place, Position
 from tfa.verification.reranking import UNVERIFIED, Reranked
 
 if TYPE_CHECKING:
@@ -275,3 +281,229 @@ def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
 def collect_answers(answers: Sequence[Answer], notice: str | None = None) -> Answers:
     """Collect answers to photos in their order, with the expected recall on photos like these."""
     return Answers(answers=list(answers), expected_recall=estimate_answer_recall(answers), notice=notice)
+
+
+# --- place ----------------------------------------------------------------------------------------
+
+REACH = 25.0  # metres within which two photos are commonly said to show one place
+MOST_REACH = 1000.0  # metres: between photos that are farther apart lie other places
+LEAST_SHARE = 0.5
+MOST_BELIEVED = 100  # images of a filter that are looked at
+
+NOT_VERIFIED = "no answer was verified"
+NO_POSITIONS = "the images that answer have no positions"
+TWO_KINDS = "some positions are in degrees and others in metres"
+NO_EVIDENCE = "the likeliest place bears no more evidence than others"
+CAMERA_LOST = "the camera is lost"
+
+Located = tuple[Place | None, str | None]  # a place, or why there is none
+
+
+def locate_photo(ranked: Reranked, row: int, images: Sequence[ImageRecord], reach: float) -> Located:
+    """Locate one query photo; `images` are those that `ranked` numbers."""
+    compared = int((ranked.inliers[row] != UNVERIFIED).sum())
+    if not compared:
+        return None, NOT_VERIFIED
+    positions = [images[i].position for i in ranked.indices[row, :compared].tolist()]
+    shares = softmax(ranked.ordering[row, :compared] / VERIFIED_CONSTANTS.temperature)
+    return fuse_positions(positions, shares, np.sqrt(ranked.evidence[row, :compared]), reach)
+
+
+def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Located:
+    """Locate a frame by the filter's probability of each image `m`; being lost is the rest to one."""
+    best = np.argsort(-probabilities, kind="stable")[:MOST_BELIEVED]
+    return fuse_positions([images[i].position for i in best.tolist()], probabilities[best], None, reach)
+
+
+def fuse_positions(
+    positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float
+) -> Located:
+    """Fuse the positions of images with shares p `c` and √M `c`, best first; without √M the shares weigh them.
+
+        p     = softmax of what images are ordered by, z + 4 √M, divided by 0.5: the shares of the confidence
+        place = the images within a reach of the one around which most of p lies; none if that is less than half
+        b     = mean √M of the verified images outside it: the evidence of a wrong place; 0 if there are none
+        w     = max(√M − b, 0)² of the images inside
+        x     = Σ w x_c / Σ w,   σ² = Σ w |x_c − x|² / Σ w,   n = (Σ w)² / Σ w²
+        r²    = (reach² + n σ²) / (n + 1)
+
+    A wrong image elsewhere does not move the place: it only counts against the share. A single image may be a reach
+    away from the camera; each image that agrees brings the radius closer to their spread. The reach is 25 m, or the
+    map's usual step if its images are farther apart (up to 1 km). p and w of a frame of a drive are the filter's
+    probabilities.
+    """
+    placed = np.array([row for row, position in enumerate(positions) if position is not None], np.int64)
+    known = [position for position in positions if position is not None]
+    if not known:
+        return None, NO_POSITIONS
+    if len({position.is_global for position in known}) > 1:
+        return None, TWO_KINDS
+    plane = _Plane(known[int(shares[placed].argmax())])
+    points = plane.points(known)
+    near = np.linalg.norm(points[:, None] - points, axis=-1) <= reach
+    around = near @ shares[placed]
+    middle = int(around.argmax())
+    if around[middle] < LEAST_SHARE:
+        return None, f"answers disagree: the likeliest place has {100 * around[middle]:.0f} % of their shares"
+    inside = near[middle]
+    if roots is None:
+        weights = shares[placed][inside]
+    else:
+        elsewhere = np.delete(roots, placed[inside])
+        wrong = elsewhere.mean() if len(elsewhere) else 0.0
+        weights = np.maximum(roots[placed][inside] - wrong, 0.0) ** 2
+    if not weights.sum() > 0:
+        return None, NO_EVIDENCE
+    weights = weights / weights.sum()
+    point = weights @ points[inside]
+    spread = weights @ ((points[inside] - point) ** 2).sum(axis=1)
+    count = 1 / (weights @ weights)
+    radius = np.sqrt((reach**2 + count * spread) / (count + 1))
+    place = Place(
+        position=plane.position(point), radius=float(radius), share=float(around[middle]),
+        images=int((weights > 0).sum()),
+    )  # fmt: skip
+    return place, None
+
+
+def measure_reach(images: Sequence[ImageRecord]) -> float:
+    """Return 25 m, or the usual step of the map if that is longer, up to 1 km."""
+    known = [image.position for image in images if image.position is not None]
+    globe = [position.pair for position in known if position.is_global]
+    on_globe = 2 * len(globe) >= len(known)  # of two kinds the commoner counts
+    pairs = np.array(globe if on_globe else [one.pair for one in known if not one.is_global])
+    if len(pairs) < 3:
+        return REACH
+    return float(np.clip(estimate_step(project_to_meters(*pairs.T) if on_globe else pairs), REACH, MOST_REACH))
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Positions as points `c 2` in metres, east and north of one of them."""
+
+    origin: Position
+
+    def points(self, positions: Sequence[Position]) -> np.ndarray:
+        offsets = np.array([position.pair for position in positions]) - self.origin.pair
+        if not self.origin.is_global:
+            return offsets
+        north, east = offsets.T
+        east = (east + 180) % 360 - 180  # the short way, also across the 180th meridian
+        return np.radians(np.stack([east * self._narrowing, north], axis=1)) * EARTH_RADIUS
+
+    def position(self, point: np.ndarray) -> Position:
+        first, second = self.origin.pair
+        if not self.origin.is_global:
+            return Position(x=first + float(point[0]), y=second + float(point[1]))
+        east, north = np.degrees(point / EARTH_RADIUS)
+        lon = (second + float(east) / self._narrowing + 180) % 360 - 180
+        return Position(lat=float(np.clip(first + float(north), -90, 90)), lon=lon)
+
+    @property
+    def _narrowing(self) -> float:
+        """Length of a degree of longitude at this latitude, relative to the equator; never 0, also at the poles."""
+        return max(float(np.cos(np.radians(self.origin.pair[0]))), 1e-9)
+
+
+# --- domain shift ---------------------------------------------------------------------------------
+
+WINDOW_PHOTOS = 256  # photos: the last ones
+MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64
+_MAX_ANSWER_SIMILARITY, _MIN_PAIRS = 0.05, 8
+COMMON_LIMIT, _EVIDENCE_LIMIT = 0.25, 0.5
+
+
+class DomainShiftMonitor:
+    """Detects photos that are unlike those a head was made for, from the last photos it answered (ours).
+
+        common    mean ⟨φ_i, φ_j⟩ over pairs of photos whose answers are unlike each other: ⟨φ_a, φ_b⟩ ≤ 0.05
+        evidence  median over photos of the most √M among their candidates, divided by the same of usual photos
+
+    φ are second-order coordinates, half whitened and centered as the head does. Photos of unlike places share the shift
+    of another camera, season or light; 0.25 or more is noticed. Usual photos are the map's, each hidden in turn, or
+    those of the calibration that answers; less than half of their evidence is noticed. At least 16 photos are needed,
+    64 if the head is centered on other photos already, because frames of a drive share their scenery too.
+    `benchmarks/studies/confidence.py` measures both (docs/explanation/confidence.md).
+    """
+
+    def __init__(self, usual_evidence: float | None = None, *, centred: bool = False) -> None:
+        """`usual_evidence` of usual photos, None if not known; `centred` on other photos than the map's?"""
+        self._usual, self._fewest = usual_evidence, MIN_PHOTOS_CENTERED if centred else MIN_PHOTOS
+        # φ of the photo, φ of its answer, the answer
+        self._photos: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=WINDOW_PHOTOS)
+        self._evidence: deque[float] = deque(maxlen=WINDOW_PHOTOS)
+
+    @classmethod
+    def for_head(cls, head: NamedHead) -> DomainShiftMonitor:
+        """Make the monitor of photos that a head of a map answers."""
+        usual = (head.verification or {}).get("usual_evidence")
+        return cls(usual, centred=any(side.shift is not None for side in head.stored.scorer.sides))
+
+    def observe(
+        self,
+        scorer: Scorer,
+        photos: Sequence[QueryVectors],
+        ranked: Reranked,
+        rows: np.ndarray,
+        ids: np.ndarray | None = None,
+    ) -> None:
+        """Take in photos that the scorer answered; images `ranked` stand in `rows` of the gallery.
+
+        `ids` are what the images are known by, where rows of a gallery are others the next time.
+        """
+        first = rows[ranked.indices[:, 0]]
+        known_by = first if ids is None else ids[ranked.indices[:, 0]]
+        coordinates = [half_whiten(scorer, some) for some in photos]
+        theirs = half_whiten(scorer, scorer.image_vectors(first))
+        if theirs is not None:
+            ours = np.concatenate([some for some in coordinates if some is not None])
+            self._photos.extend(zip(ours, theirs, known_by.tolist(), strict=True))
+        compared = (ranked.inliers != UNVERIFIED).any(axis=1)
+        self._evidence.extend(np.sqrt(ranked.evidence[compared].max(axis=1, initial=0.0)).tolist())
+
+    @property
+    def common(self) -> float | None:
+        """None if there are too few photos of unlike places."""
+        if len(self._photos) < self._fewest:
+            return None
+        ours, theirs, answers = (np.array(column) for column in zip(*self._photos, strict=True))
+        pairs = np.triu(answers[:, None] != answers, 1) & (theirs @ theirs.T <= _MAX_ANSWER_SIMILARITY)
+        return float((ours @ ours.T)[pairs].mean()) if pairs.sum() >= _MIN_PAIRS else None
+
+    @property
+    def evidence(self) -> float | None:
+        """None if there are too few verified photos, or if it is not known what is usual."""
+        if not self._usual or len(self._evidence) < self._fewest:
+            return None
+        return float(np.median(self._evidence)) / self._usual
+
+    def warning(self, name: str = "MAP") -> str | None:
+        """Return a sentence with advice if the photos are unlike those the head was made for; `name` is the map."""
+        common, evidence, reasons = self.common, self.evidence, []
+        if common is not None and common >= COMMON_LIMIT:
+            reasons.append(f"photos of unlike places have {common:.2f} in common, {COMMON_LIMIT} or more is a shift")
+        if evidence is not None and evidence < _EVIDENCE_LIMIT:
+            reasons.append(f"they share {evidence:.0%} of the usual evidence with the map")
+        if not reasons:
+            return None
+        return (
+            f"these photos are unlike those the map is made for: {'; '.join(reasons)}. "
+            f"Calibrate it for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
+        )
+
+
+def half_whiten(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:
+    """φ of γ = ½, `q r` float32, from what a second-order scorer compares (its first side); None of other scorers."""
+    for term, features in zip(scorer.terms, vectors.terms, strict=True):
+        side = None if term.side == GLOBAL else scorer.sides[term.side]
+        if not isinstance(side, SecondOrderSide) or term.gamma == MEAN:
+            continue
+        if term.gamma is None:
+            coordinates, gamma = features - side.mean_coordinates.astype(features.dtype), 0.0
+        else:
+            assert isinstance(term.gamma, float)
+            coordinates, gamma = features, term.gamma
+        return l2_normalize(coordinates * (side.eigenvalues ** (gamma / 2 - 0.25)).astype(features.dtype)).astype(
+            np.float32
+        )
+    return None

@@ -80,10 +80,10 @@ def _describe(condition: Condition) -> dict[str, Any]:
     far = abs(condition.strength)
     if math.isinf(far):
         words = f"nothing that was measured says otherwise ({condition.what})"
-        return {"standard_errors": None, "within_noise": False, "in_words": words}
+        return {"standard_errors": None, "within_noise": False, "text": words}
     noise = ", within noise" if far <= 1 else ""
     words = f"{far:.1f} standard errors from flipping{noise} ({condition.what})"
-    return {"standard_errors": far, "within_noise": far <= 1, "in_words": words}
+    return {"standard_errors": far, "within_noise": far <= 1, "text": words}
 
 
 def _verification_condition(facts: Mapping[str, Any] | None) -> Condition | None:
@@ -190,7 +190,7 @@ def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
 def format_reason(row: Mapping[str, Any]) -> str:
     """Format the reason of a row with how far the decision was from flipping."""
     margin = row["margin"]
-    return "; ".join(filter(None, [row["reason"], None if margin is None else margin["in_words"]]))
+    return "; ".join(filter(None, [row["reason"], None if margin is None else margin["text"]]))
 
 
 def is_second_order(decisions: Mapping[str, Any]) -> bool:
@@ -308,7 +308,7 @@ def _answers(state: MapState) -> AnswerSource:
         source = f"the calibration {name}, made with {head.calibration['used']:,} photos"
     verified = "verified by their patches" if head.verifies else "not verified"
     words = f"answers come from {source}; they are {verified}"
-    return AnswerSource(calibration=name, reranked=head.verifies, in_words=words)
+    return AnswerSource(calibration=name, reranked=head.verifies, text=words)
 
 
 def _calibration(state: MapState, head: NamedHead) -> CalibrationInfo:

@@ -18,11 +18,10 @@ from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
-from tfa.maps.confidence import collect_answers
+from tfa.maps.confidence import DomainShiftMonitor, collect_answers
 from tfa.maps.describe import summarize_map
 from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
-from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import DATABASE, MapState, describe_encoder, make_records, make_state
 from tfa.maps.storage import MemorySnapshot, MemoryStorage, SearchableHead, Storage
 from tfa.maps.stored_head import AnyHead
@@ -31,6 +30,7 @@ from tfa.maps.upkeep import load_tokens
 from tfa.online.sequence_filter import Motion, SequenceSpec
 from tfa.photos.find_positions import PositionsLike, find_positions
 from tfa.photos.images import (
+    HashedPhoto,
     Photo,
     PhotosLike,
     as_rgb,
@@ -116,9 +116,9 @@ class Map:
         places, notes = find_positions(
             paths, root, positions
         )  # before the long work: a bad CSV should not cost an hour
-        digests = None
+        hashed = None
         if not options.skip_bad:
-            digests = check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
+            hashed = check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
         if isinstance(encoder, str):
             encoder = load_encoder(
                 encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
@@ -131,7 +131,7 @@ class Map:
             skip_bad=options.skip_bad,
             batch_size=options.batch_size,
             progress=progress,
-            digests=digests,
+            hashed=hashed,
         )
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         if len(encoded.paths) < 2:
@@ -297,7 +297,7 @@ class Map:
 
     @property
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.place`)."""
+        """Meters between images of one place (`tfa.maps.confidence`)."""
         return self.storage.snapshot().reach
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
@@ -366,16 +366,22 @@ class Map:
             yield named, Tokens(*self.encoder.encode(images), grid=self.encoder.grid) if images else None
 
     def encode_photos(
-        self, paths: Sequence[Path], skip_bad: bool | None, progress: bool | Progress | None = None
+        self,
+        paths: Sequence[Path],
+        skip_bad: bool | None,
+        progress: bool | Progress | None = None,
+        hashed: Mapping[Path, HashedPhoto] | None = None,
     ) -> EncodedImages:
-        """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
+        """Encode photos to add, or to calibrate with; `hashed` holds them if they were hashed and checked before.
+
+        `skip_bad` is that of the map's options if None.
+        """
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
-        digests = None
-        if not skip_bad:
-            digests = check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
+        if hashed is None and not skip_bad:
+            hashed = check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
         return encode(
             paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress,
-            digests=digests,
+            hashed=hashed,
         )  # fmt: skip
 
     # --- query ---------------------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
@@ -21,58 +20,12 @@ from tfa.maps.map import Map
 from tfa.maps.state import make_state
 from tfa.maps.storage import MemoryStorage
 from tfa.maps.upkeep import Confirmed, find_lost_photos, load_tokens
-from tfa.types import HeadSpec, ImageRecord
+from tfa.types import HeadSpec, ImageRecord, MergedPart, MergeResult, SharedPlace
 
 _PHOTOS_PER_QUERY = 64  # photos queried in another map at a time
 
 
-@dataclass(frozen=True)
-class SharedPlace:
-    """A photo, the photo of an earlier map that shows its place, and how many patches of them match."""
-
-    image: str
-    shows: str
-    inliers: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
-@dataclass(frozen=True)
-class MergedPart:
-    """What one map brought."""
-
-    name: str
-    path: str | None
-    sessions: tuple[str, ...]
-    photos: int
-    repeated: int  # photos that an earlier map has too, byte for byte
-    compared: int | None  # photos looked for in earlier maps; None if none of these could verify an answer
-    shared: tuple[SharedPlace, ...]  # those that show a place of an earlier map
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "sessions": list(self.sessions), "shared": [one.to_dict() for one in self.shared]}
-
-    @property
-    def in_words(self) -> str:
-        """How it lies to the maps before it."""
-        if self.compared is None:
-            return f"{self.name}: not known whether it overlaps; the maps before it keep no patches to verify with"
-        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of the maps before it"
-
-
-@dataclass(frozen=True)
-class MergeReport:
-    """What was merged: a part for each map, in their order, and what the user should know."""
-
-    parts: tuple[MergedPart, ...]
-    notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"maps": [part.to_dict() for part in self.parts], "notes": self.notes}
-
-
-def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> tuple[Map, MergeReport]:
+def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> tuple[Map, MergeResult]:
     """One map of the photos of several, which is not saved yet, and how they overlap.
 
     The head is of the first map's kind. Photos get new ids, and the session of the map they come from unless they
@@ -90,15 +43,22 @@ def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> 
         before = [other for other in maps[:number] if other.state.compact is not None]
         start = sum(part.photos for part in parts)
         shared = _shared(own, tokens.select(slice(start, start + len(own))), before, progress) if before else []
-        sessions = tuple(dict.fromkeys(record.session or "" for record in own))
-        path = None if one.path is None else str(one.path)
-        compared = len(own) if before or not number else None
-        parts.append(MergedPart(names[number], path, sessions, len(own), repeated[number], compared, tuple(shared)))
+        parts.append(
+            MergedPart(
+                name=names[number],
+                path=None if one.path is None else str(one.path),
+                sessions=list(dict.fromkeys(record.session or "" for record in own)),
+                photos=len(own),
+                repeated=repeated[number],
+                compared=len(own) if before or not number else None,
+                shared=shared,
+            )
+        )
     spec = first.state.map_spec
     fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
     merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, first.state.encoder)))
     notes = [*fitted.notes, *_notes(maps, fresh, sum(repeated))]
-    return merged, MergeReport(tuple(parts), notes)
+    return merged, MergeResult(path=None, images=len(merged), maps=parts, notes=notes)
 
 
 def _checked(maps: Sequence[Map]) -> Map:
@@ -173,7 +133,7 @@ def _shared(
                 sure = [hit for of_one in hits for hit in of_one if hit.sure]
                 if sure:
                     best = max(sure, key=lambda hit: hit.inliers or 0)
-                    found.append(SharedPlace(record.path, best.image, best.inliers or 0))
+                    found.append(SharedPlace(image=record.path, shows=best.image, inliers=best.inliers or 0))
             task.advance(len(some))
     return found
 

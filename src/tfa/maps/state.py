@@ -22,8 +22,7 @@ from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadCalibration
 from tfa.maps.fit_map import FittedMap
-from tfa.maps.stored_head import AnyHead, StoredHead
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import AnyHead, StoredHead, StoredSpaces
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer

@@ -23,11 +23,10 @@ from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, StoreUnavailable
 from tfa.maps.answer import Ranking
-from tfa.maps.confidence import DatabaseScores
+from tfa.maps.confidence import DatabaseScores, measure_reach
 from tfa.maps.describe import compute_unseen_share, describe_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.format import HEADER_FILE, read_map_header
-from tfa.maps.place import measure_reach
 from tfa.maps.state import (
     DATABASE,
     MapState,
@@ -49,7 +48,7 @@ from tfa.maps.upkeep import (
 from tfa.method.evidence import z_scores
 from tfa.online.sequence_filter import Motion, choose_motion, project_to_meters
 from tfa.photos.token_cache import EncodedImages
-from tfa.search.exact import DAMAGED, ExactSearch
+from tfa.search.gallery import DAMAGED, ExactSearch
 from tfa.search.reduced import ReducedSearch
 from tfa.search.store import Where
 from tfa.types import CalibrationReport, ImageRecord, MapInfo
@@ -78,7 +77,7 @@ class Snapshot(ABC):
     @property
     @abstractmethod
     def reach(self) -> float:
-        """Meters between images of one place (`tfa.maps.place`)."""
+        """Meters between images of one place (`tfa.maps.confidence`)."""
 
     @abstractmethod
     def __len__(self) -> int:

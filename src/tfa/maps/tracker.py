@@ -27,17 +27,24 @@ from tfa.maps.answer import (
     pair_photos,
     resolve_candidates,
 )
-from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE, DatabaseScores, collect_answers
-from tfa.maps.place import CAMERA_LOST, Located, locate_frame
-from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    CAMERA_LOST,
+    SURE_CONFIDENCE,
+    DatabaseScores,
+    DomainShiftMonitor,
+    Located,
+    collect_answers,
+    locate_frame,
+)
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_rows import make_partial_scorer
+from tfa.maps.stored_head import make_partial_scorer
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import Photo, PhotosLike, expand_photos
-from tfa.search.exact import check_k
+from tfa.search.gallery import check_k
 from tfa.types import Answer, Answers, Hit, QueryOptions
 
 if TYPE_CHECKING:

@@ -1,16 +1,22 @@
-"""The carriers: what of the spectrum a score carries. One literal table, `CARRIER_KERNELS`."""
+"""The carriers: what of the spectrum a score carries. Literal tables, from which options, files and heads follow.
+
+To add a carrier, add it to `CARRIER_WORDS` and `CARRIER_KERNELS`, and its formula to `tfa.reference.second_order`.
+`tfa.types` reads the names, so this module imports nothing heavy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tfa.errors import BadSpec
-from tfa.method.spectrum import smooth_step
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see method/query_sides.py
 Gamma = float | Literal["mean"] | None
@@ -25,6 +31,22 @@ CARRIER_WORDS = {
 }
 
 
+class Sigma(NamedTuple):
+    """A spread σ: the median spread of a pseudo query's row under S_w(γ), or under S_0 if γ is None."""
+
+    gamma: float | None
+    symbol: str  # of the scores
+    words: str
+
+
+# By their names in a map. Carriers of several terms bring them to one scale by these.
+SIGMAS: Mapping[str, Sigma] = {
+    "sigma_original": Sigma(None, "S_0", "spread of the plain scores, one for each construction"),
+    "sigma_partial": Sigma(0.5, "S_P", "spread of the partly whitened scores"),
+    "sigma_tempered": Sigma(TEMPERED, "S_⅝", "spread of scores whitened a little more"),
+}
+
+
 @dataclass(frozen=True)
 class KernelTerm:
     """One term of a score: `weight · ⟨f, f'⟩` with f = v (gamma None) or φ_γ."""
@@ -35,17 +57,27 @@ class KernelTerm:
 
 def weighted_sum(weighted: Iterable[tuple[float, np.ndarray]]) -> np.ndarray:
     """Σ weight · scores: of the terms of a kernel, or of several kernels."""
-    return reduce(np.add, (weight * scores for weight, scores in weighted))
+    return reduce(operator.add, (weight * scores for weight, scores in weighted))
+
+
+def smooth_step(t: float) -> float:
+    """ℓ(t) = sin²(πt/2): from 0 to 1 with flat ends."""
+    return math.sin(math.pi * t / 2) ** 2
 
 
 @dataclass(frozen=True)
 class _Strengths:
-    """What a carrier's terms depend on, beside its name."""
+    """What a carrier's terms depend on, besides its name."""
 
     c: float = 0.0  # strength of spectral shaping
     beta: float = 0.0  # strength of centring
-    # σ_0, σ_P, σ_⅝: median spread of a pseudo query's row under S_0, S_P and S_w(⅝), which are brought to one scale.
-    spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    sigmas: Mapping[str, float] = field(default_factory=dict)  # by the names of `SIGMAS`
+
+    def sigma(self, name: str) -> float:
+        """Return a spread; 1 if none was measured, or if it is 0 because all images are identical."""
+        if self.sigmas and name not in self.sigmas:
+            raise BadSpec(f"this map is older than the carrier and holds no {name}; build it again, or choose another")
+        return self.sigmas.get(name) or 1.0
 
 
 def _adaptive(of: _Strengths) -> tuple[KernelTerm, ...]:
@@ -63,14 +95,13 @@ def _adaptive(of: _Strengths) -> tuple[KernelTerm, ...]:
 
 
 def _blend(of: _Strengths) -> tuple[KernelTerm, ...]:
-    """½ (S_0/σ_0 + S_P/σ_P); a spread of zero (all images identical) is left as it is."""
-    original, partial, _ = (spread or 1.0 for spread in of.spreads)
-    return KernelTerm(0.5 / original, None), KernelTerm(0.5 / partial, 0.5)
+    """½ (S_0/σ_0 + S_P/σ_P)."""
+    return KernelTerm(0.5 / of.sigma("sigma_original"), None), KernelTerm(0.5 / of.sigma("sigma_partial"), 0.5)
 
 
 def _tempered(of: _Strengths) -> tuple[KernelTerm, ...]:
     """⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝: the default without calibration, see docs/explanation/choosing-the-head.md."""
-    original, _, tempered = (spread or 1.0 for spread in of.spreads)
+    original, tempered = of.sigma("sigma_original"), of.sigma("sigma_tempered")
     return KernelTerm(2 / 3 / original, None), KernelTerm(1 / 3 / tempered, TEMPERED)
 
 
@@ -87,9 +118,9 @@ PAPER_CARRIERS = ("original", "partial", "adaptive")
 
 
 def carrier_terms(
-    carrier: str, c: float = 0.0, beta: float = 0.0, spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    carrier: str, c: float = 0.0, beta: float = 0.0, sigmas: Mapping[str, float] | None = None
 ) -> tuple[KernelTerm, ...]:
     """The terms of a carrier's score."""
     if carrier not in CARRIER_KERNELS:
         raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
-    return CARRIER_KERNELS[carrier](_Strengths(c, beta, spreads))
+    return CARRIER_KERNELS[carrier](_Strengths(c, beta, sigmas or {}))

@@ -13,13 +13,12 @@ import numpy as np
 from tfa.core.arrays import Backend
 from tfa.core.progress import Progress, SilentProgress, track_progress
 from tfa.method.branch import Branches, DatabaseBranch, ScoreBlock
-from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
+from tfa.method.carriers import PAPER_CARRIERS, carrier_terms, smooth_step
 from tfa.method.decisions import MIXTURE, DatabaseEvidence, Decisions, GlobalEvidence, RouteEvidence, SpectralStrengths
 from tfa.method.evidence import Candidate, correlate
 from tfa.method.pseudo_queries import every_cosine, every_score, pseudo_facts, pseudo_tops, take_median_spread
 from tfa.method.pseudo_queries import fuse_blocks as fuse
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT
-from tfa.method.spectrum import smooth_step
 from tfa.method.vocabulary import CONSTRUCTIONS
 
 # --- rules ----------------------------------------------------------------------------------------

@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from tfa.method.carriers import KernelTerm, carrier_terms
+from tfa.core.plain import Value, opt, req
+from tfa.method.carriers import CARRIER_KERNELS, SIGMAS, KernelTerm, carrier_terms
 from tfa.method.evidence import Candidate, penalize_dispersion
 from tfa.method.residuals import HARD, SOFT
 
 MIXTURE = "mixture"
+_CARRIERS = "|".join(CARRIER_KERNELS)
 
 
-class JsonDataclass:
-    """A frozen dataclass that goes to JSON and, if it holds nothing but plain values, back; tuples are lists there."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {entry.name: _to_plain(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, (JsonDataclass, Candidate)):
-        return value.to_dict()
-    if isinstance(value, dict):
-        return {key: _to_plain(one) for key, one in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+def gather_sigmas(values: dict[str, Any]) -> dict[str, Any]:
+    """Collect the spreads, which are fields of their own in JSON."""
+    rest = {key: value for key, value in values.items() if key not in SIGMAS}
+    return {**rest, "sigmas": {key: value for key, value in values.items() if key in SIGMAS}}
 
 
 # --- decisions -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decisions(JsonDataclass):
+class Decisions(Value):
     """The fitted choices that make a head."""
 
-    assignment: str  # "hard" | "soft"
-    carrier: str  # "original" | "partial" | "adaptive"
-    admit_cls: bool
-    c: float  # strength of spectral shaping
-    beta: float  # strength of centring
-    sigma_local: tuple[float, ...]  # median row spread of the local adaptive score, per construction
-    sigma_cls: tuple[float, ...]  # the same of the global-token cosine; zeros where there is none
+    assignment: str = req("Assignment of patches to words.", pattern=f"{HARD}|{SOFT}")
+    carrier: str = req("Carrier of the score.", pattern=_CARRIERS)
+    admit_cls: bool = req("Whether the global token is used.")
+    c: float = req("Strength of spectral shaping.", ge=0, le=1)
+    beta: float = req("Strength of centering.", ge=0, le=1)
+    sigma_local: tuple[float, ...] = req("Median row spread of the local score.", min_length=3, max_length=3)
+    sigma_cls: tuple[float, ...] = req("Median row spread of the global token.", min_length=3, max_length=3)
 
     @property
     def branch_weights(self) -> dict[str, float]:
@@ -67,19 +55,18 @@ class Decisions(JsonDataclass):
         return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetDecisions(JsonDataclass):
+class TargetDecisions(Value):
     """The fitted choices of a head that was calibrated on target photos."""
 
-    route: str  # "hard" | "soft" | "mixture"
-    soft_weight: float  # w_S: share of the soft branch; 0 on the hard route, 1 on the soft one
-    strengths: dict[str, dict[str, float]]  # {"soft": {"c": …, "beta": …}} of the branches in use
-    carrier: str
-    admit_cls: bool
-    local_weight: float  # share of the local score where the global token is used
-    sigma_local: tuple[float, ...]
-    sigma_cls: tuple[float, ...]
-    score_calibrated: bool = False
+    route: str = req("Assignment of patches to words.", pattern=f"{HARD}|{SOFT}|{MIXTURE}")
+    soft_weight: float = req("w_S: share of the soft branch.", ge=0, le=1)
+    strengths: dict[str, dict[str, float]] = req("c and beta of each branch in use.", ge=0, le=1)
+    carrier: str = req("Carrier of the score.", pattern=_CARRIERS)
+    admit_cls: bool = req("Whether the global token is used.")
+    local_weight: float = req("Share of the local score if the global token is used.", ge=0, le=1)
+    sigma_local: tuple[float, ...] = req("Median row spread of the local score.", min_length=3, max_length=3)
+    sigma_cls: tuple[float, ...] = req("Median row spread of the global token.", min_length=3, max_length=3)
+    score_calibrated: bool = opt(False, "Whether scores are calibrated.")
 
     @property
     def branch_weights(self) -> dict[str, float]:
@@ -93,20 +80,18 @@ class TargetDecisions(JsonDataclass):
         return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class SecondOrderDecisions(JsonDataclass):
+class SecondOrderDecisions(Value):
     """The fitted choices of a second-order head."""
 
-    representation: str  # "second_order"; of a head that the benchmark's judge chose also "hard" or "soft"
-    carrier: str
-    centring: bool = False  # are queries centred on the target photos?
-    score_calibrated: bool = False
-    c: float = 0.0
-    beta: float = 0.0
-    # σ_0, σ_P and σ_⅝ of each construction, by which `blend` and `tempered` bring their terms to one scale.
-    sigma_original: tuple[float, ...] = ()
-    sigma_partial: tuple[float, ...] = ()
-    sigma_tempered: tuple[float, ...] = ()
+    # A head that the benchmark's judge chose may also be hard or soft.
+    representation: str = req("Representation of an image.", pattern=f"second_order|{HARD}|{SOFT}")
+    carrier: str = req("Carrier of the score.", pattern=_CARRIERS)
+    centring: bool = opt(False, "Whether queries are centered on the target photos.")
+    score_calibrated: bool = opt(False, "Whether scores are calibrated.")
+    c: float = opt(0.0, "Strength of spectral shaping.", ge=0, le=1)
+    beta: float = opt(0.0, "Strength of centering.", ge=0, le=1)
+    # In JSON, spreads are fields of their own.
+    sigmas: Mapping[str, tuple[float, ...]] = opt({}, "Row spreads of each construction, by the names of `SIGMAS`.")
 
     # It has no global token, and one representation.
     admit_cls = False
@@ -118,11 +103,18 @@ class SecondOrderDecisions(JsonDataclass):
 
     def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
         """The terms of the score under one construction."""
-        spreads = (1.0, 1.0, 1.0)
-        if self.sigma_original:
-            each = (self.sigma_original, self.sigma_partial, self.sigma_tempered)
-            spreads = (each[0][construction], each[1][construction], each[2][construction])
-        return carrier_terms(self.carrier, self.c, self.beta, spreads)
+        sigmas = {name: each[construction] for name, each in self.sigmas.items() if each}
+        return carrier_terms(self.carrier, self.c, self.beta, sigmas)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = super().to_dict()
+        sigmas = plain.pop("sigmas")
+        return {**plain, **{name: list(sigmas.get(name, ())) for name in SIGMAS}}
+
+    @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Collect the spreads."""
+        return gather_sigmas({key: value for key, value in values.items() if key not in SIGMAS or value != []})
 
     @property
     def name(self) -> str:
@@ -137,16 +129,15 @@ AnyDecisions = Decisions | TargetDecisions | SecondOrderDecisions
 # --- evidence --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SpectralStrengths(JsonDataclass):
+class SpectralStrengths(Value, kw_only=False):
     """Split-database spectral statistics of one assignment, one value per construction, and what follows."""
 
-    rho: tuple[float, ...]
-    alpha: tuple[float, ...]
-    participation: tuple[float, ...]
-    displacement: tuple[float, ...]
-    c: float
-    beta: float
+    rho: tuple[float, ...] = req("Correlation of spectral energy.", min_length=1, max_length=3)
+    alpha: tuple[float, ...] = req("Reliability of the spectrum.", min_length=1, max_length=3)
+    participation: tuple[float, ...] = req("Spectral width.", min_length=1, max_length=3)
+    displacement: tuple[float, ...] = req("Displacement of the mean.", min_length=1, max_length=3)
+    c: float = req("Strength of spectral shaping.")
+    beta: float = req("Strength of centering.")
 
     @classmethod
     def of(cls, rho: list[float], participation: list[float], displacement: list[float]) -> SpectralStrengths:
@@ -158,64 +149,59 @@ class SpectralStrengths(JsonDataclass):
         return cls(*values, penalize_dispersion(alpha), beta)
 
 
-@dataclass(frozen=True)
-class DatabaseEvidence(JsonDataclass):
+class DatabaseEvidence(Value, kw_only=False):
     """Every number the database-only controller looked at, and its reasons in words."""
 
-    pseudo_queries: int
-    assignments: dict[str, SpectralStrengths]
-    candidates: dict[str, Candidate]
-    reasons: dict[str, str] = field(default_factory=dict)
+    pseudo_queries: int = req("Map images used as queries.")
+    assignments: dict[str, SpectralStrengths] = req("Spectral statistics by assignment.")
+    candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
+    reasons: dict[str, str] = opt({}, "Why.")
 
 
-@dataclass(frozen=True)
-class RouteEvidence(JsonDataclass):
+class RouteEvidence(Value, kw_only=False):
     """Information and relation of both assignments on target photos, against the database's own."""
 
-    information_target: dict[str, float]  # mean I of the calibration images, per assignment
-    information_database: dict[str, float]  # of the pseudo queries
-    capacity: dict[str, float]  # C: their ratio
-    interval_capacity: tuple[float, float]  # of log(C_S / C_H)
-    m_A: float  # median of J_S − J_H in the anchor-mass view
-    m_G: float  # and in the view of whole descriptors
-    interval_A: tuple[float, float]
-    interval_G: tuple[float, float]
+    information_target: dict[str, float] = req("Mean I of the calibration images, by assignment.")
+    information_database: dict[str, float] = req("Mean I of the pseudo queries, by assignment.")
+    capacity: dict[str, float] = req("C: ratio of the two.")
+    interval_capacity: tuple[float, float] = req("Interval of log(C_S / C_H).")
+    m_A: float = req("Median of J_S − J_H in the anchor-mass view.")
+    m_G: float = req("Median of J_S − J_H in the view of whole descriptors.")
+    interval_A: tuple[float, float] = req("Interval of m_A.")
+    interval_G: tuple[float, float] = req("Interval of m_G.")
 
 
-@dataclass(frozen=True)
-class BranchQuality(JsonDataclass):
+class BranchQuality(Value, kw_only=False):
     """How much a score branch (local or global) keeps on target photos."""
 
-    B: float  # information kept by both target and database rows
-    J: float  # relation
-    H: float  # extreme support
-    Q: float  # (B J H)^{1/3}
-    T: float  # top-1 z-score of target rows over that of pseudo queries
+    B: float = req("Information kept by both target and database rows.")
+    J: float = req("Relation.")
+    H: float = req("Extreme support.")
+    Q: float = req("(B J H)^{1/3}.")
+    T: float = req("Top-1 z-score of target rows over that of pseudo queries.")
 
 
-@dataclass(frozen=True)
-class GlobalEvidence(JsonDataclass):
+class GlobalEvidence(Value, kw_only=False):
     """The global token against the local score."""
 
-    local: BranchQuality
-    cls: BranchQuality
-    r_T: float
-    r_C: float
-    r_J: float
-    corr: tuple[float, ...]  # of row spreads, per construction
+    local: BranchQuality = req("Quality of the local score.")
+    cls: BranchQuality = req("Quality of the global token.")
+    r_T: float = req("Ratio of T.")
+    r_C: float = req("Ratio of B.")
+    r_J: float = req("Ratio of J.")
+    corr: tuple[float, ...] = req("Correlation of row spreads, by construction.")
 
 
-@dataclass(frozen=True)
-class TargetEvidence(JsonDataclass):
+class TargetEvidence(Value, kw_only=False):
     """Every number the target-calibrated controller looked at, and its reasons in words."""
 
-    target_images: int
-    pseudo_queries: int
-    route: RouteEvidence
-    assignments: dict[str, SpectralStrengths]  # of the branches in use, database against target
-    candidates: dict[str, Candidate]
-    global_token: GlobalEvidence | None
-    reasons: dict[str, str] = field(default_factory=dict)
+    target_images: int = req("Calibration photos.")
+    pseudo_queries: int = req("Map images used as queries.")
+    route: RouteEvidence = req("Evidence for the assignment.")
+    assignments: dict[str, SpectralStrengths] = req("Statistics of the branches in use, database against target.")
+    candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
+    global_token: GlobalEvidence | None = req("The global token; null without one.")
+    reasons: dict[str, str] = opt({}, "Why.")
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers of the route stand beside the others, not below them."""
@@ -224,12 +210,11 @@ class TargetEvidence(JsonDataclass):
         return {**counts, **values.pop("route"), **values}
 
 
-@dataclass(frozen=True)
-class SecondOrderEvidence(JsonDataclass):
+class SecondOrderEvidence(Value, kw_only=False, extras=True):
     """What was measured for a second-order head, and why it is as it is, in words."""
 
-    strengths: dict[str, SpectralStrengths]  # by representation; the adaptive carrier uses them
-    reasons: dict[str, str]
+    strengths: dict[str, SpectralStrengths] = req("Statistics by representation; the adaptive carrier uses them.")
+    reasons: dict[str, str] = req("Why.")
 
 
 AnyEvidence = DatabaseEvidence | TargetEvidence | SecondOrderEvidence

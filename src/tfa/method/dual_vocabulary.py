@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, l2_normalize
+from tfa.core.plain import Value, opt, req
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
-from tfa.method.decisions import JsonDataclass
 from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, replica_scorer
 from tfa.method.pseudo_queries import pseudo_facts, score_pseudo_queries, take_median_spread
 from tfa.method.residuals import SOFT, describe_residuals
@@ -34,19 +34,18 @@ _BRANCHES = (_SOURCE, _MAP)
 _CARRIER = "partial"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DualDecisions(JsonDataclass):
+class DualDecisions(Value):
     """What a dual head was made with. It decides nothing: assignment, carrier and weights are fixed."""
 
-    source: str  # where the source words come from: "given" or "database"
-    source_words: int
-    words: int
-    sigma_source: tuple[float, ...]  # median row spread of S_P in each construction
-    sigma_map: tuple[float, ...]
-    calibration: str = "none"  # "none" | "log mean exp" | "robust"
-    calibration_images: int = 0
-    assignment: str = SOFT
-    carrier: str = _CARRIER
+    source: str = req('Source of the words: "given" or "database".')
+    source_words: int = req("Source words.")
+    words: int = req("Map words.")
+    sigma_source: tuple[float, ...] = req("Median row spread of S_P in each construction, source words.")
+    sigma_map: tuple[float, ...] = req("Median row spread of S_P in each construction, map words.")
+    calibration: str = opt("none", '"none", "log mean exp" or "robust".')
+    calibration_images: int = opt(0, "Calibration photos.")
+    assignment: str = opt(SOFT, "Assignment of patches to words.")
+    carrier: str = opt(_CARRIER, "Carrier of the score.")
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,17 @@ from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import describe_residuals
 from tfa.method.second_order import SECOND_ORDER, describe_second_order
 from tfa.method.spectrum import Geometry
-from tfa.search.exact import QueryVectors, WeightedGalleries, direct_sum
-from tfa.search.gallery import BaseRows, Gallery, Rows, find_duplicates, inner, query_blocks
+from tfa.search.gallery import (
+    BaseRows,
+    Gallery,
+    QueryVectors,
+    Rows,
+    WeightedGalleries,
+    direct_sum,
+    find_duplicates,
+    inner,
+    query_blocks,
+)
 from tfa.search.quantized import QuantizedRows
 
 # --- query sides ----------------------------------------------------------------------------------

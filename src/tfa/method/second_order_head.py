@@ -15,7 +15,7 @@ from tfa.core.arrays import Backend, Spill
 from tfa.core.progress import Progress, SilentProgress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
-from tfa.method.carriers import CARRIER_WORDS, TEMPERED, KernelTerm
+from tfa.method.carriers import CARRIER_WORDS, SIGMAS, KernelTerm
 from tfa.method.decisions import SecondOrderDecisions, SecondOrderEvidence, SpectralStrengths
 from tfa.method.evidence import Mask
 from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, shifted
@@ -39,9 +39,7 @@ class FittedSpaces:
     spec: HeadSpec
     spaces: tuple[SecondOrderSpace, ...]  # of each construction that was fitted; a map may keep the first alone
     strengths: SpectralStrengths
-    sigma_original: tuple[float, ...]
-    sigma_partial: tuple[float, ...]
-    sigma_tempered: tuple[float, ...]
+    sigmas: Mapping[str, tuple[float, ...]]  # spreads of each construction, by the names of `carriers.SIGMAS`
     dtype: str
 
     def decisions(self, carrier: str, *, centring: bool = False, score: bool = False) -> SecondOrderDecisions:
@@ -53,9 +51,7 @@ class FittedSpaces:
             score_calibrated=score,
             c=self.strengths.c,
             beta=self.strengths.beta,
-            sigma_original=self.sigma_original,
-            sigma_partial=self.sigma_partial,
-            sigma_tempered=self.sigma_tempered,
+            sigmas=self.sigmas,
         )
 
     def check(self, tokens: Tokens) -> None:
@@ -115,11 +111,11 @@ def measure_spaces(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: 
     strengths = SpectralStrengths.of(
         [one.correlation for one in facts], [one.participation for one in facts], [one.displacement for one in facts]
     )
-    sigmas = [
-        tuple(measure_spread(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for space in spaces)
-        for gamma in (None, 0.5, TEMPERED)
-    ]
-    return FittedSpaces(spec, spaces, strengths, sigmas[0], sigmas[1], sigmas[2], dtype)
+    sigmas = {
+        name: tuple(measure_spread(space.pseudo_scores([KernelTerm(1.0, sigma.gamma)]), space) for space in spaces)
+        for name, sigma in SIGMAS.items()
+    }
+    return FittedSpaces(spec, spaces, strengths, sigmas, dtype)
 
 
 def measure_spread(block: ScoreBlock, space: SecondOrderSpace) -> float:

@@ -14,7 +14,6 @@ U.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,11 +196,6 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
         participation=participation,
         complete=rank == int(kept.sum()),
     )
-
-
-def smooth_step(t: float) -> float:
-    """ℓ(t) = sin²(πt/2): from 0 to 1 with flat ends."""
-    return math.sin(math.pi * t / 2) ** 2
 
 
 # --- principal axes -------------------------------------------------------------------------------

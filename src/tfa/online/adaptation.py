@@ -36,12 +36,11 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.files import BadFile, map_tensors, write_tensors
-from tfa.core.reading import parse_json
+from tfa.core.files import BadFile, map_tensors, parse_json, write_tensors
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, SideView, usual_scores
-from tfa.search.exact import QueryVectors
+from tfa.search.gallery import QueryVectors
 
 # --- score window ---------------------------------------------------------------------------------
 

@@ -197,7 +197,6 @@ def _enough(images: int) -> int:
 PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by how much of it, and at most
 
 
-@dataclass(frozen=True, kw_only=True)
 class SequenceSpec(Options):
     """How a camera moves and errs; all numbers are ours."""
 

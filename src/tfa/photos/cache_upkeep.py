@@ -13,13 +13,13 @@ import re
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.core.files import cache_folder, read_tensor_header
 from tfa.encoders.catalogue import use_current_name
 from tfa.errors import BadSpec, TfaError
-from tfa.photos.token_cache import DAY, Pruned, TokenCache, list_shards, make_room
+from tfa.photos.token_cache import DAY, TokenCache, list_shards, make_room
+from tfa.types import CachedResults, CachedTokens, DeletedFiles, UnfinishedBuilds
 
 # Of each kind its folder, and the names of files below it.
 _BENCHMARK = {
@@ -30,46 +30,17 @@ _BENCHMARK = {
 _BUILD = re.compile(r"[0-9a-f]{32}")  # the folder of a build, below builds/
 
 
-@dataclass(frozen=True)
-class ShelfFacts:
-    """The tokens of one encoder."""
-
-    encoder: str
-    fingerprint: str
-    files: int
-    images: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class BenchmarkFacts:
-    """What the benchmark keeps of one kind."""
-
-    kind: str
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class BuildFacts:
-    """Shards that builds keep which were not finished."""
-
-    builds: int
-    files: int
-    bytes: int
-
-
-def measure_benchmark() -> list[BenchmarkFacts]:
+def measure_benchmark() -> list[CachedResults]:
     """What the user's cache holds of each kind of results that the benchmark keeps, as far as there is any."""
     sizes = {kind: _sizes(_files(*where)) for kind, where in _BENCHMARK.items()}
-    return [BenchmarkFacts(kind, len(found), sum(found)) for kind, found in sizes.items() if found]
+    return [CachedResults(kind, len(found), sum(found)) for kind, found in sizes.items() if found]
 
 
-def measure_unfinished_builds() -> BuildFacts:
+def measure_unfinished_builds() -> UnfinishedBuilds:
     """What the user's cache holds of builds in shards that have not published their map."""
     builds = _builds()
     sizes = [size for build in builds for size in _sizes(_inside(build))]
-    return BuildFacts(len(builds), len(sizes), sum(sizes))
+    return UnfinishedBuilds(len(builds), len(sizes), sum(sizes))
 
 
 def _builds() -> list[Path]:
@@ -81,7 +52,7 @@ def _inside(build: Path) -> list[Path]:
     return [file for file in build.rglob("*") if file.is_file()]
 
 
-def _remove_builds(unused_seconds: float = 0.0) -> Pruned:
+def _remove_builds(unused_seconds: float = 0.0) -> DeletedFiles:
     """Whole folders, for a part of a build is of no use, of which no file was written for longer."""
     files = size = 0
     for build in _builds():
@@ -91,7 +62,7 @@ def _remove_builds(unused_seconds: float = 0.0) -> Pruned:
                 sizes = _sizes(inside)
                 shutil.rmtree(build, ignore_errors=True)
                 files, size = files + len(sizes), size + sum(sizes)
-    return Pruned(files, size)
+    return DeletedFiles(files, size)
 
 
 def _files(folder: str, names: re.Pattern[str]) -> list[Path]:
@@ -112,14 +83,14 @@ def _list_benchmark_files() -> list[Path]:
     return [file for where in _BENCHMARK.values() for file in _files(*where)]
 
 
-def list_shelves(cache: TokenCache | None = None) -> list[ShelfFacts]:
+def list_shelves(cache: TokenCache | None = None) -> list[CachedTokens]:
     """What the cache holds of each encoder, the largest first."""
     folder = (cache or TokenCache()).folder
     found = [_facts(shelf) for shelf in sorted(folder.glob("*")) if shelf.is_dir()] if folder.is_dir() else []
     return sorted((facts for facts in found if facts.files), key=lambda facts: -facts.bytes)
 
 
-def _facts(shelf: Path) -> ShelfFacts:
+def _facts(shelf: Path) -> CachedTokens:
     encoder, images, sizes = "unknown", 0, []
     for file in list_shards(shelf):
         sizes.append(file.stat().st_size)
@@ -128,12 +99,12 @@ def _facts(shelf: Path) -> ShelfFacts:
             made = {"id": metadata.get("encoder", encoder), "fingerprint": metadata.get("fingerprint")}
             encoder = use_current_name(made)["id"]
             images += sum(name.endswith(".patches") for name in tensors)
-    return ShelfFacts(encoder, shelf.name, len(sizes), images, sum(sizes))
+    return CachedTokens(encoder, shelf.name, len(sizes), images, sum(sizes))
 
 
 def prune_cache(
     older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None
-) -> Pruned:
+) -> DeletedFiles:
     """Delete what was not used for `older_than` days; then what was used longest ago until `max_bytes` are left.
 
     Of a cache that is given, tokens; else of the user's, tokens and what the benchmark keeps, and builds that were left
@@ -143,16 +114,16 @@ def prune_cache(
         raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: give at least one of them, 0 or more")
     seconds = None if older_than is None else older_than * DAY
     besides = _list_benchmark_files() if cache is None else []
-    builds = Pruned(0, 0) if cache is not None or seconds is None else _remove_builds(seconds)
+    builds = DeletedFiles(0, 0) if cache is not None or seconds is None else _remove_builds(seconds)
     made = make_room((cache or TokenCache()).folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
-    return Pruned(made.files + builds.files, made.bytes + builds.bytes)
+    return DeletedFiles(made.files + builds.files, made.bytes + builds.bytes)
 
 
-def clear_cache(cache: TokenCache | None = None) -> Pruned:
+def clear_cache(cache: TokenCache | None = None) -> DeletedFiles:
     """Delete all tokens; of the user's own cache, what benchmark and unfinished builds keep as well."""
     folder, before = (cache or TokenCache()).folder, list_shelves(cache)
-    found = [Pruned(facts.files, facts.bytes) for facts in before]
+    found = [DeletedFiles(facts.files, facts.bytes) for facts in before]
     if cache is None:
         found += [make_room(folder / "no tokens", max_bytes=0, besides=_list_benchmark_files()), _remove_builds()]
     shutil.rmtree(folder, ignore_errors=True)
-    return Pruned(sum(one.files for one in found), sum(one.bytes for one in found))
+    return DeletedFiles(sum(one.files for one in found), sum(one.bytes for one in found))

@@ -6,14 +6,16 @@ files.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import reprlib
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,6 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from tfa.core.arrays import count_cores
-from tfa.core.files import hash_file
 from tfa.core.progress import Progress, track_progress
 from tfa.errors import BadImage, BadSpec, NoImages, from_os_error
 from tfa.photos.recordings.recording import BAGS, VIDEOS
@@ -185,22 +186,26 @@ def too_many_scans(content: bytes) -> int:
     # Metadata and what cameras append may hold these two bytes by chance, so this is never less than the scans.
     if not content.startswith(_SOI) or content.count(b"\xff\xda") <= MOST_SCANS:
         return 0
-    scans = _scans(content)
+    scans = sum(kind == _SOS for kind, _ in _markers(content))
     return scans if scans > MOST_SCANS else 0
 
 
-def _scans(content: bytes) -> int:
-    """Scans of the first picture of the file, by its markers: those of a preview or a second picture do not count."""
-    scans, place = 0, len(_SOI)
+def _has_end(content: bytes) -> bool:
+    """Tell whether a JPEG has the marker that ends its first picture; one in a preview does not count."""
+    start = next((place for kind, place in _markers(content) if kind == _SOS), None)
+    return start is not None and content.find(bytes([0xFF, _EOI]), start) >= 0
+
+
+def _markers(content: bytes) -> Iterator[tuple[int, int]]:
+    """Kind and end of each marker of a JPEG's first picture; a preview and a second picture are left out."""
+    place = len(_SOI)
     while (marker := _MARKER.search(content, place)) is not None:
         kind, place = marker[1][0], marker.end()
+        yield kind, place
         if kind == _EOI:
-            break
-        if kind == _SOS:
-            scans += 1
+            return
         if kind not in _ALONE:
             place += int.from_bytes(content[place : place + 2], "big")
-    return scans
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -326,7 +331,7 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
     return _opened(photo, name, _upright_rgb)
 
 
-def check_whole(path: Source) -> None:
+def check_whole(photo: Photo, name: str | None = None) -> None:
     """Refuse a photo that `as_rgb` would refuse. A JPEG is decoded smaller, which reads all of it but is quicker."""
 
     def decode(image: Image.Image) -> Image.Image:
@@ -334,7 +339,7 @@ def check_whole(path: Source) -> None:
         image.load()
         return image
 
-    _opened(path, None, decode)
+    _opened(photo, name, decode)
 
 
 def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Image.Image]) -> Image.Image:
@@ -502,39 +507,83 @@ MAX_LISTED_PHOTOS = 20  # broken photos that an error lists
 _ADVICE = "or use --skip-bad (skip_bad=True) to leave such images out"
 
 
-def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress: Progress) -> dict[Path, str]:
-    """Refuse photos if some cannot be decoded; returns the sha256 of each file.
+@dataclass(frozen=True)
+class HashedPhoto:
+    """A photo file and its sha256, which holds as long as the file's size and time stay the same."""
+
+    path: Path
+    digest: str
+    stamp: tuple[int, int]  # size in bytes, time of the last change in nanoseconds
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[HashedPhoto, bytes]:
+        """Read and hash a file; also return its content."""
+        content, stamp = _read_stamped(path)
+        return cls(path, hashlib.sha256(content).hexdigest(), stamp), content
+
+    def read_again(self) -> bytes:
+        """Read the content that was hashed; it is hashed again only if the file looks changed."""
+        content, stamp = _read_stamped(self.path)
+        if stamp != self.stamp and hashlib.sha256(content).hexdigest() != self.digest:
+            raise BadImage(f"{self.path} changed while it was being read")
+        return content
+
+
+def _read_stamped(path: Path) -> tuple[bytes, tuple[int, int]]:
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())  # before the content: a change while it is read changes the stamp, too
+        return file.read(), (status.st_size, status.st_mtime_ns)
+
+
+def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress: Progress) -> dict[Path, HashedPhoto]:
+    """Hash photos, and refuse them if some are broken: all are named before any is encoded.
 
     Those whose digest is in `decoded_before` were decoded before.
     """
     with ThreadPoolExecutor(count_cores(), thread_name_prefix="tfa-check") as pool:
-        results = pool.map(lambda path: _check_photo(path, decoded_before), paths)
+        results = pool.map(lambda path: inspect_photo(path, decoded_before), paths)
         tracked = track_progress(results, len(paths), "looking at photos", progress, "images")
         checked = dict(zip(paths, tracked, strict=True))
-    broken = [(path, reason) for path, (_, reason) in checked.items() if reason is not None]
+    refuse_broken({path: result for path, result in checked.items() if isinstance(result, str)}, len(paths))
+    return {path: result for path, result in checked.items() if isinstance(result, HashedPhoto)}
+
+
+def refuse_broken(broken: Mapping[Path, str], count: int) -> None:
+    """Raise an error that names the broken photos of `count`; each value says why a photo is broken."""
     if len(broken) == 1:
-        path, reason = broken[0]
+        [(path, reason)] = broken.items()
         raise BadImage(f"{reason}; fix or remove it, {_ADVICE}", path)
     if broken:
-        more = [reason for _, reason in broken[:MAX_LISTED_PHOTOS]]
+        more = list(broken.values())[:MAX_LISTED_PHOTOS]
         more += [f"… and {len(broken) - MAX_LISTED_PHOTOS:,} more"] if len(broken) > MAX_LISTED_PHOTOS else []
         raise BadImage(
-            f"{len(broken):,} of {len(paths):,} photos cannot be used; fix or remove them, {_ADVICE}:",
-            *(path for path, _ in broken),
-            more=more,
+            f"{len(broken):,} of {count:,} photos cannot be used; fix or remove them, {_ADVICE}:", *broken, more=more
         )
-    return {path: digest for path, (digest, _) in checked.items()}
 
 
-def _check_photo(path: Path, decoded_before: Container[str]) -> tuple[str, str | None]:
-    """Return the digest of a photo, and why it cannot be decoded, in a sentence."""
-    digest = ""
+def inspect_photo(path: Path, decoded_before: Container[str]) -> HashedPhoto | str:
+    """Hash a photo, or say in a sentence why it is broken.
+
+    A photo whose container is whole is not decoded here: encoding decodes it, and finds what is left to find.
+    """
     try:
-        digest = hash_file(path)
-        if digest not in decoded_before:
-            check_whole(path)
+        photo, content = HashedPhoto.read(path)
+        if photo.digest not in decoded_before and not _has_whole_container(content):
+            check_whole(content, str(path))
     except OSError as error:
-        return digest, f"{path} cannot be read: {error.strerror}"
+        return f"{path} cannot be read: {error.strerror}"
     except BadImage as error:
-        return digest, str(error)
-    return digest, None
+        return str(error)
+    return photo
+
+
+def _has_whole_container(content: bytes) -> bool:
+    """Tell whether a file is whole by its headers, checksums and end; if not, decoding may still succeed."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.format in ("JPEG", "MPO"):
+                return _has_end(content) and not too_many_scans(content)
+            image.verify()  # checksums of a PNG; nothing for formats that have none
+    except Exception:  # readers of damaged headers raise whatever they stumble on
+        return False
+    return True

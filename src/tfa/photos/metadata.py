@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from tfa.core.reading import parse_xml
+from tfa.core.files import parse_xml
 from tfa.photos.positions import parse_number
 from tfa.types import POSITION_LIMITS, Position
 
 XMP_BYTES = 1_000_000  # a packet of a drone has some thousand
+_PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG
 _EXIF_IFD, _GPS_IFD, _XMP_TAG = 0x8769, 0x8825, 700
 _LAT_REF, _LAT, _LON_REF, _LON, _ALT_REF, _ALT, _DIRECTION = 1, 2, 3, 4, 5, 6, 17  # tags inside the GPS directory
 _ORIGINAL, _SUBSECONDS, _OFFSET = 0x9003, 0x9291, 0x9011  # DateTimeOriginal and what belongs to it
@@ -83,13 +85,31 @@ def _read(photo: Path | bytes) -> tuple[dict[int, dict[int, Any]], bytes]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of damaged EXIF; here that means "nothing said"
-            with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
-                exif = image.getexif()
+            with (
+                io.BytesIO(photo) if isinstance(photo, bytes) else open(photo, "rb") as file,
+                Image.open(_skip_png_pixels(file)) as image,
+            ):
+                exif = Image.Image.getexif(image)  # that of a PNG would decode it
                 packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or exif.get(_XMP_TAG) or b""
                 directories = {number: dict(exif.get_ifd(number)) for number in (_EXIF_IFD, _GPS_IFD)}
         return directories, packet.encode() if isinstance(packet, str) else bytes(packet)
     except Exception:  # Pillow fails on damaged files in every way there is
         return {}, b""
+
+
+def _skip_png_pixels(file: BinaryIO) -> BinaryIO:
+    """Return a PNG without its pixels, and other files as they are: Pillow decodes a PNG to see what follows them."""
+    kept = [file.read(len(_PNG))]
+    if kept != [_PNG]:
+        file.seek(0)
+        return file
+    while len(start := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", start)
+        if kind in (b"IDAT", b"fdAT"):
+            file.seek(length + 4, io.SEEK_CUR)  # the checksum has four bytes
+        else:
+            kept += [start, file.read(length + 4)]
+    return io.BytesIO(b"".join(kept))
 
 
 # --- XMP ---

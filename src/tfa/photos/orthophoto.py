@@ -16,7 +16,7 @@ from PIL import Image
 from tfa.core.files import make_folder, write_atomically, write_text
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadSpec, MissingExtra
-from tfa.types import Position
+from tfa.types import POSITION_KINDS, Position
 
 LONGEST = 1024  # pixels of a tile: encoders look at fewer
 LEAST_SHOWN = 0.5  # of a tile; one that shows less is left out
@@ -56,7 +56,7 @@ def cut_tiles(
         columns = _starts(dataset.width, width, max(round(step / across), 1))
         rows = _starts(dataset.height, height, max(round(step / down), 1))
         make_folder(out)
-        listed, left_out = ["file,lat,lon"], 0
+        listed, left_out = [",".join(("file", *POSITION_KINDS[0]))], 0
         with as_progress(progress).task("cutting", len(rows) * len(columns), "tiles") as task:
             for top in rows:
                 for left in columns:

@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from tfa.core.reading import parse_xml, read_bounded, read_text
+from tfa.core.files import parse_xml, read_bounded, read_text
 from tfa.errors import BadPositions, MissingExtra
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 

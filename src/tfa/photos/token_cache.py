@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -25,29 +25,19 @@ import numpy as np
 from PIL import Image
 
 from tfa.core.arrays import all_finite
-from tfa.core.files import cache_folder, hash_file, read_tensor_header, tidy, write_tensors
+from tfa.core.files import cache_folder, read_tensor_header, tidy, write_tensors
 from tfa.core.progress import Progress, Task, as_progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadImage, BadSpec, BadTokens, NoImages, TfaError
-from tfa.photos.images import as_rgb
+from tfa.photos.images import HashedPhoto, as_rgb
+from tfa.types import DeletedFiles
 
 # --- cache room -----------------------------------------------------------------------------------
 
 HOUR, DAY = 3_600, 86_400  # seconds
 CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # the environment variable
 DEFAULT_GIGABYTES = 20.0  # about 50,000 photos of the default encoder
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What was deleted."""
-
-    files: int
-    bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def read_cache_limit() -> int | None:
@@ -86,7 +76,7 @@ def make_room(
     max_bytes: int | None = None,
     spared: float = 0.0,
     besides: Iterable[Path] = (),
-) -> Pruned:
+) -> DeletedFiles:
     """Delete files of the folder, and besides, unused for longer; then those used longest ago until `max_bytes` are
     left, but for the last `spared` seconds' own."""
     status = {}
@@ -101,7 +91,7 @@ def make_room(
         if old or (max_bytes is not None and left > max_bytes and unused >= spared):
             file.unlink(missing_ok=True)
             left, size, files = left - one.st_size, size + one.st_size, files + 1
-    return Pruned(files, size)
+    return DeletedFiles(files, size)
 
 
 # --- token shards ---------------------------------------------------------------------------------
@@ -235,7 +225,7 @@ SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
 _DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
 
 _Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
-_Refuse = Callable[[str, Path, str], str]  # of a broken image: digest, path, reason
+_Refuse = Callable[[str, Path, str], None]  # of a broken image: digest, path, reason
 _Picture = Image.Image | BadImage  # a thread hands over its errors; the caller decides
 
 
@@ -295,11 +285,11 @@ class TokenCache:
         skip_bad: bool = False,
         batch_size: int = 8,
         progress: bool | Progress | None = None,
-        digests: Mapping[Path, str] | None = None,
+        hashed: Mapping[Path, HashedPhoto] | None = None,
     ) -> EncodedImages:
         """Tokens of image files: from the cache where it has them, from `encoder` for the rest.
 
-        `digests` holds the sha256 of files that were hashed a moment ago.
+        `hashed` holds files that were hashed before.
 
         A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
         it is left out and listed. Memory holds three batches of images and one shard of tokens.
@@ -310,26 +300,25 @@ class TokenCache:
         shelf.tidy()
         bad: dict[str, str] = {}  # reasons by digest, or by path where a file cannot even be read
 
-        def refuse(key: str, path: Path, reason: str) -> str:
+        def refuse(key: str, path: Path, reason: str) -> None:
             if not skip_bad:
                 advice = "fix or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
                 raise BadImage(f"{reason}; {advice}", path)
             bad[key] = reason
-            return key
 
-        def digest_of(path: Path) -> str:
+        files = dict(hashed or {})
+        for path in track_progress(paths, len(paths), "reading", listener, "images"):
             try:
-                return hash_file(path)
+                if path not in files:
+                    files[path], _ = HashedPhoto.read(path)
             except OSError as error:
-                return refuse(str(path), path, f"{path} cannot be read: {error.strerror}")
-
-        hashed, tracked = digests or {}, track_progress(paths, len(paths), "reading", listener, "images")
-        keys = [hashed.get(path) or digest_of(path) for path in tracked]
+                refuse(str(path), path, f"{path} cannot be read: {error.strerror}")
+        keys = [files[path].digest if path in files else str(path) for path in paths]
         known = shelf.entries()
-        work: dict[str, Path] = {}  # a picture stored twice is encoded once, under its first name
+        work: dict[str, HashedPhoto] = {}  # a picture stored twice is encoded once, under its first name
         for digest, path in zip(keys, paths, strict=True):
             if digest not in known and digest not in bad:
-                work.setdefault(digest, path)
+                work.setdefault(digest, files[path])
         with listener.task("encoding", len(work), "images") as task:
             _encode(work, encoder, shelf, max(batch_size, 1), refuse, task)
         skipped = [(p, bad[d]) for p, d in zip(paths, keys, strict=True) if d in bad]
@@ -350,7 +339,7 @@ class TokenCache:
 
 
 def _encode(
-    work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: int, refuse: _Refuse, task: Task
+    work: dict[str, HashedPhoto], encoder: Encoder, shelf: Shelf, batch_size: int, refuse: _Refuse, task: Task
 ) -> None:
     """Encode the images of `work` and put them on the shelf."""
     metadata = {"encoder": encoder.id, "grid": "x".join(map(str, encoder.grid))}
@@ -360,7 +349,7 @@ def _encode(
             for batch in batches:
                 for digest, image in batch.items():
                     if isinstance(image, BadImage):
-                        refuse(digest, work[digest], str(image))
+                        refuse(digest, work[digest].path, str(image))
                 images = {digest: image for digest, image in batch.items() if isinstance(image, Image.Image)}
                 ready |= _encode_batch(images, encoder, work)
                 if len(ready) >= SHARD_IMAGES:
@@ -372,7 +361,9 @@ def _encode(
                 shelf.write(ready, metadata)
 
 
-def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[str, Path]) -> dict[str, _Encoded]:
+def _encode_batch(
+    images: dict[str, Image.Image], encoder: Encoder, work: dict[str, HashedPhoto]
+) -> dict[str, _Encoded]:
     if not images:
         return {}
     patches, cls = encoder.encode(list(images.values()))
@@ -384,20 +375,22 @@ def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[
     for index, digest in enumerate(images):
         if not (all_finite(patches[index]) and (cls is None or all_finite(cls[index]))):
             raise BadTokens(
-                f"{paths[digest]}: {encoder.id} gives tokens that are not finite in float16; "
+                f"{work[digest].path}: {encoder.id} gives tokens that are not finite in float16; "
                 "choose another layer, or check the weights",
-                paths[digest],
+                work[digest].path,
             )
     return {digest: (patches[i], None if cls is None else cls[i]) for i, digest in enumerate(images)}
 
 
-def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Generator[dict[str, _Picture], None, None]:
+def _decoded(
+    work: dict[str, HashedPhoto], encoder: Encoder, batch_size: int
+) -> Generator[dict[str, _Picture], None, None]:
     """Batches of pictures in the order given; while the encoder works on one, threads decode the next two."""
     items = iter(work.items())
     with ThreadPoolExecutor(_DECODERS, thread_name_prefix="tfa-decode") as pool:
 
         def submitted(count: int) -> list[tuple[str, Future[_Picture]]]:
-            return [(digest, pool.submit(_open, digest, path, encoder)) for digest, path in islice(items, count)]
+            return [(digest, pool.submit(_open, photo, encoder)) for digest, photo in islice(items, count)]
 
         ahead = deque(submitted(2 * batch_size))  # two, because one does not last while a shard is synced
         try:
@@ -414,14 +407,11 @@ def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Genera
                 picture.cancel()
 
 
-def _open(digest: str, path: Path, encoder: Encoder) -> _Picture:
+def _open(photo: HashedPhoto, encoder: Encoder) -> _Picture:
     try:
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != digest:
-            return BadImage(f"{path} changed while it was being read")
-        image = as_rgb(content, name=str(path))
+        image = as_rgb(photo.read_again(), name=str(photo.path))
     except OSError as error:
-        return BadImage(f"{path} cannot be read: {error.strerror}")
+        return BadImage(f"{photo.path} cannot be read: {error.strerror}")
     except BadImage as error:
         return error
     # At the encoder's size at once, so that a batch of large photos does not fill the memory.

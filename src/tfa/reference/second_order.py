@@ -1,13 +1,12 @@
 """Second-order heads and what adapts them (ours, beyond the paper), written plainly, in float64 numpy.
 
 The companion of `tfa.reference.database`, whose PCA, pseudo queries and spread it uses: descriptors and their scores,
-target centring, online adaptation of a stream, and the judge's value of a head.
+target centering, and online adaptation of a stream.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -142,43 +141,3 @@ def online_bias(rows: np.ndarray) -> np.ndarray:
     spread = float(np.median(rows.std(axis=1)))
     usual = score_bias(rows / spread)
     return spread * (usual.mean() - usual)
-
-
-# --- The judge -------------------------------------------------------------------------------------------
-
-
-def judged_evidence(evidence: Callable[[int, int], float], top: np.ndarray) -> np.ndarray:
-    """√M(q, t_h(q)) of each photo q and the first answer of a head, `q`."""
-    return np.array([math.sqrt(evidence(q, int(answer))) for q, answer in enumerate(top)])
-
-
-def judged_value(evidence: Callable[[int, int], float], top: np.ndarray) -> float:
-    """value_h: the mean of √M over the photos."""
-    return float(judged_evidence(evidence, top).mean())
-
-
-def cross_fitted_tops(learnt: Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]], photos: int) -> np.ndarray:
-    """First answers of a head that learns from target photos: what each half says after learning from the other.
-
-    `learnt(half)` is the head that learnt from those photos; it gives the first answers to other photos.
-    """
-    top = np.zeros(photos, np.int64)
-    halves = np.arange(photos)[0::2], np.arange(photos)[1::2]
-    for judged, seen in (halves, halves[::-1]):
-        top[judged] = learnt(seen)(judged)
-    return top
-
-
-def judged_winner(values: list[np.ndarray]) -> int:
-    """The head that serves, from √M `q` of each, the incumbent first.
-
-    A challenger must be ahead by more than the standard error of the mean paired difference; of several, the one with
-    the largest mean; ties to the earlier.
-    """
-    ahead = [0]
-    for head in range(1, len(values)):
-        difference = values[head] - values[0]
-        if difference.mean() > difference.std(ddof=1) / math.sqrt(len(difference)):
-            ahead.append(head)
-    challengers = ahead[1:] or ahead
-    return challengers[int(np.argmax([values[head].mean() for head in challengers]))]

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tfa.core.plain import Value, req
 from tfa.core.text import format_command, list_rules
 from tfa.maps import PlaceMap
 from tfa.maps.map import REFIT_SHARE
 from tfa.maps.upkeep import Confirmed, format_time
-from tfa.report.evidence import collect_evidence
+from tfa.report.evidence import Evidence, collect_evidence
 from tfa.report.neighbors import (
     NEAR_COSINE,
     NEIGHBOR_COUNT,
@@ -22,8 +23,100 @@ from tfa.report.neighbors import (
     group_near_duplicates,
     measure_resemblance,
 )
-from tfa.types import Answers, CalibrateOptions, ExpectedRecall, ImageRecord
+from tfa.types import Answers, CalibrateOptions, ExpectedRecall, Hit, ImageRecord
 from tfa.version import __version__
+
+# --- JSON types -----------------------------------------------------------------------------------
+
+
+class ReportImage(Value):
+    """A map image."""
+
+    id: int = req("Id of the image.", ge=0)
+    image: str = req("Name of its file.")
+    path: str = req("Its file.")
+
+
+class DuplicateGroup(Value):
+    """Images that nearly repeat each other."""
+
+    images: list[ReportImage] = req("The leader first.", min_length=2)
+
+
+class HubImage(ReportImage):
+    """An image that many queries return."""
+
+    returned_by: int = req("Queries that return it.", ge=0)
+
+
+class LonelyImage(ReportImage):
+    """An image with its largest similarity."""
+
+    cosine: float = req("Cosine with the most similar image.")
+
+
+class AgedImage(ReportImage):
+    """An image that no sure answer named for a long time."""
+
+    since: str | None = req("Time since which it could be confirmed.")
+    last_confirmed: str | None = req("Time at which a sure answer last named it; null if never.")
+
+
+class Ageing(Value):
+    """Images by their last confirmation."""
+
+    days: float = req("Days without a confirmation that count as old.", ge=0)
+    since: str | None = req("Time of the first confirmation.")
+    confirmed: int = req("Images that were confirmed.", ge=0)
+    never: list[AgedImage] = req("Images that were never confirmed.")
+    old: list[AgedImage] = req("Images whose last confirmation is old.")
+    new: int = req("Images too new to judge.", ge=0)
+    text: str = req("The same in a sentence.")
+
+
+class ReportRecall(ExpectedRecall):
+    """Expected recall on photos of one kind."""
+
+    photos_like: str = req("Kind of photos.")
+    calibration: str | None = req("Calibration whose photos they are; null for --photos.")
+    text: str = req("The same in a sentence.")
+
+
+class ReportHit(Hit):
+    """A hit with its file."""
+
+    path: str = req("File of the map image.")
+
+
+class UnsureAnswer(Value):
+    """A photo with an answer of low confidence."""
+
+    query: str = req("The photo.")
+    hit: ReportHit = req("Its best hit.")
+    sure: bool = req("Whether the hit can be relied on.")
+
+
+class MapReport(Value):
+    """Report on the quality of a map."""
+
+    tfa: str = req("Release of tfa.")
+    headline: str = req("The report in a line.")
+    map: dict[str, Any] = req("As `tfa info --json`, without photos and evidence.")
+    evidence: Evidence = req("Evidence of the active head.")
+    queries: int = req("Images used as queries.", ge=0)
+    answers: int = req("Hits of each query that count.", ge=1)
+    returned_by: list[int] = req("For each image, how many queries return it.")
+    near: float = req("Cosine from which images are near duplicates.")
+    duplicates: list[DuplicateGroup] = req("Groups of near duplicates.")
+    hubs: list[HubImage] = req("Images that many queries return, largest first.")
+    lonely: list[LonelyImage] = req("Isolated images, which no other image resembles.")
+    least_alike: list[LonelyImage] = req("Images with the lowest similarity to their nearest image.", max_length=6)
+    least_recognised: list[UnsureAnswer] = req("Least confident answers to --photos.", max_length=6)
+    ageing: Ageing | None = req("Confirmations; null if no service confirmed images.")
+    recall: list[ReportRecall] = req("Expected recall for each calibration and for --photos.")
+    advice: list[str] = req('What to do, most urgent first; a command follows "Run: ".')
+    rules: dict[str, str] = req("Definitions of terms.")
+
 
 # --- ageing ---------------------------------------------------------------------------------------
 
@@ -59,7 +152,7 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
         "never": never,
         "old": old,
         "new": new,
-        "in_words": f"{confirmed:,} of {len(latest):,} photos were confirmed by sure answers; in {days:g} days "
+        "text": f"{confirmed:,} of {len(latest):,} photos were confirmed by sure answers; in {days:g} days "
         f"{len(never):,} never were, {len(old):,} not any more; {new:,} are too new to tell",
     }
 
@@ -309,9 +402,7 @@ def recall_facts(info: Mapping[str, Any], answers: Answers | None) -> list[dict[
     queried = None if answers is None else answers.expected_recall
     if queried is not None:
         known.append((f"the {queried.photos:,} photos of --photos", None, queried))
-    return [
-        {"photos_like": like, "calibration": name, **one.to_dict(), "in_words": str(one)} for like, name, one in known
-    ]
+    return [{"photos_like": like, "calibration": name, **one.to_dict(), "text": str(one)} for like, name, one in known]
 
 
 def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:

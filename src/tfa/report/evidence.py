@@ -7,14 +7,43 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.plain import to_plain
+from tfa.core.plain import Value, req, to_plain
 from tfa.maps import PlaceMap
 from tfa.maps.describe import is_second_order, list_decisions
 from tfa.maps.state import DATABASE
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
 from tfa.report.neighbors import sample_similarity
+from tfa.types import Decision
 
 MOST_EIGENVALUES = 200
+
+
+class Spectrum(Value):
+    """Spectrum of the first construction's descriptors."""
+
+    eigenvalues: list[float] = req("The largest eigenvalues.", max_length=MOST_EIGENVALUES)
+    rank: int = req("Number of eigenvalues.", ge=0)
+    gamma: float = req("Shaping with the most weight; 0 if nothing is shaped.")
+    participation: float = req("Spectral width.", ge=0)
+
+
+class Similarity(Value):
+    """Similarity of the same pairs of images."""
+
+    original: list[float] = req("Similarity of the descriptors.")
+    final: list[float] = req("Score of the head.")
+
+
+class Evidence(Value):
+    """Evidence for the decisions of the active head."""
+
+    calibration: str | None = req("Active calibration.")
+    decided: list[Decision] = req("Decisions for display.")
+    candidates: list[dict[str, Any]] = req("Compared candidates; none for a second-order head.")
+    decisions: dict[str, Any] = req("Decisions.")
+    reasons: dict[str, str] = req("Reasons.")
+    spectrum: Spectrum | None = req("Spectrum of the descriptors; null if the head has none.")
+    similarity: Similarity | None = req("Similarity of pairs; null with fewer than two images.")
 
 
 def collect_evidence(place_map: PlaceMap) -> dict[str, Any]:

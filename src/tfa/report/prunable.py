@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from tfa.core.progress import Progress, as_progress
 from tfa.maps import PlaceMap
@@ -14,44 +13,14 @@ from tfa.maps.upkeep import Confirmed, find_lost_photos, load_tokens
 from tfa.photos.images import PhotosLike
 from tfa.report.collect import DAYS, find_aged
 from tfa.report.neighbors import group_near_duplicates, measure_resemblance
-from tfa.types import ExpectedRecall, ImageRecord
+from tfa.types import ExpectedRecall, ImageRecord, PrunedImage, RecallLoss
 
-_AT_ONCE = 64  # photos asked at a time
-DUPLICATE, UNCONFIRMED = "near duplicate", "never confirmed"
-
-
-@dataclass(frozen=True)
-class PruneCandidate:
-    """An image that can go, and why; `keep_id` is the id of the one that a near duplicate leaves."""
-
-    image: ImageRecord
-    why: str
-    keep_id: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"id": self.image.id, "path": self.image.path, "why": self.why, "stays": self.keep_id}
+_AT_ONCE = 64  # photos per batch
+DUPLICATE: Literal["near duplicate"] = "near duplicate"
+UNCONFIRMED: Literal["never confirmed"] = "never confirmed"
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Expected recall of photos before images go and after; before is None for those that go themselves."""
-
-    photos_like: str
-    before: ExpectedRecall | None
-    after: ExpectedRecall
-
-    def to_dict(self) -> dict[str, Any]:
-        before = None if self.before is None else self.before.to_dict()
-        return {"photos_like": self.photos_like, "before": before, "after": self.after.to_dict(),
-                "in_words": self.in_words}  # fmt: skip
-
-    @property
-    def in_words(self) -> str:
-        now = "" if self.before is None else f", before {self.before!s}"
-        return f"like {self.photos_like}: {self.after!s}{now}"
-
-
-def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PruneCandidate]:
+def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PrunedImage]:
     """Find images that can be removed from a map.
 
     One image of each group of near duplicates stays: the one confirmed last, else the first. Other images can go if
@@ -60,29 +29,33 @@ def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | N
     images = place_map.images
     kept = Confirmed() if place_map.path is None else Confirmed.read(place_map.path)
     found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows, most=max(len(images), 1))
-    candidates: list[PruneCandidate] = []
+    candidates: dict[int, PrunedImage] = {}
     settled: set[int] = set()
     for group in group_near_duplicates(found):
         stays = max(group, key=lambda column: (kept.last_of(images[column]) or -1, -column))
-        candidates += [PruneCandidate(images[one], DUPLICATE, images[stays].id) for one in group if one != stays]
-        settled |= {images[one].id for one in group}
+        for one in (images[column] for column in group if column != stays):
+            candidates[one.id] = PrunedImage(id=one.id, path=one.path, why=DUPLICATE, duplicate_of=images[stays].id)
+        settled |= {images[column].id for column in group}
     aged = None if days is None else find_aged(place_map, days, now)
     never = set() if aged is None else {one["id"] for one in aged["never"]} - settled
-    candidates += [PruneCandidate(one, UNCONFIRMED) for one in images if one.id in never]
-    return sorted(candidates, key=lambda one: one.image.id)
+    for one in images:
+        if one.id in never:
+            candidates[one.id] = PrunedImage(id=one.id, path=one.path, why=UNCONFIRMED, duplicate_of=None)
+    return [candidates[number] for number in sorted(candidates)]
 
 
 def estimate_losses(
     place_map: PlaceMap,
-    candidates: Sequence[PruneCandidate],
+    candidates: Sequence[PrunedImage],
     photos: PhotosLike | None,
     progress: bool | Progress | None = None,
-) -> tuple[list[Loss], list[str]]:
+) -> tuple[list[RecallLoss], list[str]]:
     """Estimate the expected recall without these images; also return notes on what could not be measured.
 
     The removed photos are queries to the remaining map; so are `photos`, before and after.
     """
-    progress, records = as_progress(progress), [one.image for one in candidates]
+    ids = {one.id for one in candidates}
+    progress, records = as_progress(progress), [image for image in place_map.images if image.id in ids]
     if not candidates:
         return [], []
     without = _leave_out(place_map, records)
@@ -96,12 +69,17 @@ def estimate_losses(
         )
     after = _estimate_recall(without, there, progress)
     if after is not None:
-        losses.append(Loss(f"the {len(there):,} photos that go, asked of what stays", None, after))
+        losses.append(_lose(f"the {len(there):,} removed photos, as queries to the remaining map", None, after))
     if photos is not None:
         both = [one.query_many(photos, k=1, progress=progress).expected_recall for one in (place_map, without)]
         if both[1] is not None:
-            losses.append(Loss(f"the {both[1].photos:,} photos that were given", both[0], both[1]))
+            losses.append(_lose(f"the {both[1].photos:,} photos of --photos", both[0], both[1]))
     return losses, notes
+
+
+def _lose(photos_like: str, before: ExpectedRecall | None, after: ExpectedRecall) -> RecallLoss:
+    text = f"like {photos_like}: {after!s}{'' if before is None else f', before {before!s}'}"
+    return RecallLoss(photos_like=photos_like, before=before, after=after, text=text)
 
 
 def _leave_out(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:

@@ -24,8 +24,19 @@ import scipy.linalg
 
 from tfa.core.arrays import to_float32
 from tfa.errors import BadMap, BadSpec
-from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, SearchResult, WeightedGalleries, check_k, direct_sum
-from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows, top_k
+from tfa.search.gallery import (
+    DAMAGED,
+    QUERY_BLOCK,
+    ExactSearch,
+    Gallery,
+    QueryVectors,
+    Rows,
+    SearchResult,
+    WeightedGalleries,
+    check_k,
+    direct_sum,
+    top_k,
+)
 from tfa.search.quantized import QuantizedRows, empty_levels, round_rows
 
 _SEED = 0  # of the rotation

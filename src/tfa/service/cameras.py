@@ -71,7 +71,6 @@ class CameraKey(NamedTuple):
         return f"session-{self.name}-{hashlib.sha256(known_by.encode()).hexdigest()[:8]}.safetensors"
 
 
-@dataclass(frozen=True, kw_only=True)
 class CameraInfo(Value):
     """State of a camera."""
 

@@ -25,7 +25,6 @@ _ABANDONED = "the service was killed before the job finished; start it again unl
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Job(Value):
     """State of a job; replaced as a whole, so that readers never see a partial change."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
 
@@ -60,7 +59,6 @@ _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Problem(Value):
     """Reason why a request failed."""
 

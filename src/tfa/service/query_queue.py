@@ -19,8 +19,7 @@ from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
-from tfa.maps.confidence import estimate_answer_recall
-from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
+from tfa.maps.confidence import WINDOW_PHOTOS, DomainShiftMonitor, estimate_answer_recall
 from tfa.maps.state import MapState
 from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.middleware import Metrics
@@ -69,7 +68,7 @@ class RecentQueries:
         return {
             "photos": 0 if expected is None else expected.photos,
             "expected_recall": None if expected is None else expected.to_dict(),
-            "in_words": None if expected is None else str(expected),
+            "text": None if expected is None else str(expected),
             "notice": notice,
         }
 

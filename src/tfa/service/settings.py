@@ -87,7 +87,6 @@ ALL_AT_ONCE = 10  # size of the largest request, in photos of the largest size
 STOP_SECONDS = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServiceSettings(Options):
     """Settings of a service, checked on construction."""
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.benchmarks.datasets.test_layouts_poses import picture
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import poses_4seasons, robotcar
-from tfa_bench.datasets.poses import read_centres
+from tfa_bench.datasets.layouts.drives import on_earth, poses_4seasons, robotcar
+from tfa_bench.datasets.poses import read_centers
 
 # A quarter turn about z from the GNSS frame to the world, and a shift; the scale doubles.
 TRANSFORMATIONS = """# transform_S_AS: translation vector, rotation quaternion
@@ -73,7 +73,7 @@ def test_aligned_poses_need_no_transformations(seasons: Path) -> None:
 
 def test_the_chain_of_motions_is_undone_in_order(tmp_path: Path) -> None:
     (tmp_path / "Transformations.txt").write_text(TRANSFORMATIONS.format(shift=10))
-    earth = poses_4seasons.on_earth(np.array([[5.0, 1.0, 0.0]]), np.array([2.0]), tmp_path / "Transformations.txt")
+    earth = on_earth(np.array([[5.0, 1.0, 0.0]]), np.array([2.0]), tmp_path / "Transformations.txt")
     # world (10, 2, 0); minus the shift (0, 2, 0); back by a quarter turn (2, 0, 0); plus the Earth's shift
     assert earth[0] == pytest.approx([4164704.5, 857109.7, 4738828.7], abs=1e-6)
 
@@ -167,7 +167,7 @@ def test_queries_without_any_pose_are_an_error(oxford: Path) -> None:
 def test_a_quaternion_pose_is_world_to_camera(tmp_path: Path) -> None:
     # R turns a quarter about z and t = (1, 0, 0): c = -Rᵀ t = (0, 1, 0)
     (tmp_path / "poses.txt").write_text("# name qw qx qy qz tx ty tz\n\na/b.jpg 0.70710678 0 0 0.70710678 1 0 0\n")
-    assert read_centres(tmp_path / "poses.txt")["a/b.jpg"] == pytest.approx([0, 1, 0], abs=1e-9)
+    assert read_centers(tmp_path / "poses.txt")["a/b.jpg"] == pytest.approx([0, 1, 0], abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_a_quaternion_pose_is_world_to_camera(tmp_path: Path) -> None:
 def test_a_broken_file_of_poses_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "poses.txt").write_text(text)
     with pytest.raises(BadDataset, match=message):
-        read_centres(tmp_path / "poses.txt")
+        read_centers(tmp_path / "poses.txt")

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import identity, sues
+from tfa_bench.datasets.layouts.labels import identity, read_ids, sues
 
 
 def picture(path: Path) -> Path:
@@ -130,7 +130,7 @@ def test_sues_needs_the_folder_of_every_height(tmp_path: Path) -> None:
 )
 def test_training_ids_are_read_from_yaml_text_and_json(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    assert sues.read_ids(tmp_path / name) == {1, 3}
+    assert read_ids(tmp_path / name) == {1, 3}
 
 
 def test_a_word_among_the_ids_is_named_with_its_line(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_training_id_the_dataset_lacks_is_an_error(tmp_path: Path) -> None:
 def test_broken_json_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "ids.json").write_text('["0001",\n oops]')
     with pytest.raises(BadDataset, match=r"ids\.json is not JSON: .*line 2"):
-        sues.read_ids(tmp_path / "ids.json")
+        read_ids(tmp_path / "ids.json")
 
 
 def test_a_list_of_all_ids_leaves_no_query(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import gt_matches, gt_npy, vpair
-from tfa_bench.datasets.text_tables import natural_order
+from tfa_bench.datasets.files import BadDataset, natural_order
+from tfa_bench.datasets.layouts.anyloc import gt_matches, gt_npy, vpair
 
 HEADER = "query_ind,top_1_ref_ind,top_2_ref_ind,top_3_ref_ind,top_4_ref_ind,top_5_ref_ind\n"
 

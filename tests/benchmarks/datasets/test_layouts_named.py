@@ -9,7 +9,9 @@ import pytest
 
 from tests.benchmarks.datasets.trees import picture, pictures, python2_pairs, ragged, save_objects, utm, with_npy_header
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import dvgl, gsv_cities, gsv_lists, msls, pairs, vpr_bench
+from tfa_bench.datasets.layouts import dvgl, vpr_bench
+from tfa_bench.datasets.layouts.labels import pairs
+from tfa_bench.datasets.layouts.lists import gsv_cities, gsv_lists, msls
 
 
 def rows(found):

@@ -10,7 +10,8 @@ from PIL import Image
 
 from tfa.evaluate.positives import earth_points
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import camera, uav_visloc
+from tfa_bench.datasets.layouts import uav_visloc
+from tfa_bench.datasets.layouts.anyloc import camera
 from tfa_bench.datasets.layouts.uav_visloc import east_and_north
 
 UNTURNED = "1 0 0\n0 1 0\n0 0 1"
@@ -53,7 +54,7 @@ def test_an_angle_narrows_positives_and_is_off_by_default(baidu: Path) -> None:
 
 def test_a_broken_centre_is_named_with_its_line(baidu: Path) -> None:
     mall(baidu, "query", "q", "0 zero 0")
-    with pytest.raises(BadDataset, match=r"q\.camera, line 8: '0 zero 0' is not a camera centre"):
+    with pytest.raises(BadDataset, match=r"q\.camera, line 8: '0 zero 0' is not a camera center"):
         camera.load(baidu)
 
 

@@ -8,8 +8,7 @@ from tfa.errors import BadSpec
 from tfa.method.database import METHOD_RULES
 from tfa.method.evidence import Candidate
 from tfa.types import HeadSpec
-from tfa_bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
-from tfa_bench.heads.spectral import CONTROLS, under_control
+from tfa_bench.heads.controls import ABLATIONS, CONTROLS, calibrate_by, fit_by, under_control
 
 
 def candidate(support, agreement):

@@ -21,7 +21,7 @@ def test_every_name_and_every_group_resolves():
     everyone = [card.name for card in head_cards(["all"])]
     assert len(everyone) == len(set(everyone))
     assert set(everyone) == {name for group in GROUPS.values() for name in group}
-    assert GROUPS["second-order"] == tuple(f"second-{carrier}" for carrier in CARRIER_KERNELS)
+    assert GROUPS["carriers"] == tuple(f"second-{carrier}" for carrier in CARRIER_KERNELS)
 
 
 def test_the_table_lists_every_card_of_every_module():
@@ -35,11 +35,12 @@ def test_the_table_lists_every_card_of_every_module():
     ("name", "modules"),
     [
         ("anyloc", {"peers.anyloc"}),
-        ("ria", {"peers.ria"}),
+        ("ria", {"peers.pooled"}),
         ("segvlad-superpixels", {"peers.segvlad"}),
-        ("hard-full", {"spectral", "tfa_heads"}),
+        ("hard-full", {"controls", "tfa_heads"}),
         ("tfa-c64+", {"tfa_heads"}),
         ("judged", {"second_order", "tfa_heads"}),
+        ("second-order-c64", {"second_order", "tfa_heads"}),
         ("judged-v", {"verified", "second_order", "tfa_heads"}),
         ("anyloc-v", {"verified", "second_order", "tfa_heads", "peers.anyloc"}),
     ],

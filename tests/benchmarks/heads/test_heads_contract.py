@@ -15,22 +15,30 @@ from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK, top_k
 from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.reranking import plan_rounds
-from tfa_bench.heads import ablations, spectral
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
+from tfa_bench.heads.controls import ABLATION_CARDS, SPECTRAL_CARDS
 
 pytestmark = pytest.mark.slow
 
 OWN = ("tfa", "tfa-ensemble", "tfa-c64", "tfa-c64+", "tfa-fullq", "dual", "dual-c64", "dual-c64+", "dual-crossfit")
-SECOND_ORDER = ("second-partial", "second-blend", "judged", "judged-c64", "judged-c64-support")
-VERIFIED = ("tfa-v-always", "tfa-c64-v", "judged-v-always", "judged-c64-v")
+SECOND_ORDER = (
+    "second-order",
+    "second-order-c64",
+    "second-partial",
+    "second-blend",
+    "judged",
+    "judged-c64",
+    "judged-c64-support",
+)
+VERIFIED = ("tfa-v-always", "tfa-c64-v", "judged-v-always", "judged-c64-v", "second-order-v", "second-order-c64-v")
 PEERS = [card for card in map(head_card, GROUPS["peers"]) if not card.needs_files]
-CARDS = [*PEERS, *spectral.CARDS, *ablations.CARDS, *map(head_card, (*OWN, *SECOND_ORDER, *VERIFIED))]
+CARDS = [*PEERS, *SPECTRAL_CARDS, *ABLATION_CARDS, *map(head_card, (*OWN, *SECOND_ORDER, *VERIFIED))]
 
 
 def for_each(cards: list[HeadCard]) -> pytest.MarkDecorator:
     """A case for each card. A fast run leaves most variations of heads out: ablations, controls, other calibrations."""
-    variations = {card.name for card in (*spectral.CARDS[1:], *ablations.CARDS[1:])}
+    variations = {card.name for card in (*SPECTRAL_CARDS[1:], *ABLATION_CARDS[1:])}
     variations |= {"tfa-c64+", "tfa-fullq", "dual-c64", "dual-c64+", "dual-crossfit"}
     variations |= {"second-blend", "judged-c64-support"}
     cases = [pytest.param(card, id=card.name, marks=[pytest.mark.slow] * (card.name in variations)) for card in cards]
@@ -126,7 +134,7 @@ def test_the_order_of_the_database_does_not_matter(card):
 
 # The method draws its patches, starts and halves by position, so a head of its own depends on the listed order
 # through them. With the words given, and strengths that do not come from the halves, it does not.
-@for_each([card for card in spectral.CARDS if not card.name.endswith("adaptive")])
+@for_each([card for card in SPECTRAL_CARDS if not card.name.endswith("adaptive")])
 def test_the_order_of_the_database_does_not_matter_once_the_words_are_given(card):
     order = np.random.default_rng(5).permutation(len(DATABASE))
     words = [v.centers for v in pipeline.fit(DATABASE, SPEC).vocabularies]

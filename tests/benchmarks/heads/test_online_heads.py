@@ -14,8 +14,8 @@ from tfa.online.adaptation import MIN_ROWS
 from tfa.types import HeadSpec
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import InOrder, Photos, Shared
+from tfa_bench.heads.controls import CONTROLS, under_control
 from tfa_bench.heads.online import AT_ONCE, OnlineHead
-from tfa_bench.heads.spectral import CONTROLS, under_control
 from tfa_bench.heads.tfa_heads import fitted_tfa
 from tfa_bench.rank import answered, answers_of_split, score_sample
 

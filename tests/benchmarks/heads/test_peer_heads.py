@@ -13,7 +13,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.vocabulary import sample_patches
 from tfa_bench.heads.contract import ONLY, Photos, Shared
-from tfa_bench.heads.peers import pooled, ria, tfvpr
+from tfa_bench.heads.peers import pooled, tfvpr
 from tfa_bench.heads.vectors import content_order, join_tokens, random_start
 
 # Pooling
@@ -43,7 +43,7 @@ def test_a_missing_global_token_is_named(module, name):
         card(module, name).fit(Photos(Tokens(TOKENS.patches)), Shared())
 
 
-@pytest.mark.parametrize(("module", "name"), [(pooled, "cls"), (pooled, "mean"), (tfvpr, "tfvpr"), (ria, "ria")])
+@pytest.mark.parametrize(("module", "name"), [(pooled, "cls"), (pooled, "mean"), (tfvpr, "tfvpr"), (pooled, "ria")])
 def test_queries_of_another_encoder_are_refused(module, name):
     head = card(module, name).fit(Photos(TOKENS), Shared())
     with pytest.raises(ChannelMismatch, match=r"6 channels.* 5"):
@@ -132,19 +132,21 @@ def test_transductive_is_the_database_head_until_it_is_calibrated():
 
 
 def test_the_projection_is_orthonormal_and_no_wider_than_the_tokens():
-    np.testing.assert_allclose(ria.projection(40, 8, 0).T @ ria.projection(40, 8, 0), np.eye(8), atol=1e-12)
-    assert ria.projection(5, 128, 0).shape == (5, 5)
+    np.testing.assert_allclose(pooled.projection(40, 8, 0).T @ pooled.projection(40, 8, 0), np.eye(8), atol=1e-12)
+    assert pooled.projection(5, 128, 0).shape == (5, 5)
 
 
 @pytest.mark.parametrize(("name", "of_spectrum"), [("ria", "log"), ("ria-power", "sqrt")])
 def test_ria_scores_are_cosines_of_mapped_covariances_for_three_seeds(name, of_spectrum):
-    head = card(ria, name).fit(Photos(TOKENS), Shared())
+    head = card(pooled, name).fit(Photos(TOKENS), Shared())
     assert head.replicas == ("0", "1", "42")
-    columns = ria.projection(5, 128, 42)
+    columns = pooled.projection(5, 128, 42)
     mapped = []
     for image in range(len(TOKENS)):
-        spread, vectors = np.linalg.eigh(np.cov((unit_patches(image) @ columns).T) + ria.COVARIANCE_RIDGE * np.eye(5))
-        mapped.append(vectors @ np.diag(ria.MAPS[of_spectrum](spread)) @ vectors.T)
+        spread, vectors = np.linalg.eigh(
+            np.cov((unit_patches(image) @ columns).T) + pooled.COVARIANCE_RIDGE * np.eye(5)
+        )
+        mapped.append(vectors @ np.diag(pooled.MAPS[of_spectrum](spread)) @ vectors.T)
     expected = [[np.trace(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b)) for b in mapped] for a in mapped]
     np.testing.assert_allclose(head.scores(Photos(TOKENS), "42"), expected, atol=1e-4)
 
@@ -152,6 +154,6 @@ def test_ria_scores_are_cosines_of_mapped_covariances_for_three_seeds(name, of_s
 @pytest.mark.slow
 def test_ria_seeds_project_differently():
     wide = world(images=4, patches=20, channels=160)
-    head = card(ria, "ria-power").fit(Photos(wide), Shared())
+    head = card(pooled, "ria-power").fit(Photos(wide), Shared())
     assert head.gallery["0"].shape == (4, 128 * 129 // 2)
     assert not np.allclose(head.scores(Photos(wide), "0"), head.scores(Photos(wide), "1"), atol=1e-6)

@@ -10,19 +10,27 @@ import pytest
 
 from tests.benchmarks.fields import town
 from tfa import pipeline
+from tfa.core.progress import SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
+from tfa.maps.answer import answer_tokens
+from tfa.maps.fit_map import decide_calibration_admission, fit_map
+from tfa.maps.map import Map
+from tfa.maps.state import MapState, NamedHead, make_state
+from tfa.maps.storage import MemorySnapshot, MemoryStorage
+from tfa.maps.tracker import Tracker
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
-from tfa.types import HeadSpec
+from tfa.types import BuildOptions, HeadSpec, ImageRecord, QueryOptions
 from tfa.verification.patches import CompactTokens, prepare_photo_evidence
 from tfa_bench.heads import second_order
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.judge import Competition, JudgedEvidence, calibrate_judged, fit_judged
 from tfa_bench.heads.second_order import by_support
+from tfa_bench.rank import ranked, scored
 
 DATABASE, QUERIES = town(places=66)
 TARGET = np.arange(64)  # as many as the judge asks for
@@ -222,14 +230,68 @@ def test_names_say_what_happens(name, title, plan, sees, stage):
     assert len(set(card.stages)) == len(card.stages)
 
 
-@pytest.mark.parametrize("name", ["second-order", "judged-c0", "judged-no-score", "judged-no-centring", "judged+"])
+@pytest.mark.parametrize(
+    "name", ["second-ordered", "second-order-c0", "judged-c0", "judged-no-score", "judged-no-centring", "judged+"]
+)
 def test_other_names_are_refused(name):
     with pytest.raises(BadSpec, match="there is no head"):
         head_card(name)
 
 
 def test_the_groups_hold_them():
-    assert set(GROUPS["second-order"]) == {f"second-{c}" for c in CARRIER_KERNELS}
+    assert set(GROUPS["carriers"]) == {f"second-{c}" for c in CARRIER_KERNELS}
     assert {"judged", "judged-v", "judged-c64", "judged-c64-v"} <= set(GROUPS["main"])
     ablations = {"judged-no-judge", "judged-support", "judged-c64-no-judge", "judged-c64-support"}
     assert set(GROUPS["judge-ablations"]) == ablations | {"judged-c64-no-centring", "judged-c64-no-score"}
+
+
+# --- the default head of maps ----------------------------------------------------------------------------------
+
+
+def placed_map(target: Tokens | None = None) -> MapState:
+    """The map that `tfa build` makes of the database, calibrated if there are target photos."""
+    options = BuildOptions()
+    fitted = fit_map(DATABASE, options, SPEC, "cpu", SilentProgress())
+    records = [ImageRecord(id=i, path=f"{i}.jpg", digest=str(i), fitted=True) for i in range(len(DATABASE))]
+    state = make_state(fitted, options, records, {})
+    if target is None:
+        return state
+    assert state.spaces is not None
+    tuned = pipeline.calibrate(state.spaces.fitted(len(records), SPEC, None), target)
+    admission = decide_calibration_admission(tuned, target, prepare_photo_evidence(state.compact, target))
+    head = NamedHead.of("target", tuned, 0, options.storage, {}, admission, state.spaces, None)
+    return state.with_calibration(head)
+
+
+@pytest.mark.parametrize("rerank", [False, True])
+@pytest.mark.parametrize("photos", [0, 64])
+def test_the_default_rows_answer_as_a_map_does(photos, rerank, shared):
+    target = Photos(DescribedQueries(QUERIES).select(TARGET)) if photos else None
+    head = fit("second-order" + "-c64" * bool(photos) + "-v" * rerank, shared)
+    if target is not None:
+        head = head.calibrate(target)
+    state = placed_map(None if target is None else target.tokens)
+    depth = 5
+    answers = answer_tokens(MemorySnapshot(state), QUERIES, QueryOptions(k=depth, rerank=None if rerank else False))
+    assert head.replicas == ("0",)
+    scores, confidence = scored(head, Photos(DescribedQueries(QUERIES)), "0")
+    found, _ = ranked(scores, depth, np.dtype("u2"))
+    np.testing.assert_array_equal(found, [[hit.id for hit in answer.hits] for answer in answers])
+    assert any(answer.reranked for answer in answers) == (confidence is not None)
+    if confidence is not None:
+        np.testing.assert_array_equal(confidence, [answer.confidence for answer in answers])
+    if rerank:
+        used = head.decisions["verification"]["used"]
+        assert used == state.chosen(None).verifies
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_the_default_rows_follow_a_camera_as_a_map_does(follows, shared):
+    head = fit("second-order-follow" if follows else "second-order-online-v", shared)
+    state = placed_map()
+    tracker = Tracker(Map(MemoryStorage(state)), QueryOptions(k=3), sequence=follows)
+    answers = [tracker.step(QUERIES.select([row])) for row in range(len(QUERIES))]
+    rows = [ranked(scores, 3, np.dtype("u2"))[0] for scores, _ in head.in_order(Photos(QUERIES), "0")]
+    for found, answer in zip(np.concatenate(rows), answers, strict=True):
+        assert not answer.hits or [hit.id for hit in answer.hits] == found.tolist()
+    assert sum(bool(answer.hits) for answer in answers) > len(answers) / 2

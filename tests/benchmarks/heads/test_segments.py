@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.fakes import random_image
 from tfa.errors import MissingExtra
-from tfa_bench.heads.peers.segments import Superpixels, cells_of, centroids, neighbourhoods, super_segments
+from tfa_bench.heads.peers.segvlad import Superpixels, cells_of, centroids, neighborhoods, super_segments
 
 
 def squares(rows: int, columns: int, side: int = 4) -> np.ndarray:
@@ -44,32 +44,32 @@ def test_centroids_are_means_of_pixels():
 
 
 def test_four_squares_are_neighbours_but_for_one_diagonal():
-    direct = neighbourhoods(squares(2, 2), order=1)
+    direct = neighborhoods(squares(2, 2), order=1)
     assert np.array_equal(direct, direct.T)
     assert direct.diagonal().all()
     assert direct[0, 1] and direct[0, 2] and direct[1, 3] and direct[2, 3]  # noqa: PT018
     assert direct[0, 3] != direct[1, 2], "a triangulation of four corners has one diagonal"
-    assert neighbourhoods(squares(2, 2)).all()
+    assert neighborhoods(squares(2, 2)).all()
 
 
 def test_order_three_reaches_three_steps():
     masks = squares(1, 6)
     masks = masks & (np.arange(4)[:, None] >= np.arange(6).repeat(4) % 3)  # off the line, so that qhull takes them
-    direct = neighbourhoods(masks, order=1).astype(int)
-    assert np.array_equal(neighbourhoods(masks), direct @ direct @ direct > 0)
+    direct = neighborhoods(masks, order=1).astype(int)
+    assert np.array_equal(neighborhoods(masks), direct @ direct @ direct > 0)
 
 
 def test_masks_on_one_line_are_neighbours_along_it():
     masks = squares(1, 6)[[3, 0, 5, 1, 4, 2]]
     place = np.array([3, 0, 5, 1, 4, 2])
     apart = np.abs(place[:, None] - place)
-    assert np.array_equal(neighbourhoods(masks, order=1), apart <= 1)
-    assert np.array_equal(neighbourhoods(masks), apart <= 3)
+    assert np.array_equal(neighborhoods(masks, order=1), apart <= 1)
+    assert np.array_equal(neighborhoods(masks), apart <= 3)
 
 
 @pytest.mark.parametrize(("count", "row"), [(1, [True]), (2, [True, True]), (3, [True, True, False])])
 def test_up_to_three_masks_all_take_the_first_two(count, row):
-    assert neighbourhoods(squares(1, count)).tolist() == [row] * count
+    assert neighborhoods(squares(1, count)).tolist() == [row] * count
 
 
 def test_a_super_segment_is_the_union_of_its_masks():

@@ -17,8 +17,16 @@ from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.peers import segvlad
-from tfa_bench.heads.peers.segments import Superpixels, super_segments
-from tfa_bench.heads.peers.segvlad import CARDS, SegVladHead, segment_vectors, segvlad_with_sam, similarity_range, vote
+from tfa_bench.heads.peers.segvlad import (
+    CARDS,
+    SegVladHead,
+    Superpixels,
+    segment_vectors,
+    segvlad_with_sam,
+    similarity_range,
+    super_segments,
+    vote,
+)
 from tfa_bench.heads.vectors import fit_whitening
 
 (CARD,) = CARDS

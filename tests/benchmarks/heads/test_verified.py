@@ -21,7 +21,7 @@ from tfa.verification.patches import CompactTokens
 from tfa.verification.reranking import UNVERIFIED, rerank
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import Photos, Shared
-from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.heads.verified import VerifiedHead, lifted, verified
 from tfa_bench.tables.table_specs import _kind
 

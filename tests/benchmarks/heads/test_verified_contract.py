@@ -15,7 +15,7 @@ from tfa.types import BuildOptions, HeadSpec, RerankSpec
 from tfa.verification.reranking import plan_rounds
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Photos, Shared
-from tfa_bench.heads.patch_pairs import PatchPairs
+from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.heads.verified import VerifiedHead
 from tfa_bench.rank import ranked
 

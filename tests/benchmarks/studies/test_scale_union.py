@@ -11,8 +11,7 @@ from studies.scale.rows import SavedRows
 from studies.scale.union import UNION, Datasets, run_union
 from tests.benchmarks.studies.test_reduction_study import made_up
 from tfa_bench.heads.catalogue import head_card
-from tfa_bench.record_inputs import current_record
-from tfa_bench.run import run_heads
+from tfa_bench.run import current_record, run_heads
 
 
 def right_town(name: str, seed: int):

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from studies.speed import peers, second_order
 from studies.speed.fit import synthetic_tokens
@@ -22,6 +23,7 @@ from studies.speed.second_order import (
     SECOND,
     JudgedQuery,
     StageClock,
+    run_default_benchmark,
     run_second_order_benchmark,
     timed_beside_paper,
 )
@@ -74,6 +76,24 @@ def test_anylocs_build_is_both_of_its_parts(monkeypatch):
     assert result.anyloc_seconds == pytest.approx(sum(parts))
     assert result.lines()[1].ratio == pytest.approx(result.seconds[SECOND] / sum(parts))
     assert described == [12, 20]  # warm-up, then all
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_default_map_beside_anyloc(installed, monkeypatch):
+    """Fit, query and size come with a ratio each, with AnyLoc's k-means library and without it."""
+    monkeypatch.setattr(peers, "library", lambda name: object() if installed else None)
+    monkeypatch.setattr(peers, "anyloc_words", lambda library, unit, words: (torch.from_numpy(unit[:words].copy()), 1))
+    result = run_default_benchmark(images=20, grid=(4, 4), channels=6, words=4)
+    facts = facts_of(result)
+    assert (facts["kmeans"] == "fast_pytorch_kmeans") == installed
+    assert list(facts["stages"]) == ["directions", "descriptors", "spectra", "head"]
+    fit, query, bare, whole = [line for line in result.lines() if line.ratio is not None]
+    assert fit.ratio == pytest.approx(result.fit_seconds / result.anyloc_seconds)
+    assert query.ratio == pytest.approx(result.query_seconds / result.anyloc_query_seconds)
+    assert bare.ratio == pytest.approx(20 * 4 * 4 * 6 / result.map_bytes)
+    assert whole.disk_bytes > bare.disk_bytes > 0
+    with pytest.raises(BadSpec, match="images=3"):
+        run_default_benchmark(images=3)
 
 
 def test_a_stage_is_all_the_time_since_the_last_one():

@@ -16,10 +16,9 @@ from tfa.encoders.released_words import load_vocabulary
 from tfa.evaluate.explorer import embedded_json, page_content, score_table
 from tfa.evaluate.ground_truth import GroundTruth
 from tfa.evaluate.judgement import score_run
-from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, to_dict
+from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, make_result
 from tfa.photos.find_positions import find_positions
-from tfa_bench.record_files import find_records, record_path
-from tfa_bench.records import Record, Truth
+from tfa_bench.records import Record, Truth, find_records, record_path
 
 
 def _with_facts(facts: bytes, archive: bytes) -> bytes:
@@ -68,7 +67,7 @@ def truth(name: str, folder: Path) -> Target:
 
 def evaluation(name: str, folder: Path) -> Target:
     now = MapEvaluation(made_judgement(queries=6, images=4, depth=3), GroundTruth("near", "f", (), ()), "none", (), ())
-    write_json(folder / "before.json", to_dict(now, worst=2))
+    write_json(folder / "before.json", make_result(now, worst=2).to_dict())
     files = files_below(folder, "*.json")
 
     def read(folder: Path, victim: str, changed: bool) -> None:

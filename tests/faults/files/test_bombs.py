@@ -29,12 +29,10 @@ from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError
 from tfa.evaluate.positives import BadEvaluation, read_positives
 from tfa.photos.positions import read_positions_csv
-from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts.gt_npy import read_positives as read_pairs
+from tfa_bench.datasets.files import BadDataset, read_table
+from tfa_bench.datasets.layouts.anyloc import read_positives as read_pairs
 from tfa_bench.datasets.safe_pickle import load_object_array
-from tfa_bench.datasets.text_tables import read_table
-from tfa_bench.record_files import BadRecord, RecordPath
-from tfa_bench.records import Record, Truth
+from tfa_bench.records import BadRecord, Record, RecordPath, Truth
 
 MEMORY, SECONDS = 1 << 30, 60
 DEEP = 20_000

@@ -16,15 +16,18 @@ from tfa.core.files import map_tensors, write_tensors
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.layouts import gsv_lists, gt_matches, msls, sues, uav_visloc, vpr_bench
+from tfa_bench.datasets.layouts import uav_visloc, vpr_bench
+from tfa_bench.datasets.layouts.anyloc import gt_matches
+from tfa_bench.datasets.layouts.labels import read_ids
+from tfa_bench.datasets.layouts.lists import gsv_lists, msls
 from tfa_bench.datasets.load import load_dataset
-from tfa_bench.datasets.poses import read_centres
+from tfa_bench.datasets.poses import read_centers
 
 
 def test_a_model_of_one_endless_line_is_not_read_whole(tmp_path: Path) -> None:
     (tmp_path / "all.nvm").write_bytes(b"NVM_V3\n" + b"1 " * 2_000_000)
     with pytest.raises(BadDataset, match=r"all\.nvm, line 2: longer than"):
-        read_centres(tmp_path / "all.nvm")
+        read_centers(tmp_path / "all.nvm")
 
 
 def test_lists_of_images_may_hold_anything(tmp_path: Path) -> None:
@@ -64,13 +67,13 @@ def test_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
         gt_matches.load(tmp_path, top=1)
     (tmp_path / "all.nvm").write_text(f"NVM_V3\n{digits}\n")
     with pytest.raises(BadDataset, match=r"all\.nvm, line 2: .* is not the number of images"):
-        read_centres(tmp_path / "all.nvm")
+        read_centers(tmp_path / "all.nvm")
     (tmp_path / "ids.txt").write_text(digits)
     with pytest.raises(BadDataset, match=r"ids\.txt, line 1: .* is not an id"):
-        sues.read_ids(tmp_path / "ids.txt")
+        read_ids(tmp_path / "ids.txt")
     (tmp_path / "ids.json").write_text("[" * 20_000)
     with pytest.raises(BadDataset, match=r"ids\.json is not JSON: .*nested too deep"):
-        sues.read_ids(tmp_path / "ids.json")
+        read_ids(tmp_path / "ids.json")
     pictures(tmp_path / "01/drone", ["01_0001.JPG"])
     (tmp_path / "01/01.csv").write_text(f"num,lat,lon\n{digits},0,10\n")
     with pytest.raises(BadDataset, match=r"01\.csv names no photo"):

@@ -11,7 +11,7 @@ from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthe
 from tests.faults.conftest import Campaign, darker_photos
 from tests.faults.verb_runs import STREAMS, exit_codes
 from tests.golden.regenerate import HERE
-from tfa_bench.record_files import record_path
+from tfa_bench.records import record_path
 
 MAP, PHOTO = "judged", "photos/7.png"
 VERBS = [

@@ -11,10 +11,13 @@ from tests.fakes import FakeEncoder
 from tests.maps.building.builders import SPEC, LoggedEncoder, Published, build, counted, same
 from tests.maps.conftest import photo
 from tfa.core.tokens import Tokens
-from tfa.errors import BadImage, BadSpec, NoImages
+from tfa.errors import BadImage, BadSpec, NoImages, TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.building import list_photos
 from tfa.maps.building.executors import Executor, ProcessExecutor, SerialExecutor
+from tfa.maps.folder import writer
+from tfa.maps.store import publish, versions
+from tfa.maps.store.publish import Publisher
 from tfa.maps.store.rows import SpaceRows, read_patches, read_ranks
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
@@ -154,6 +157,59 @@ def test_patches_of_every_image_are_in_the_store_and_the_map_answers(fleet, url,
     for number in (0, 12, 14, 73):
         [hit] = opened.query(fleet / f"{number:03d}.png", k=1)
         assert hit.image == str(fleet / f"{number:03d}.png")
+
+
+@pytest.mark.parametrize(("sample", "maps"), [(32, 2), (100, 1)])
+def test_each_map_of_a_build_is_written_once_and_never_read_back_from_the_store(
+    fleet, url, sample, maps, monkeypatch, tmp_path
+):
+    """A sample of some photos is two maps: as it was fitted, and in the space of all photos."""
+    written, put, read = [], [], []
+    watch(monkeypatch, writer, "write_new", written)
+    watch(monkeypatch, publish, "put_skeleton", put)
+    watch(monkeypatch, versions, "read_skeleton", read)
+    work = tmp_path / "work"
+    with monkeypatch.context() as patched:
+        patched.setattr(Publisher, "begin", stop)
+        with pytest.raises(TfaError, match="power"):
+            build(fleet, url, sample=sample, work=work)
+    names = ["sample.tfa", "skeleton.tfa"][:maps]
+    assert [path.name for path in written] == names
+    assert not list(work.glob("*/sample.tfa/tokens-*"))  # patches are in the results of shards
+    build(fleet, url, sample=sample, work=work)  # uses the maps of the run that was stopped
+    assert [path.name for path in written] == names
+    assert (len(put), read) == (1, [])
+    build(fleet, other := f"sqlite://{tmp_path}/plain.db/places", sample=sample)
+    same(Published(url), Published(other))
+    patches = [read_patches(one.store, one.header.patches) for one in (Published(url), Published(other))]
+    assert (patches[0].source.rows(range(75)) == patches[1].source.rows(range(75))).all()
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: list) -> None:
+    """Note the first argument of each call of a module's function."""
+    real = getattr(module, name)
+
+    def noted(first: Any, *more: Any, **named: Any) -> Any:
+        calls.append(first)
+        return real(first, *more, **named)
+
+    monkeypatch.setattr(module, name, noted)
+
+
+def stop(*_: Any) -> None:
+    raise TfaError("the power went out")
+
+
+def test_a_published_map_is_used_without_reading_it_back(fleet, url, monkeypatch):
+    read: list = []
+    watch(monkeypatch, versions, "read_skeleton", read)
+    ordinary = PlaceMap.build(fleet, encoder=FakeEncoder(), spec=SPEC)
+    published = ordinary.publish(url)
+    query = fleet / "007.png"
+    answers = published.query(query)
+    assert read == []
+    assert PlaceMap.load(url, encoder=FakeEncoder()).query(query) == answers
+    assert len(read) == 1
 
 
 def test_broken_photos_are_left_out_and_listed_wherever_they_are(fleet, url):

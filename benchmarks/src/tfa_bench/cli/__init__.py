@@ -1,4 +1,4 @@
-"""The verbs of `tfa bench`, one file each, and the examples that their help shows."""
+"""The verbs of `tfa bench`, and the examples that their help shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from tfa.cli.console import examples
-from tfa_bench.cli import datasets, pages, run, score
+from tfa_bench.cli import datasets, pages, run
 
 VERBS: Mapping[Callable[..., Any], str] = {
     run.run: """
@@ -30,7 +30,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
         tfa bench check pitts30k data/pitts30k --deep
         tfa bench check my-town photos/ --positives town.json
     """,
-    score.score_records: """
+    pages.score_records: """
         tfa bench score results/
         tfa bench score results/ --dataset sped --against vlad
         tfa bench score results/ --head tfa-c64 --ks 1,5 --json

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tfa.cli import options
 from tfa.cli.console import console, format_count, open_table, print_json, say, wants_progress
+from tfa_bench.cli.results import CheckFinding, CheckResult, DatasetEntry
 
 if TYPE_CHECKING:
     from tfa_bench.datasets.card import DatasetCard
@@ -29,13 +30,13 @@ def datasets(
     if name is not None:
         card = find_card(name)
         if json:
-            print_json(card.to_dict())
+            print_json(DatasetEntry.from_dict(card.to_dict()))
         else:
             show_card(card)
         return
     known = cards()
     if json:
-        print_json([card.to_dict() for card in known.values()])
+        print_json([DatasetEntry.from_dict(card.to_dict()) for card in known.values()])
         return
     console().print(card_table(known.values()))
     say()
@@ -100,8 +101,8 @@ def check(
     findings = check_dataset(dataset, path, positives=positives, deep=deep, progress=progress)
     whole = not any(finding.level == "error" for finding in findings)
     if json:
-        listed = [finding.to_dict() for finding in findings]
-        print_json({"dataset": dataset, "folder": str(path), "whole": whole, "findings": listed})
+        listed = [CheckFinding.from_dict(vars(finding)) for finding in findings]
+        print_json(CheckResult(dataset=dataset, folder=str(path), whole=whole, findings=listed))
     else:
         show_findings(dataset, findings)
     if not whole:

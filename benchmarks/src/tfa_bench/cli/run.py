@@ -11,6 +11,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, wants_progress
 from tfa.types import EncoderOptions
+from tfa_bench.cli.results import FileHeadEntry, HeadEntry, HeadPlan, HeadsResult, RunEntry, RunResult, ScoreEntry
 
 if TYPE_CHECKING:
     from tfa.encoders import Encoder
@@ -191,7 +192,7 @@ def _report_run(ran: Ran) -> None:
 
 
 def _report(done: list[Ran], out: Path, *, json: bool) -> None:
-    from tfa_bench.cli.score import show_scores
+    from tfa_bench.cli.pages import show_scores
     from tfa_bench.records import Record
     from tfa_bench.scores import KS, score_folder
 
@@ -207,16 +208,16 @@ def _report(done: list[Ran], out: Path, *, json: bool) -> None:
         scored += own
     if json:
         runs = [
-            {
-                "dataset": ran.dataset,
-                "head": ran.head,
-                "outcome": ran.outcome,
-                "record": None if ran.path is None else str(ran.path),
-                "reason": ran.reason or None,
-            }
+            RunEntry(
+                dataset=ran.dataset,
+                head=ran.head,
+                outcome=ran.outcome,
+                record=None if ran.path is None else str(ran.path),
+                reason=ran.reason or None,
+            )
             for ran in done
         ]
-        print_json({"runs": runs, "scores": [one.to_dict() for one in scored]})
+        print_json(RunResult(runs=runs, scores=[ScoreEntry.from_dict(one.to_dict()) for one in scored]))
         return
     if scored:
         show_scores(scored)
@@ -230,11 +231,11 @@ def heads(json: options.AsJson = False) -> None:
     cards = [head_card(name) for name in names() if name not in NEED_FILES]
     if json:
         wanting = [
-            {"name": name, "title": head.title, "sees": head.sees, "needs": head.option, "why": head.why}
+            FileHeadEntry(name=name, title=head.title, sees=head.sees, needs=head.option, why=head.why)
             for name, head in NEED_FILES.items()
         ]
         groups = {name: list(members) for name, members in GROUPS.items()}
-        print_json({"heads": [_facts(card) for card in cards], "need_files": wanting, "groups": groups})
+        print_json(HeadsResult(heads=[_facts(card) for card in cards], need_files=wanting, groups=groups))
         return
     table = open_table()
     for column in ("head", "title", "sees", "protocol", "note"):
@@ -246,19 +247,19 @@ def heads(json: options.AsJson = False) -> None:
         table.add_row(name, head.title, head.sees, "no calibration", f"needs {head.option}")
     console().print(table)
     say()
-    say("tfa-cN, dual-cN and judged-cN take any N; + adds score calibration, -ensemble adds the replicas' scores,")
-    say("-v verifies the first candidates where that is admitted, -v-always in any case.")
+    say("tfa-cN, dual-cN, second-order-cN and judged-cN take any N; + adds score calibration,")
+    say("-ensemble adds the replicas' scores, -v reranks the first candidates if admitted, -v-always in any case.")
     for name, members in GROUPS.items():
         say(f"{name}: {', '.join(members)}")
     say("all: every group")
 
 
-def _facts(card: HeadCard) -> dict[str, object]:
-    return {
-        "name": card.name,
-        "title": card.title,
-        "sees": card.sees,
-        "plan": card.plan.to_dict(),
-        "settings": dict(card.settings),
-        "note": card.note,
-    }
+def _facts(card: HeadCard) -> HeadEntry:
+    return HeadEntry(
+        name=card.name,
+        title=card.title,
+        sees=card.sees,
+        plan=HeadPlan.from_dict(card.plan.to_dict()),
+        settings=dict(card.settings),
+        note=card.note,
+    )

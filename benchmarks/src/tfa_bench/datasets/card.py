@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tfa.core.reading import parse_json
+from tfa.core.files import parse_json
 from tfa.errors import BadSpec, TfaError
 from tfa.types import HeadSpec
 

@@ -35,9 +35,6 @@ class Finding:
     kind: str  # "missing" | "layout" | "count" | "unreadable" | "duplicate" | "note"
     text: str
 
-    def to_dict(self) -> dict[str, str]:
-        return {"level": self.level, "kind": self.kind, "text": self.text}
-
 
 def check_dataset(
     name: str,

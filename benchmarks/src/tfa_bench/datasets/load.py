@@ -12,12 +12,13 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from tfa.core.files import read_text
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
-from tfa.core.reading import read_text
 from tfa.errors import BadPlugin
 from tfa.evaluate.positives import DEFAULT_RADIUS
 from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, by_name, listed_positives
+from tfa_bench.datasets.layouts import SHARED
 from tfa_bench.records import Truth
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
@@ -134,7 +135,7 @@ class Reading:
             given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in self.options.items()) or "none"
             raise BadDataset(
                 f"{root} cannot be read with the layout {self.layout} and the options {given} ({error}); "
-                "see docs/datasets.md for what the layout takes"
+                "correct the card, see docs/how-to/benchmark-your-data.md"
             ) from error
         if self.listed is None or takes_positives(self.layout):
             return files
@@ -164,17 +165,19 @@ def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Readi
 
 
 @cache
-def _modules() -> tuple[str, ...]:
-    """List the layouts of this package: the modules of `layouts/`, by file name. None is imported."""
+def _layouts() -> Mapping[str, str]:
+    """The layouts of this package, each with its module: by file name, or as `SHARED` lists them. None is imported."""
     files = resources.files("tfa_bench.datasets.layouts").iterdir()
-    return tuple(sorted(file.name[:-3] for file in files if file.name.endswith(".py") and file.name != "__init__.py"))
+    modules = {file.name[:-3] for file in files if file.name.endswith(".py")} - {"__init__", *SHARED.values()}
+    return dict(sorted({**{name: name for name in modules}, **SHARED}.items()))
 
 
 def load_layout(name: str) -> Layout:
-    """Import a layout: a module of this package, or what another distribution provides as `tfa.layouts`."""
-    if name in _modules():
-        return cast(Layout, import_module(f"tfa_bench.datasets.layouts.{name}"))
-    plugin = load_plugin("tfa.layouts", name, _modules())
+    """Import a layout: one of this package, or what another distribution provides as `tfa.layouts`."""
+    if name in _layouts():
+        module = import_module(f"tfa_bench.datasets.layouts.{_layouts()[name]}")
+        return cast(Layout, getattr(module, name) if name in SHARED else module)
+    plugin = load_plugin("tfa.layouts", name, tuple(_layouts()))
     if plugin is None:
         raise BadDataset(f"there is no layout {name!r}; layouts are {', '.join(layout_names())}")
     if not callable(getattr(plugin, "load", None)):
@@ -184,7 +187,7 @@ def load_layout(name: str) -> Layout:
 
 
 def layout_names() -> list[str]:
-    return [*_modules(), *plugin_names("tfa.layouts", _modules())]
+    return [*_layouts(), *plugin_names("tfa.layouts", tuple(_layouts()))]
 
 
 def takes_positives(name: str) -> bool:

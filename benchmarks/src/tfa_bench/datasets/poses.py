@@ -16,9 +16,8 @@ from typing import TextIO
 
 import numpy as np
 
-from tfa.core.reading import LINE_BYTES
-from tfa_bench.datasets.files import BadDataset
-from tfa_bench.datasets.text_tables import bad_line, numbers, whole_number
+from tfa.core.files import LINE_BYTES
+from tfa_bench.datasets.files import BadDataset, bad_line, numbers, whole_number
 
 
 def rotation(w: float, x: float, y: float, z: float) -> np.ndarray:
@@ -58,8 +57,8 @@ def angles_between(turn: np.ndarray, turns: np.ndarray) -> np.ndarray:
     return np.degrees(np.arccos(cosines))
 
 
-def read_centres(path: Path) -> dict[str, np.ndarray]:
-    """Name of each image, as the file writes it, and its camera centre `3`."""
+def read_centers(path: Path) -> dict[str, np.ndarray]:
+    """Name of each image, as the file writes it, and its camera center `3`."""
     if not path.is_file():
         raise BadDataset(f"{path} is missing; it holds the poses of images")
     with path.open(encoding="utf-8", errors="replace") as stream:  # read as far as needed: models hold gigabytes
@@ -90,12 +89,12 @@ def _nvm(lines: Iterator[tuple[int, list[str]]], path: Path) -> dict[str, np.nda
     images = whole_number(fields[0]) if len(fields) == 1 else None
     if images is None:
         raise bad_line(path, line, f"{' '.join(fields)[:80]!r} is not the number of images of an NVM model")
-    centres: dict[str, np.ndarray] = {}
+    centers: dict[str, np.ndarray] = {}
     for _ in range(images):
         line, (name, *values) = next(lines, (line, ["the end of the file"]))
-        # focal length, quaternion, centre; radial distortion and 0 follow
-        centres[name] = np.array(numbers(values[:8], 8, path, line, "an image of an NVM model")[5:])
-    return centres
+        # focal length, quaternion, center; radial distortion and 0 follow
+        centers[name] = np.array(numbers(values[:8], 8, path, line, "an image of an NVM model")[5:])
+    return centers
 
 
 def _poses(lines: Iterable[tuple[int, list[str]]], path: Path) -> Iterator[tuple[str, np.ndarray]]:

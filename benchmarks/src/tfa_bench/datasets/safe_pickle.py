@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.reading import parse_npy, parse_npy_header, read_bounded, with_letters
+from tfa.core.files import parse_npy, parse_npy_header, read_bounded, with_letters
 from tfa_bench.datasets.files import BadDataset
 
 _MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again

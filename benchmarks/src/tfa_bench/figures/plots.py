@@ -1,9 +1,12 @@
-"""Draw curves, grids of answers and score matrices with matplotlib."""
+"""Draw curves, grids of answers and score matrices with matplotlib.
+
+A figure is drawn from a `Study`: the records of one dataset under one encoder, and their truth.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,18 +21,122 @@ from tfa.explain.draw_montage import EDGE, GAP, TILE, TITLE, MontageRow, Montage
 from tfa.explain.draw_montage import INK as MONTAGE_INK
 from tfa.explain.draw_montage import PAPER as MONTAGE_PAPER
 from tfa.method.evidence import mean_and_spread, z_scores
-from tfa_bench.figures.record_groups import BestAnswers, Study
-from tfa_bench.records import ScoreSample, Truth
-from tfa_bench.scores import Scored
+from tfa_bench.records import BadRecord, Record, RecordPath, ScoreSample, Truth, find_records, truth_of
+from tfa_bench.scores import KS, Scored, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+# --- records -------------------------------------------------------------------------------------------------------
+
+
+REFERENCE = "tfa"
+HEADS = ("tfa", "anyloc", "tfvpr", "ria")  # side by side in grids and matrices
+_MOST_HEADS = 4  # as many as a picture has room for, where the usual ones are not there
+
+
+@dataclass(frozen=True)
+class Study:
+    truth: Truth
+    encoder: str
+    records: Mapping[str, Record]  # by the head's name, in order
+    scored: Mapping[str, Scored]  # the same heads
+
+    @property
+    def folder(self) -> str:
+        """Where its pictures go, below the output folder: laid out as the records are."""
+        return f"{_folder_name(self.truth.name)}/{_folder_name(self.encoder)}"
+
+    def heads(self, reference: str = REFERENCE, usual: Collection[str] = HEADS) -> list[str]:
+        """The reference, then the usual heads, as far as there are records; others only where fewer than two are."""
+        chosen = [name for name in dict.fromkeys((reference, *usual)) if name in self.records]
+        if len(chosen) < 2:
+            chosen += [name for name in self.records if name not in chosen]
+            chosen = chosen[:_MOST_HEADS]
+        return chosen
+
+
+@dataclass(frozen=True)
+class BestAnswers:
+    """The best answer of a head to each query: from the first split that evaluated it, by the first replica."""
+
+    image: np.ndarray  # q: database index; -1 where there is no answer
+    evaluated: np.ndarray  # q
+    right: np.ndarray  # q
+
+    @classmethod
+    def of(cls, record: Record, truth: Truth) -> BestAnswers:
+        count = len(truth.queries)
+        image, evaluated = np.full(count, -1, np.int64), np.zeros(count, bool)
+        for split in range(len(record.folds)):
+            new = record.evaluated(split)
+            new = new[~evaluated[new]]
+            top = record.rankings[new, split, 0, 0].astype(np.int64)
+            image[new] = np.where(top == record.nothing, -1, top)
+            evaluated[new] = True
+        right = np.array([image[q] in truth.positives[q] for q in range(count)], bool)
+        return cls(image, evaluated, right)
+
+
+def find_studies(results: Path, datasets: Collection[str] | None = None, encoder: str | None = None) -> list[Study]:
+    """All studies below a results folder, in order of dataset and encoder; names that are not there are errors."""
+    truths: dict[Path, Truth] = {}
+    groups: dict[tuple[str, str], dict[str, tuple[Record, RecordPath]]] = {}
+    for path in find_records(results):
+        record, folder = Record.read(path), path.dataset_folder
+        if folder not in truths:
+            truths[folder] = truth_of(path)
+        heads = groups.setdefault((truths[folder].name, str(record.encoder["id"])), {})
+        if record.name in heads:
+            raise BadRecord(f"{heads[record.name][1]} and {path} are of one head; remove one, or give its folder alone")
+        heads[record.name] = (record, path)
+    if not groups:
+        raise BadRecord(f"{results} holds no records to draw; write some with tfa bench run --out {results}")
+    _check_names("dataset", datasets, {name for name, _ in groups}, results)
+    _check_names("encoder", None if encoder is None else [encoder], {used for _, used in groups}, results)
+    studies = []
+    for (name, used), heads in sorted(groups.items()):
+        if (not datasets or name in datasets) and encoder in (None, used):
+            studies.append(_study(heads, truths))
+    if not studies:
+        raise BadSpec(f"{results} has no records of these datasets under encoder {encoder!r}; leave one of the two out")
+    return studies
+
+
+def _study(heads: Mapping[str, tuple[Record, RecordPath]], truths: Mapping[Path, Truth]) -> Study:
+    records = {name: record for name, (record, _) in sorted(heads.items(), key=_counting)}
+    first = next(iter(heads.values()))
+    truth = truths[first[1].dataset_folder]
+    # score refuses a record that was judged by other positives than these.
+    scored = {name: score(record, truth, ks=[k for k in KS if k <= record.depth]) for name, record in records.items()}
+    return Study(truth, str(first[0].encoder["id"]), records, scored)
+
+
+def _counting(item: tuple[str, Any]) -> list[tuple[int, str]]:
+    """A key that sorts c8 before c16."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", item[0])]
+
+
+def _folder_name(text: str) -> str:
+    """A record may come from elsewhere: its names must not lead out of the output folder."""
+    return re.sub(r"[^\w@+.-]|^\.+", "_", text)
+
+
+def _check_names(what: str, names: Collection[str] | None, recorded: Collection[str], results: Path) -> None:
+    unknown = [name for name in names or () if name not in recorded]
+    if unknown:
+        there = ", ".join(sorted(recorded)) or "none at all"
+        raise BadSpec(f"{results} has no records of {what} {unknown[0]!r}; there are: {there}")
+
+
+# --- plots ---------------------------------------------------------------------------------------------------------
+
+
 INK, FAINT, LINE, PAPER = "#1c2126", "#5a636c", "#dfe3e7", "#ffffff"
-# Distinct to most colour-blind eyes; lines also differ in their dashes or marks.
-COLOURS = ("#0f6ab4", "#d1642b", "#2e9e5b", "#8a4fbf", "#b8860b", "#c2306e", "#3b8ea5", "#6b7280")
+# Distinct to most color-blind eyes; lines also differ in their dashes or marks.
+COLORS = ("#0f6ab4", "#d1642b", "#2e9e5b", "#8a4fbf", "#b8860b", "#c2306e", "#3b8ea5", "#6b7280")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", "--", "-.", ":")
 # Legends stand below the axes: never on the data, and a narrow picture is readable on a phone.
@@ -142,24 +249,24 @@ def _draw_family(
     axes: Axes, curve: CalibrationCurve, number: int, at: Mapping[int, float], beside: Mapping[str, float]
 ) -> list[Any]:
     """Draws what belongs to one family and returns it for the legend."""
-    colour, mark = COLOURS[number], MARKS[number]
+    color, mark = COLORS[number], MARKS[number]
     shift = 0.06 * number  # families side by side, so that one's bars do not hide the other's
     points = list(curve.budgets.values())
     bars = axes.errorbar(
         [at[n] + shift for n in curve.budgets], [p.mean for p in points], yerr=[p.spread for p in points],
-        color=colour, marker=mark, markersize=6, linewidth=1.6, capsize=3, label=f"{curve.family}, mean ± SD",
+        color=color, marker=mark, markersize=6, linewidth=1.6, capsize=3, label=f"{curve.family}, mean ± SD",
     )  # fmt: skip
     drawn: list[Any] = [bars]
     for name, several in curve.apart.items():
         for k, point in enumerate(several):
             x = beside[name] + shift + 0.16 * k
             drawn += axes.plot(
-                [x], [point.mean], color=colour, marker=mark, markersize=8, markerfacecolor="white", linestyle="none",
+                [x], [point.mean], color=color, marker=mark, markersize=8, markerfacecolor="white", linestyle="none",
                 label=point.head,
             )  # fmt: skip
     if curve.uncalibrated is not None:
         label = f"{curve.family}, uncalibrated"
-        level = axes.axhline(curve.uncalibrated.mean, color=colour, linestyle="--", linewidth=1.2, label=label)
+        level = axes.axhline(curve.uncalibrated.mean, color=color, linestyle="--", linewidth=1.2, label=label)
         drawn.append(level)
     return drawn
 
@@ -172,7 +279,7 @@ def draw_precision_recall(scored: Mapping[str, Scored], path: Path) -> None:
         curve = numbers.acceptance.curve
         axes.plot(
             [100 * recall for recall in curve["recall"]], [100 * precision for precision in curve["precision"]],
-            linewidth=1.6, color=COLOURS[number % len(COLOURS)], linestyle=_LINES[number % len(_LINES)],
+            linewidth=1.6, color=COLORS[number % len(COLORS)], linestyle=_LINES[number % len(_LINES)],
             label=f"{head} ({100 * numbers.acceptance.area.mean:.1f})",
         )  # fmt: skip
     dress(axes, x="recall, percent of all queries", y="precision, percent of accepted answers")
@@ -266,12 +373,12 @@ def _tile(answers: BestAnswers, query: int, truth: Truth, photos: Path) -> Monta
     if image < 0:
         return MontageTile(None, ["no answer", "wrong"], "bad")
     right = bool(answers.right[query])
-    # The word beside the colour is for those who cannot tell green from red.
+    # The word beside the color is for those who cannot tell green from red.
     words = [truth.database[image], "right" if right else "wrong"]
     return MontageTile(photos / truth.database[image], words, "good" if right else "bad")
 
 
-LIMIT = 3.0  # colours end at three standard deviations
+LIMIT = 3.0  # colors end at three standard deviations
 _ACROSS = 2  # matrices in a row: readable on a phone
 
 
@@ -322,4 +429,71 @@ def draw_matrices(study: Study, heads: Sequence[str], path: Path) -> None:
         bar.set_label("standard deviations from the row's mean", fontsize=8, color=FAINT)
         bar.ax.tick_params(labelsize=8, colors=FAINT)
         bar.outline.set_visible(False)
+    save(figure, path)
+
+
+# --- support and agreement -----------------------------------------------------------------------------------------
+
+
+_CARRIER_MARKS = {"original": "o", "partial": "s", "adaptive": "^", "adaptive+cls": "D"}
+_ASSIGNMENT_COLORS = {"hard": COLORS[0], "soft": COLORS[1]}
+_OTHER_MARK, _OTHER_COLOR = "X", COLORS[7]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One point a candidate: (support, mean agreement over pairs of constructions)."""
+
+    points: Mapping[str, tuple[float, float]]
+    chosen: str  # "hard/adaptive"
+    with_global: str | None  # the candidate with the global token, where it was admitted
+
+    def words(self) -> str:
+        listed = ", ".join(f"{name} ({u:.1f}, {a:.3f})" for name, (u, a) in self.points.items())
+        return f"support and agreement: {listed}; chosen {self.chosen}"
+
+
+def evidence_of(record: Record) -> Evidence | None:
+    """What the first fold of the first split decided by; None where it was not recorded."""
+    decisions = record.folds[0][0]["decisions"]
+    candidates = decisions.get("candidates")
+    if not candidates:
+        return None
+    try:
+        points = {
+            name: (float(evidence["support"]), _mean(evidence["agreement"])) for name, evidence in candidates.items()
+        }
+        chosen = f"{decisions['assignment']}/{decisions['carrier']}"
+        joined = f"{decisions['assignment']}/adaptive+cls"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise BadRecord(f"the evidence of head {record.name!r} is damaged: {what}; run it again") from None
+    return Evidence(points, chosen, joined if decisions.get("admit_cls") and joined in points else None)
+
+
+def _mean(agreement: Any) -> float:
+    """Return the mean of pairs by name, or of a list."""
+    return float(np.mean(list(agreement.values() if isinstance(agreement, Mapping) else agreement)))
+
+
+def draw_evidence(evidence: Evidence, path: Path) -> None:
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for name, (support, agreement) in evidence.points.items():
+        assignment, _, carrier = name.partition("/")
+        axes.scatter(
+            [support], [agreement], s=70, marker=_CARRIER_MARKS.get(carrier, _OTHER_MARK), alpha=0.85,
+            color=_ASSIGNMENT_COLORS.get(assignment, _OTHER_COLOR), label=name, linewidths=0, zorder=3,
+        )  # fmt: skip
+    rings = [(evidence.chosen, "-", "chosen"), (evidence.with_global, "--", "global token admitted")]
+    for ringed, line, label in rings:
+        if ringed is not None and ringed in evidence.points:
+            support, agreement = evidence.points[ringed]
+            axes.scatter(
+                [support], [agreement], s=260, marker="o", facecolors="none", edgecolors=INK, linestyles=line,
+                linewidths=1.4, label=label, zorder=4,
+            )  # fmt: skip
+    dress(axes, x="distinct images answered (support)", y="mean agreement of constructions")
+    axes.margins(0.12)  # rings must not be cut
+    figure.legend(labelspacing=0.9, **BELOW)
     save(figure, path)

@@ -9,18 +9,22 @@ from pathlib import Path
 from tfa.core.files import write_text
 from tfa.errors import BadSpec
 from tfa.report.html import ReportTable, render_template
-from tfa_bench.figures.evidence_plot import draw_evidence, evidence_of
 from tfa_bench.figures.plots import (
+    HEADS,
+    REFERENCE,
     ROWS,
+    Study,
     calibration_curves,
     choose,
     draw_calibration,
+    draw_evidence,
     draw_matrices,
     draw_precision_recall,
+    evidence_of,
+    find_studies,
     has_sample,
     write_grid,
 )
-from tfa_bench.figures.record_groups import HEADS, REFERENCE, Study, find_studies
 from tfa_bench.scores import row_of_scores
 
 TEMPLATE = Path(__file__).parent / "templates" / "figures.html"
@@ -61,7 +65,7 @@ def calibration(study: Study, folder: Path) -> Content:
     draw_calibration(curves, path)
     alt = "R@1 in percent against the number of calibration queries. " + "; ".join(c.words() for c in curves) + "."
     caption = (
-        "Filled: N unlabelled queries calibrate the head, the others are evaluated; bars show the deviation over "
+        "Filled: N unlabeled queries calibrate the head, the others are evaluated; bars show the deviation over "
         "splits. Open, behind the dotted line: FullQ calibrates on all queries and evaluates all of them; a cross-fit "
         "evaluates each half with a head calibrated on the other. Dashed: no calibration."
     )

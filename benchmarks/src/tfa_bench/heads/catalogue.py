@@ -15,6 +15,7 @@ from typing import Any
 
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
 from tfa.errors import BadPlugin, BadSpec
+from tfa.method.carriers import CARRIER_WORDS
 from tfa_bench.heads.contract import HeadCard, NeedsFile, Supplied
 from tfa_bench.provenance import ALGORITHM
 
@@ -24,23 +25,23 @@ _RULES = (
     *("support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft"),
     "single",
 )
+# The default head of maps: alone and calibrated, with and without reranking, and for the photos of one camera.
+_DEFAULT = ("", "-v", "-c64", "-c64-v", "-online", "-online-v", "-follow")
 
 # Module below tfa_bench.heads → heads of its CARDS.
 _PEERS: Mapping[str, tuple[str, ...]] = {
     "peers.anyloc": ("anyloc", "anyloc-unit", "anyloc-k32"),
-    "peers.pooled": ("anyloc-gem", "cls", "mean"),
+    "peers.pooled": ("anyloc-gem", "cls", "mean", "ria", "ria-power"),
     "peers.tfvpr": ("tfvpr", "tfvpr-transductive"),
-    "peers.ria": ("ria", "ria-power"),
     "peers.segvlad": ("segvlad-superpixels",),
 }
-_CONTROLS: Mapping[str, tuple[str, ...]] = {
-    "spectral": tuple(
-        f"{assignment}-{name}"
-        for assignment in ("hard", "soft")
-        for name in ("original", "centred", "partial", "full", "adaptive")
-    ),
-    "ablations": tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES),
-}
+_SPECTRAL = tuple(
+    f"{assignment}-{name}"
+    for assignment in ("hard", "soft")
+    for name in ("original", "centred", "partial", "full", "adaptive")
+)
+_ABLATIONS = tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES)
+_CONTROLS: Mapping[str, tuple[str, ...]] = {"controls": (*_SPECTRAL, *_ABLATIONS)}
 # Module → heads of its NEED_FILES.
 _FROM_FILES: Mapping[str, tuple[str, ...]] = {
     "peers.anyloc": ("anyloc-released",),
@@ -52,7 +53,7 @@ _FROM_FILES: Mapping[str, tuple[str, ...]] = {
 }
 # Names with a number or a suffix → the function that makes their card. The first that fits.
 _FAMILIES: Mapping[str, str] = {
-    r"(judged|tfa)-(follow|online.*)": "online:online_card",
+    r"(judged|tfa|second-order)-(follow|online.*)": "online:online_card",
     r".+-v(-always)?": "verified:verified_card",
     r"(second|judged)(-.+)?": "second_order:second_order_card",
     r"(tfa|dual)(-.+)?\+?(-.+)?": "tfa_heads:retriever_card",
@@ -68,9 +69,8 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
     "verified": tuple(
         f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")
     ),
-    "second-order": tuple(
-        f"second-{carrier}" for carrier in ("original", "partial", "adaptive", "blend", "tempered", "full")
-    ),
+    "default": tuple(f"second-order{rest}" for rest in _DEFAULT),
+    "carriers": tuple(f"second-{carrier}" for carrier in CARRIER_WORDS),
     "judged-heads": tuple(f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")),
     "online": (
         *("tfa-online", "judged-online", "judged-online-shuffled", "judged-online-v", "judged-online-v-always"),
@@ -84,12 +84,13 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "peers": tuple(name for names in _PEERS.values() for name in names),
     "verified-peers": ("anyloc-v",),
-    "spectral": _CONTROLS["spectral"],
+    "spectral": _SPECTRAL,
     **_RETRIEVERS,
-    "ablations": _CONTROLS["ablations"],
+    "ablations": _ABLATIONS,
     "main": (
         *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
         *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
+        *(f"second-order{rest}" for rest in _DEFAULT),
         *("judged", "judged-v", "judged-online", "judged-online-v", "judged-follow", "judged-c64", "judged-c64-v"),
     ),  # those of the page of results that have recalls down to place 20
 }
@@ -166,7 +167,7 @@ def _listed_names() -> list[str]:
 
 
 def names() -> list[str]:
-    """List every name that a run takes; tfa-cN, dual-cN and judged-cN take any N."""
+    """List every name that a run takes; tfa-cN, dual-cN, second-order-cN and judged-cN take any N."""
     listed = _listed_names()
     return [*listed, *plugin_names(_PLUGINS, listed)]
 

@@ -1,6 +1,6 @@
 """What the benchmark needs of a head: fit on a database, score queries, say what was seen.
 
-A head is fitted on `Photos` of the database alone. A head that calibrates takes unlabelled target photos
+A head is fitted on `Photos` of the database alone. A head that calibrates takes unlabeled target photos
 afterwards, drawn by its protocol; there is no argument positives could come in by. There are two kinds: most heads
 take the tokens of the run's encoder; a trained system brings an encoder of its own, image → one vector.
 """

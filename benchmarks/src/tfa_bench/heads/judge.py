@@ -28,11 +28,12 @@ from functools import partial
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, backend_for, map_in_threads
+from tfa.core.plain import Value, req
 from tfa.core.progress import Progress, SilentProgress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseBranch, DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIER_WORDS, KernelTerm, carrier_terms
-from tfa.method.decisions import JsonDataclass, SecondOrderDecisions, SecondOrderEvidence
+from tfa.method.decisions import SecondOrderDecisions, SecondOrderEvidence
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.evidence import NO_ANSWER
 from tfa.method.head import Head, assemble
@@ -63,33 +64,31 @@ MOST_PHOTOS = 128  # that are judged by
 DATABASE_CARRIERS = ("tempered", "blend", "partial", "original", "adaptive")
 # Full whitening makes the descriptors it was fitted to orthogonal: the map's own photos say nothing about it.
 TARGET_CARRIERS = ("partial", "tempered", "blend", "original", "adaptive", "full")
-# Standard errors by which a challenger must be ahead. Pseudo queries have neighbours in the map, so that all heads do
+# Standard errors by which a challenger must be ahead. Pseudo queries have neighbors in the map, so that all heads do
 # well by them; ten candidates under four calibrations each are many to be ahead by chance.
 DATABASE_MARGIN, TARGET_MARGIN = 2.5, 2.0
 TARGET_FROM = 64  # target photos from which they judge; fewer calibrate the incumbent
 OTHERS = 8  # other photos that an answer is compared with, to see what of its evidence is its photo's own
 RESIDUAL_CARRIERS = ("original", "partial")
-CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centring, scores
+CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centering, scores
 
 
-@dataclass(frozen=True)
-class HeadJudgment(JsonDataclass):
+class HeadJudgment(Value, kw_only=False):
     """How one candidate fared before the judge."""
 
-    value: float  # mean √M of its first answers
-    error: float  # standard error of that mean
-    difference: float  # to the incumbent, photo by photo, in the mean
-    difference_error: float
+    value: float = req("Mean √M of its first answers.")
+    error: float = req("Standard error of that mean.")
+    difference: float = req("Mean difference to the incumbent, photo by photo.")
+    difference_error: float = req("Standard error of the mean difference.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class JudgedEvidence(SecondOrderEvidence):
     """What the judge saw of every candidate; `reasons` holds its words."""
 
-    photos: int  # that were judged by; 0 if the judge could not see patches
-    kind: str  # of photos, in words
-    incumbent: str
-    candidates: dict[str, HeadJudgment]
+    photos: int = req("Photos that were judged by; 0 if the judge could not see patches.")
+    kind: str = req("Kind of photos.")
+    incumbent: str = req("Head that is used unless another one wins.")
+    candidates: dict[str, HeadJudgment] = req("How each candidate fared.")
 
 
 Judged = tuple[SecondOrderDecisions, JudgedEvidence]
@@ -171,7 +170,7 @@ def explain_judgment(
 def describe_judged(decisions: SecondOrderDecisions) -> str:
     """A judged head in words."""
     name = decisions.representation.replace("_", "-")
-    more = ", centred on the target photos" * decisions.centring
+    more = ", centred on the target photos" * decisions.centring  # as records hold it
     more += ", scores calibrated" * decisions.score_calibrated
     kind = name if name == "second-order" else f"{name} residuals"
     return f"{kind}, {CARRIER_WORDS[decisions.carrier]}{more}"

@@ -1,10 +1,11 @@
 """Heads that adapt to the queries they have answered (ours, beyond the paper), under the protocol `online`.
 
+    second-order-online      a map whose camera adapts it: partial whitening, adapted by every query before
     judged-online            second-order partial whitening, adapted by every query before
     tfa-online               the paper's database-only head, adapted in the same way
     …-shuffled               queries in a drawn order instead of that of their files
     …-v  …-v-always          the first candidates of the adapted scores verified, as the map itself admits it
-    judged-follow            the tracker: adapted, verified where admitted, and filtered along the drive
+    …-follow                 the tracker: adapted, verified where admitted, and filtered along the drive
 
 A query never adapts its own answer, and each replica has an adaptation of its own, which begins with nothing learnt.
 """
@@ -26,9 +27,14 @@ from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.patch_pairs import PatchPairs
-from tfa_bench.heads.second_order import SECOND_STAGES, fitted_second_order
-from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, fitted_tfa
+from tfa_bench.heads.second_order import (
+    MAP_HEAD,
+    MAP_TITLE,
+    SECOND_STAGES,
+    fitted_map_head,
+    fitted_second_order,
+)
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa_bench.provenance import METHOD
@@ -45,8 +51,12 @@ class OnlineHead:
     pairs: PatchPairs | None = None  # where the first candidates are verified
     verification: Mapping[str, Any] = field(default_factory=dict)  # what was decided about that
     follows: bool = False  # is the camera followed along the database, which is in driving order?
-    replicas: ClassVar[tuple[str, ...]] = tuple(map(str, CONSTRUCTIONS))
+    constructions: tuple[int, ...] = CONSTRUCTIONS
     data_used: ClassVar[str] = "target"
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(map(str, self.constructions))
 
     @property
     def decisions(self) -> dict[str, Any]:
@@ -91,12 +101,15 @@ class OnlineHead:
 def _fitted(system: str, database: Photos, shared: Shared) -> Head | SecondOrderHead:
     if system == "tfa":
         return fitted_tfa(database, shared)
+    if system == MAP_HEAD:
+        return fitted_map_head(database, shared).adapting
     return fitted_second_order(database, shared, TARGET_CARRIER)
 
 
-_TITLES = {"judged": "Judged", "tfa": "TFA"}
-_STAGES = {"judged": (*SECOND_STAGES, "score_calibration", "online"), "tfa": (*METHOD, "online")}
-_NAME = re.compile(r"(judged|tfa)-(?:(follow)|online(-shuffled)?(-v(?:-always)?)?)")
+_TITLES = {"judged": "Judged", "tfa": "TFA", MAP_HEAD: MAP_TITLE}
+_SECOND_STAGES = (*SECOND_STAGES, "score_calibration", "online")
+_STAGES = {"judged": _SECOND_STAGES, "tfa": (*METHOD, "online"), MAP_HEAD: _SECOND_STAGES}
+_NAME = re.compile(rf"(judged|tfa|{MAP_HEAD})-(?:(follow)|online(-shuffled)?(-v(?:-always)?)?)")
 
 
 def online_card(name: str) -> HeadCard | None:
@@ -110,14 +123,17 @@ def online_card(name: str) -> HeadCard | None:
 
     def fit(database: Photos, shared: Shared) -> OnlineHead:
         head = _fitted(system, database, shared)
+        constructions = (0,) if system == MAP_HEAD else CONSTRUCTIONS
         if alone is None:
-            return OnlineHead(head)
+            return OnlineHead(head, constructions=constructions)
         decided = alone.fit(database, shared)
         assert isinstance(decided, VerifiedHead)
         used = decided.decisions["verification"]
-        return OnlineHead(head, decided.pairs if decided.used else None, used, follows)
+        return OnlineHead(head, decided.pairs if decided.used else None, used, follows, constructions)
 
-    title = f"{_TITLES[system]} " + ("follow" if follows else "online") + ", shuffled" * shuffled
+    words = {"online": ", adapted online", "follow": ", followed along the drive"} if system == MAP_HEAD else {}
+    kind = "follow" if follows else "online"
+    title = _TITLES[system] + words.get(kind, f" {kind}") + ", shuffled" * shuffled
     verified_too = "" if alone is None or follows else alone.title.removeprefix(_TITLES[system])
     return HeadCard(
         name=name,

@@ -1,8 +1,10 @@
 """Second-order and judged heads (ours, beyond the paper) in the benchmark's terms.
 
+    second-order                          the head of `tfa build`: one construction, rows as a map stores them
+    second-order-c64                      the same after `tfa calibrate` with 64 unlabeled queries (any number)
     second-original  second-partial  …    that carrier, nothing is judged
     judged                                the head that photos of the map itself judge best
-    judged-c64                            judged and calibrated by 64 unlabelled queries (any number)
+    judged-c64                            judged and calibrated by 64 unlabeled queries (any number)
     judged[-c64]-no-judge                 the incumbent, whatever the evidence
     judged[-c64]-support                  not evidence decides but how many distinct images are first answers
     judged-c64-no-centring  …-no-score    one of the two calibrations does not compete
@@ -15,11 +17,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tfa import pipeline
 from tfa.core.arrays import backend_for
 from tfa.core.tokens import Tokens
+from tfa.maps.stored_head import StoredHead, StoredSpaces, make_partial_scorer
 from tfa.method.carriers import CARRIER_KERNELS, CARRIER_WORDS
 from tfa.method.evidence import measure_support
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
@@ -32,6 +37,7 @@ from tfa.method.second_order_head import (
     fit_spaces,
 )
 from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.types import BuildOptions
 from tfa.verification.admission import PairEvidence
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa_bench.heads.judge import (
@@ -49,8 +55,7 @@ from tfa_bench.heads.judge import (
     select_by_evidence,
     select_on_described_target,
 )
-from tfa_bench.heads.patch_pairs import PatchPairs
-from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, PatchPairs, RetrieverHead, fitted_tfa, patch_pairs
 from tfa_bench.protocols import NO_CALIBRATION, budget
 
 DTYPE = "float32"
@@ -100,14 +105,14 @@ class Rule:
 
     title: str
     choose: Choose = by_evidence
-    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centring, scores) that compete
+    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centering, scores) that compete
 
 
 RULES: Mapping[str, Rule] = {
     "": Rule(""),
     "no-judge": Rule("no judge", by_rank),
     "support": Rule("support in place of the judge", by_support),
-    "no-centring": Rule("no centring", calibrations=((False, False), (False, True))),
+    "no-centring": Rule("no centering", calibrations=((False, False), (False, True))),
     "no-score": Rule("no score calibration", calibrations=((False, False), (True, False))),
 }
 _OF_TARGET_ALONE = ("no-centring", "no-score")
@@ -185,20 +190,100 @@ def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
     return calibrate
 
 
+# --- heads of maps ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MapHead:
+    """The default head of a map, as fitted and as stored."""
+
+    fitted: SecondOrderHead
+    spaces: StoredSpaces
+
+    @property
+    def duplicates(self) -> np.ndarray | None:
+        """The first equal image of each image, as maps have it from equal files; None if all differ."""
+        return self.fitted.fitted.spaces[0].duplicates
+
+    def store(self, head: SecondOrderHead) -> SecondOrderHead:
+        """Replace the rows of a head by the rows that a map stores."""
+        stored = StoredHead.of(head, 0, self.spaces.storage, self.spaces).scorer
+        return replace(head, scorers={0: replace(stored, duplicates=self.duplicates)})
+
+    def calibrate(self, target: Tokens) -> SecondOrderHead:
+        """Calibrate as `tfa calibrate` does: from the stored rows."""
+        images = len(self.fitted)
+        return self.store(pipeline.calibrate(self.spaces.fitted(images, self.fitted.spec, self.duplicates), target))
+
+    @property
+    def adapting(self) -> SecondOrderHead:
+        """The head that the photos of a camera adapt (`tfa.maps.tracker`)."""
+        scorer = make_partial_scorer(self.spaces, self.duplicates)
+        return replace(self.fitted, scorers={0: scorer}, decisions=self.fitted.fitted.decisions(TARGET_CARRIER))
+
+
+def fitted_map_head(database: Photos, shared: Shared) -> MapHead:
+    """Fit the head of `tfa build` with its default options."""
+
+    def make() -> MapHead:
+        options = BuildOptions()
+        head = pipeline.fit_second_order(
+            database.tokens,
+            options.carrier,
+            constructions=1,
+            spec=shared.spec,
+            device=shared.device,
+            progress=shared.progress,
+        )
+        return MapHead(head, StoredSpaces.of(head.fitted, 0, options.storage))
+
+    return shared.once("map head", make)
+
+
 # --- cards -----------------------------------------------------------------------------------------------------
 
+MAP_HEAD = "second-order"
+MAP_TITLE = "Second-order head"
+_MAP = re.compile(rf"{MAP_HEAD}(?:-c([1-9][0-9]{{0,5}}))?")
 _SECOND = re.compile(rf"second-({'|'.join(CARRIER_KERNELS)})(-ensemble)?")
 _JUDGED = re.compile(rf"judged(?:-c([1-9][0-9]{{0,5}}))?(?:-({'|'.join(filter(None, RULES))}))?(-ensemble)?")
 
 
 def second_order_card(name: str) -> HeadCard | None:
     """The card of a name of the family above; None if it is not one."""
-    second, judged = _SECOND.fullmatch(name), _JUDGED.fullmatch(name)
+    stored, second, judged = _MAP.fullmatch(name), _SECOND.fullmatch(name), _JUDGED.fullmatch(name)
+    if stored is not None:
+        return _map_card(name, int(stored[1] or 0))
     if second is not None:
         return _second_card(name, second[1], bool(second[2]))
     if judged is None or (judged[2] in _OF_TARGET_ALONE and not judged[1]):  # nothing to leave out
         return None
     return _judged_card(name, int(judged[1] or 0), judged[2] or "", bool(judged[3]))
+
+
+def _map_card(name: str, photos: int) -> HeadCard:
+    options = BuildOptions()
+
+    def fit(database: Photos, shared: Shared) -> RetrieverHead:
+        head = fitted_map_head(database, shared)
+        how = (lambda _, target: head.calibrate(target)) if photos else None
+        return RetrieverHead(head.store(head.fitted), (0,), how)
+
+    return HeadCard(
+        name=name,
+        title=MAP_TITLE + (f", calibrated on {photos} photos" if photos else ""),
+        sees="target" if photos else "database",
+        fit=fit,
+        plan=budget(photos) if photos else NO_CALIBRATION,
+        settings={
+            "system": "map",
+            "head": options.head,
+            "carrier": TARGET_CARRIER if photos else options.carrier,
+            "storage": options.storage,
+        },
+        stages=(*SECOND_STAGES, *(("score_calibration",) if photos else ())),
+        note=BEYOND_PAPER,
+    )
 
 
 def _second_card(name: str, carrier: str, ensemble: bool) -> HeadCard:

@@ -3,34 +3,122 @@
 Every head of one database shares one fit. The names say what happens after it:
 
     tfa  dual                 as fitted on the database
-    tfa-c64  dual-c64         calibrated on 64 unlabelled queries, the others are evaluated (any number)
+    tfa-c64  dual-c64         calibrated on 64 unlabeled queries, the others are evaluated (any number)
     tfa-fullq  dual-fullq     calibrated on all queries
     tfa-crossfit              each half of the queries evaluated by a head calibrated on the other
     …+                        with robust score calibration (ours, beyond the paper)
     …-ensemble                the three replicas' scores added, not averaged recalls (ours)
+
+Patches of query and database pairs are compared once, for all heads that need them.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tfa import pipeline
+from tfa.core.arrays import Spill
 from tfa.core.tokens import Tokens
-from tfa.errors import FewPhotos
+from tfa.errors import BadTokens, FewPhotos
+from tfa.method.described_queries import DescribedQueries
 from tfa.method.dual_vocabulary import DualHead, fit_dual_head
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.types import RerankSpec
+from tfa.verification.admission import cache_evidence
+from tfa.verification.patches import CompactTokens, PhotoPairs
+from tfa.verification.reranking import Compared, Comparison
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.judge import JudgedEvidence
-from tfa_bench.heads.patch_pairs import PatchPairs
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
+
+# --- patch pairs ---------------------------------------------------------------------------------------------------
+
+
+class PatchPairs:
+    """The patches of a database, and every pair compared so far."""
+
+    def __init__(self, database: Tokens, spec: RerankSpec | None = None) -> None:
+        require_grid(database)
+        self.store = CompactTokens.fit(database, spec)
+        self.evidence_between = cache_evidence(self.store.evidence_between)
+        self._queries: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
+
+    @property
+    def spec(self) -> RerankSpec:
+        return self.store.spec
+
+    def of(self, queries: Tokens) -> Comparison:
+        """The comparison of queries with the database, which lasts for the queries of a dataset."""
+        if not isinstance(queries, DescribedQueries):
+            return ComparedQueries(self, queries)
+        if queries.whole not in self._queries:
+            self._queries[queries.whole] = ComparedQueries(self, queries.whole)
+        return Selected(self._queries[queries.whole], queries.rows)
+
+
+class ComparedQueries(PhotoPairs):
+    """A set of queries beside the database; what was compared is kept."""
+
+    def __init__(self, pairs: PatchPairs, queries: Tokens) -> None:
+        store, grid = pairs.store, require_grid(queries)
+        super().__init__(store, queries, grid, np.arange(len(store)))
+        self._compared: dict[tuple[int, int], tuple[float, int]] = {}
+        # Every head may bring new candidates of a query, whose patches are needed again: they are kept, in a file.
+        self._patches = Spill().empty((len(queries), grid[0] * grid[1], store.compaction.dimensions), np.float32)
+        self._made = np.zeros(len(queries), bool)
+
+    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
+        wanted = list(zip(rows, [own.tolist() for own in images], strict=True))
+        missing = [(row, [image for image in own if (row, image) not in self._compared]) for row, own in wanted]
+        fresh = [(row, np.array(own)) for row, own in missing if own]
+        for (row, own), compared in zip(fresh, super().with_queries(*_columns(fresh)), strict=True):
+            pairs = zip(own.tolist(), compared.evidence.tolist(), compared.inliers.tolist(), strict=True)
+            self._compared.update({(row, image): (evidence, matches) for image, evidence, matches in pairs})
+        tables = [[self._compared[row, image] for image in own] for row, own in wanted]
+        return [
+            Compared(np.array([e for e, _ in table], np.float64), np.array([m for _, m in table], np.int64))
+            for table in tables
+        ]
+
+    def patches(self, row: int) -> np.ndarray:
+        if not self._made[row]:
+            self._patches[row], self._made[row] = super().patches(row), True
+        return np.asarray(self._patches[row])
+
+
+class Selected:
+    """Some `rows` of compared queries."""
+
+    def __init__(self, whole: ComparedQueries, rows: np.ndarray) -> None:
+        self.whole, self.rows = whole, rows
+
+    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
+        return self.whole.with_queries(self.rows[list(rows)].tolist(), images)
+
+
+def _columns(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[list[int], list[np.ndarray]]:
+    return [row for row, _ in pairs], [images for _, images in pairs]
+
+
+def require_grid(tokens: Tokens) -> tuple[int, int]:
+    if tokens.grid is None:
+        raise BadTokens(
+            "verification compares where patches lie and these tokens do not say; "
+            "give tfa.Tokens(patches, cls, grid=(rows, columns))"
+        )
+    return tokens.grid
+
+
+# --- heads ---------------------------------------------------------------------------------------------------------
+
 
 Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
 BEYOND_PAPER = "ours, beyond the paper"

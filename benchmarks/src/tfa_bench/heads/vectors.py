@@ -20,7 +20,7 @@ DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches n d and 
 
 
 def describe_each(tokens: Tokens, width: int, describe_image: DescribeImage) -> np.ndarray:
-    """Vectors `b width` in float32. Each image is handed over alone, so no vector depends on its neighbours."""
+    """Vectors `b width` in float32. Each image is handed over alone, so no vector depends on its neighbors."""
     rows = np.empty((len(tokens), width), np.float32)
     for batch in tokens.batches():
         for index, patches in enumerate(batch.patches, batch.start):
@@ -101,7 +101,7 @@ def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:
     count = len(rows)
     mean = rows.mean(axis=0, dtype=np.float64)
     gram = np.zeros((count, count))
-    for block in _centred(rows, mean):
+    for block in _centered(rows, mean):
         gram += block @ block.T
     eta, basis = np.linalg.eigh(gram)
     eta, basis = eta[::-1][:dimensions], basis[:, ::-1][:, :dimensions]
@@ -109,11 +109,11 @@ def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:
     if not kept.any():
         return Whitening(np.zeros_like(mean, rows.dtype), None)
     weights = basis[:, kept] * (np.sqrt(count - 1) / eta[kept])
-    projection = np.concatenate([(block.T @ weights).astype(rows.dtype) for block in _centred(rows, mean)])
+    projection = np.concatenate([(block.T @ weights).astype(rows.dtype) for block in _centered(rows, mean)])
     return Whitening(mean.astype(rows.dtype), projection)
 
 
-def _centred(rows: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
+def _centered(rows: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
     """X_c, some channels at a time: small eigenvalues need float64, and all of X_c in it would fill the memory."""
     for low in range(0, rows.shape[1], CHANNELS_AT_ONCE):
         part = slice(low, low + CHANNELS_AT_ONCE)
@@ -163,7 +163,7 @@ class VectorHead:
         gallery, duplicates = self.gallery[replica], self.duplicates[replica]
         blocks = []
         for start in range(0, len(queries), QUERY_BLOCK):
-            tokens, count = _padded(queries.tokens, start)  # equal shapes: no score depends on its neighbours
+            tokens, count = _padded(queries.tokens, start)  # equal shapes: no score depends on its neighbors
             rows = inner(self.describe[replica](tokens), gallery)[:count]
             blocks.append(rows if duplicates is None else rows[:, duplicates])  # equal images tie to the last bit
         return np.concatenate(blocks) if blocks else np.empty((0, len(gallery)), gallery.dtype)

@@ -11,6 +11,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ import numpy as np
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
-from tfa.maps.confidence import ALTERNATIVES, DatabaseScores, compute_confidence
-from tfa.method.evidence import ROW_EPSILON
+from tfa.maps.answer import Ranking, answer_ranking, count_ranked
+from tfa.maps.confidence import DatabaseScores
+from tfa.maps.state import DATABASE
+from tfa.method.evidence import ROW_EPSILON, standardize_ranked
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.types import Candidates, RerankSpec
+from tfa.search.gallery import top_k
+from tfa.types import Candidates, ImageRecord, RerankSpec
 from tfa.verification import matching
 from tfa.verification.admission import (
     COMPARED_CANDIDATES,
@@ -36,9 +40,8 @@ from tfa.verification.admission import (
 )
 from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.patch_pairs import PatchPairs, require_grid
-from tfa_bench.heads.second_order import second_order_card
-from tfa_bench.heads.tfa_heads import BEYOND_PAPER, RetrieverHead, patch_pairs, retriever_card
+from tfa_bench.heads.second_order import MAP_HEAD, second_order_card
+from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, patch_pairs, require_grid, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
 _NAME = re.compile(r"(.+)-v(-always)?")
@@ -92,8 +95,8 @@ class VerifiedHead:
         scores = self.base.scores(queries, replica)
         if not self.used or not len(queries):
             return scores, None
-        own = DatabaseScores(self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica)))
-        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, own)
+        scorer = self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica))
+        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, DatabaseScores(scorer))
 
     def calibrate(self, target: Photos) -> Fitted:
         calibrated = self.base.calibrate(target)
@@ -103,15 +106,35 @@ class VerifiedHead:
 
 
 def verified(
-    scores: np.ndarray, comparison: Comparison, candidates: Candidates, scorer: DatabaseScores
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, image_scores: DatabaseScores
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
+    """Answer by scores `q m` as maps do: scores in the order of the answers, and the confidence `q` of the best.
 
     A row of equal scores stays as it is: it ranks nothing.
     """
-    ranked = rerank(scores, max(count_candidates(candidates), ALTERNATIVES), candidates, comparison)
+    every, (columns, best) = np.arange(scores.shape[1]), top_k(scores, count_ranked(candidates, 1))
+    ranking = Ranking(
+        photos=np.arange(len(scores)),
+        head=DATABASE,
+        images=_image_records(len(every)),
+        columns=columns,
+        scores=best,
+        standardised=standardize_ranked(scores, columns),
+        vectors=(),  # only the watch on a map's photos needs them
+        scorer=image_scores.scorer,
+        rows=every,
+        patch_rows=every,
+        image_scores=image_scores,
+    )
+    ranked, answers = answer_ranking(ranking, candidates, comparison, 1, 0.0, None)  # no image has a position
     equal = scores.max(axis=1) == scores.min(axis=1)
-    return reordered(scores, ranked), np.where(equal, 0.0, compute_confidence(ranked, scorer, 1)[0][:, 0])
+    return reordered(scores, ranked), np.where(equal, 0.0, [answer.confidence for answer in answers])
+
+
+@lru_cache(maxsize=1)
+def _image_records(count: int) -> tuple[ImageRecord, ...]:
+    """Records of a database whose images have a number only."""
+    return tuple(ImageRecord(id=n, path=str(n), digest=str(n), fitted=True) for n in range(count))
 
 
 def reordered(scores: np.ndarray, ranked: Reranked) -> np.ndarray:
@@ -178,7 +201,7 @@ def verified_card(name: str) -> HeadCard | None:
     return dataclasses.replace(
         base,
         name=name,
-        title=f"{base.title} +V" + (", always" if always else ""),
+        title=base.title + (", reranked" if name.startswith(MAP_HEAD) else " +V") + ", always" * always,
         fit=_fit(base, always),
         settings={**base.settings, "verification": settings},
         stages=tuple(dict.fromkeys((*base.stages, "verification"))),

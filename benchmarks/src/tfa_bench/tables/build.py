@@ -41,32 +41,35 @@ def footnotes(
     references: Sequence[str] = (),
     extra: Sequence[str] = (),
     tell_seen: bool = True,
+    query_row: bool = False,
+    titles: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     shown = [cell for cell in look.cells if cell.head in heads]
     numbers = [n for row in table.rows for one in row.shown for n in (one.number, one.beside) if n is not None]
-    notes = ["Recall in percent: queries with a positive among the first k answers.", *_protocol_notes(look, shown)]
+    recall = "R@k (recall): share of queries with a correct image among the first k answers, in percent."
+    notes = [recall, *_protocol_notes(look, shown, query_row)]
     if any(number.rank for number in numbers):
         notes.append(f"Best and second best training-free number of a {ranked_within} are marked; ties share the mark.")
-    if any(_BUDGET.match(cell.plan) for cell in shown):
+    if not query_row and any(_BUDGET.match(cell.plan) for cell in shown):
         notes.append(
-            "C-N: N unlabelled queries calibrate and the others are evaluated, mean±sd over splits; "
+            "C-N: N unlabeled queries calibrate and the others are evaluated, mean±sd over splits; "
             "other heads are evaluated on all queries."
         )
     if references:
-        titles = ", ".join(look.head_title(name) for name in references)
+        systems = ", ".join(look.head_title(name) for name in references)
         whose = "ours from their checkpoints, in parentheses those" if look.trained else "figures"
-        notes.append(f"{titles}: supervised references, {whose} of the paper, not ranked.")
-    notes += [*extra, *(_what_was_seen(look, heads) if tell_seen else ()), *_notes_of_heads(look, heads)]
+        notes.append(f"{systems}: supervised references, {whose} of the paper, not ranked.")
+    notes += [*extra, *(_what_was_seen(look, heads) if tell_seen else ()), *_notes_of_heads(look, heads, titles or {})]
     return (*notes, *_of_paper(numbers))
 
 
-def _protocol_notes(look: Lookup, shown: Sequence[Cell]) -> list[str]:
+def _protocol_notes(look: Lookup, shown: Sequence[Cell], query_row: bool) -> list[str]:
     encoders = sorted({cell.encoder for cell in shown})
     datasets = [name for name in look.datasets if any(cell.dataset == name for cell in shown)]
     counts = [f"{look.dataset_title(name)} {look.queries(name)[0]:,}" for name in datasets]
     notes = [
         f"Encoder{'s' if len(encoders) > 1 else ''} of the records: {', '.join(encoders)}.",
-        f"Queries: {', '.join(counts)}.",
+        *(() if query_row else (f"Queries: {', '.join(counts)}.",)),
     ]
     for name in datasets:
         here, declared = look.queries(name)
@@ -87,13 +90,13 @@ def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
     return [*([f"Seen, without labels: {'; '.join(seen)}."] if seen else []), *trained]
 
 
-def _notes_of_heads(look: Lookup, heads: Sequence[str]) -> list[str]:
+def _notes_of_heads(look: Lookup, heads: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
     """The notes of records, each once, with the heads that carry it."""
     carriers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
         if cell is not None and cell.note not in ("", "ablation"):  # an ablation's title says it
-            carriers.setdefault(cell.note, []).append(look.head_title(head))
+            carriers.setdefault(cell.note, []).append(renamed.get(head) or look.head_title(head))
     return [f"{', '.join(titles)}: {note.rstrip('.')}." for note, titles in carriers.items()]
 
 
@@ -146,7 +149,9 @@ class ByHead:
     unranked: tuple[str, ...] = ()  # blocks whose numbers are not compared
     across_encoders: bool = False  # ranks compare systems, not heads of one encoder
     mean: bool = False  # a last column: the mean over all datasets, of heads that have a number for each
-    titles: Mapping[str, str] = field(default_factory=dict)  # of heads that go by another name here
+    titles: Mapping[str, str] = field(default_factory=dict)  # of heads that have another title here
+    digits: int = 2  # decimals of our numbers
+    query_row: bool = False  # a first row with the number of queries of each dataset; notes explain calibration
     notes: tuple[str, ...] = field(default=())
 
 
@@ -250,17 +255,39 @@ def by_head(sheet: ByHead, look: Lookup, *, paper: bool = True) -> Table:
     columns = [Column(f"R@{k}") if len(sheet.ks) > 1 else Column(look.dataset_title(name)) for name, k in slots]
     if sheet.mean and not one:
         columns.append(Column("mean"))
-    groups = []
+    groups: list[RowGroup] = []
     for title, heads in sheet.blocks.items():
         ours = [line for head in heads for line in _lines_of_head(sheet, look, head, slots, paper)]
         if ours:
             rows = ours if title in sheet.unranked else _ranked_down(ours, sheet.across_encoders)
             groups.append(RowGroup(title, tuple(rows)))
+    if sheet.query_row and groups:
+        groups.insert(0, RowGroup("", (_query_row(sheet, look, slots, [row for own in groups for row in own.rows]),)))
     name = f"{sheet.title}: {look.dataset_title(look.datasets[0])}" if one else sheet.title
     made = Table(sheet.name, name, ("Head", "Data used", "Encoder"), tuple(columns), tuple(groups), ())
     listed = [head for block in sheet.blocks.values() for head in block]
     scope = "column" if sheet.across_encoders else "column, group and encoder"
-    return replace(made, footnotes=footnotes(made, look, listed, scope, extra=sheet.notes, tell_seen=False))
+    return replace(
+        made,
+        footnotes=footnotes(
+            made,
+            look,
+            listed,
+            scope,
+            extra=sheet.notes,
+            tell_seen=False,
+            query_row=sheet.query_row,
+            titles=sheet.titles,
+        ),
+    )
+
+
+def _query_row(sheet: ByHead, look: Lookup, slots: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Row:
+    """The number of queries of each dataset; it carries the encoder if all rows have the same."""
+    encoders = {row.stubs[-1] for row in rows}
+    counts = [Shown(Number(look.queries(dataset)[0], digits=0)) for dataset, _ in slots]
+    mean = [Shown()] if sheet.mean and len(look.datasets) > 1 else []
+    return Row(("Number of queries", "", encoders.pop() if len(encoders) == 1 else ""), (*counts, *mean))
 
 
 def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple[str, int]], paper: bool) -> list[Row]:
@@ -277,7 +304,7 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
     )
     trained = data_used == LABELS
     for encoder in look.encoders:
-        ours = [number_of(look.cell(dataset, encoder, head), k) for dataset, k in slots]
+        ours = [number_of(look.cell(dataset, encoder, head), k, sheet.digits) for dataset, k in slots]
         if any(ours):
             backbone = _ANY_BACKBONE if trained else BACKBONES.get(encoder)
             beside_ours.add(backbone)
@@ -292,7 +319,9 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
 
 def _mean(numbers: Sequence[Number | None]) -> Number | None:
     known = [number.value for number in numbers if number is not None]
-    return Number(sum(known) / len(known)) if len(known) == len(numbers) else None
+    if not known or len(known) < len(numbers):
+        return None
+    return Number(sum(known) / len(known), digits=next(number.digits for number in numbers if number is not None))
 
 
 def _paper_backbones(tables: Sequence[str], head: str) -> list[str]:

@@ -14,16 +14,18 @@ from tfa_bench.heads.catalogue import GROUPS
 from tfa_bench.records import LABELS
 from tfa_bench.scores import Scored, paired
 from tfa_bench.tables.paper_figures import BACKBONES
-from tfa_bench.tables.render import markdown
-from tfa_bench.tables.table import NoTable, cells, read_scored
+from tfa_bench.tables.table import NoTable, cells, markdown, read_scored
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
 PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")
-# What the page's other sections say: our heads against the peers, calibrated against not, verified against not.
+# Pairs of heads that the page compares: ours and peers, calibrated and not, reranked and not.
 _FINDINGS = (
-    *((own, peer) for own in ("tfa", "judged") for peer in PEERS),
+    *((own, peer) for own in ("tfa", "second-order", "judged") for peer in PEERS),
+    ("second-order", "tfa"),
     ("judged", "tfa"),
     ("tfa-c64", "tfa"),
+    ("second-order-c64", "second-order"),
+    ("second-order-online", "second-order"),
     ("judged-c64", "judged"),
     ("judged-online", "judged"),
     *((head, head.removesuffix("-v")) for head in GROUPS["main"] if head.endswith("-v")),
@@ -221,6 +223,9 @@ OURS_HEADS = (
     "tfa-c64",
     "tfa-c64+",
     "dual-c64",
+    "second-order",
+    "second-order-online",
+    "second-order-c64",
     "judged",
     "judged-online",
     "judged-c64",

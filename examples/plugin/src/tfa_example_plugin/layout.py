@@ -1,6 +1,6 @@
 """A dataset layout: `before/NAME.png` is the database, `after/NAME.png` the query of the same place.
 
-A folder in this layout has a `card.json` that names it; see docs/datasets.md.
+A folder in this layout has a `card.json` that names it; see docs/how-to/benchmark-your-data.md.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from uuid import uuid4
 
 import qdrant_edge
 
-from tfa.core.files import make_folder, sync_folder, write_json
-from tfa.core.reading import parse_json
+from tfa.core.files import make_folder, parse_json, sync_folder, write_json
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store import Store
 from tfa_qdrant.collection import DTYPES, QdrantEdgeCollection, config_of

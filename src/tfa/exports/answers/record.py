@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tfa.core.plain import hints
 from tfa.core.text import make_printable
 from tfa.photos.images import Photo
 from tfa.photos.metadata import read_photo_time
 from tfa.photos.positions import to_degrees
-from tfa.types import Answer, Place, Position
+from tfa.types import POSITION_EXTRAS, Answer, Hit, Place, Position
 
 # --- export context -------------------------------------------------------------------------------
 
@@ -107,35 +108,42 @@ def positions_of(answers: Sequence[Answer]) -> Iterator[Position]:
 
 # --- record ---------------------------------------------------------------------------------------
 
-# What lat, lon, x, y and radius are of: the place of all verified images together. Those of `image_` are of the best
-# image alone, and so are its altitude and heading.
-ANSWER_COLUMNS = (
-    "query", "time", "image", "score", "confidence", "sure", "reranked", "inliers", "lost",
-    "lat", "lon", "x", "y", "radius",
-    "image_lat", "image_lon", "image_x", "image_y", "image_alt", "image_heading",
-    "place_missing", "error",
-)  # fmt: skip
+# Fields that a row leaves out: they describe the request, name a thing a second time, or need a service.
+_LEFT_OUT = frozenset(
+    {"id", "image_url", "share", "images", "calibration", "camera", "adaptation_photos", "seconds", "frame"}
+)
+
+
+def _list_columns() -> tuple[str, ...]:
+    """List the fields of an answer, with those of its best hit and of its place instead of `hits` and `place`.
+
+    `lat`, `lon`, `x` and `y` are those of the place; those of the best image start with `image_`.
+    """
+    coordinates = tuple(hints(Position))
+    inner = {
+        "hits": (*(name for name in hints(Hit) if name not in hints(Answer)), *map("image_{}".format, coordinates)),
+        # Several images together have no altitude and no heading.
+        "place": (*(name for name in coordinates if name not in POSITION_EXTRAS), *hints(Place)),
+        "time_ns": ("time",),
+    }
+    names = [name for field in hints(Answer) for name in inner.get(field, (field,))]
+    return tuple(name for name in names if name not in _LEFT_OUT and name != "position")
+
+
+ANSWER_COLUMNS = _list_columns()
 
 
 def flatten_answer(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Position]) -> dict[str, Any]:
-    """All of `COLUMNS`; None where something is not known."""
-    best, place = (answer.hits[0] if answer.hits else None), answer.place
-    known: dict[str, Any] = {
-        "query": called(answer),
-        "time": iso_time(time_ns),
-        "confidence": answer.confidence,
-        "sure": answer.sure,
-        "reranked": answer.reranked,
-        "lost": getattr(answer, "lost", None),
-        "place_missing": answer.place_missing,
-        "error": None if answer.error is None else make_printable(answer.error),
-    }
-    if best is not None:
-        known |= {"image": make_printable(best.image), "score": best.score, "inliers": best.inliers}
-        known |= {f"image_{name}": value for name, value in _numbers(best.position, degrees).items()}
-    if place is not None:
-        known |= {"radius": place.radius, **_numbers(place.position, degrees)}
-    return {name: known.get(name) for name in ANSWER_COLUMNS}
+    """Return all of `ANSWER_COLUMNS`; None for what is not known."""
+    values: dict[str, Any] = {}
+    if answer.hits:
+        best = answer.hits[0]
+        values |= {f"image_{name}": value for name, value in _numbers(best.position, degrees).items()} | vars(best)
+    if answer.place is not None:
+        values |= _numbers(answer.place.position, degrees) | vars(answer.place)
+    values |= {**vars(answer), "query": answer.name, "time": iso_time(time_ns)}
+    row = {name: values.get(name) for name in ANSWER_COLUMNS}
+    return {name: make_printable(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _numbers(position: Position | None, degrees: Mapping[Position, Position]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfa.core.files import write_atomically
+from tfa.core.plain import hints
 from tfa.core.text import make_printable
 from tfa.errors import BadImage, MissingExtra
 from tfa.exports.answers.record import SECOND, ExportContext, called, degrees_of, spaced, sure_place
@@ -22,20 +23,14 @@ from tfa.version import __version__
 
 # --- ros messages ---------------------------------------------------------------------------------
 
-# As in ros/tfa_msgs/msg, which a test compares; numbers that are not known are NaN.
-MATCH = """\
-string image
-float64 score
-float64 confidence
-bool sure
-bool has_position
-float64 latitude
-float64 longitude
-float64 altitude
-float64 x
-float64 y
-float64 heading
-"""
+# The messages of ros/tfa_msgs/msg, which a test compares; a number that is not known is NaN.
+# Fields of a position by their names in a message; other fields of a match are named as in a hit.
+POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
+NOT_IN_MATCH = frozenset({"id", "inliers", "image_url", "position"})
+_KINDS = {str: "string", float: "float64", bool: "bool", int: "int64", int | None: "float64", float | None: "float64"}
+HIT_FIELDS = {name: _KINDS[kind] for name, kind in hints(Hit).items() if name not in NOT_IN_MATCH}
+_MATCH_FIELDS = {**HIT_FIELDS, "has_position": "bool", **dict.fromkeys(POSITION_FIELDS, "float64")}
+MATCH = "".join(f"{kind} {name}\n" for name, kind in _MATCH_FIELDS.items())
 MATCHES = """\
 std_msgs/Header header
 string query
@@ -43,9 +38,6 @@ string map_name
 string calibration
 tfa_msgs/Match[] matches
 """
-# Fields of a position by their names in a message; other fields of a match are named as in a hit.
-POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
-_HIT_FIELDS = [name for _, name in map(str.split, MATCH.splitlines()) if name not in {*POSITION_FIELDS, "has_position"}]
 DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
 UNKNOWN_HEIGHT = 1e6  # m²: a kilometre either way
 UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: uniform on a circle
@@ -132,8 +124,11 @@ class Messages:
         own = hit.position
         known = {} if own is None else {**own.to_dict(), **(degrees[own].to_dict() if own in degrees else {})}
         numbers = {name: _number(known.get(short)) for name, short in POSITION_FIELDS.items()}
-        values = {name: getattr(hit, name) for name in _HIT_FIELDS}
-        plain = {name: make_printable(value) if isinstance(value, str) else value for name, value in values.items()}
+        values = {name: getattr(hit, name) for name in HIT_FIELDS}
+        plain = {
+            name: make_printable(value) if isinstance(value, str) else _number(value) if kind == "float64" else value
+            for (name, value), kind in zip(values.items(), HIT_FIELDS.values(), strict=True)
+        }
         return self._new("tfa_msgs", "Match", has_position=own is not None, **plain, **numbers)
 
     def _header(self, time: int, frame: str) -> Any:

@@ -32,6 +32,7 @@ from tfa.core.arrays import count_cores
 from tfa.core.progress import Progress
 from tfa.errors import BadSpec, MissingExtra, OutOfResources, StoreUnavailable, TfaError
 from tfa.maps.building.work_folder import Item, ItemReport
+from tfa.types import BuildPass
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -265,24 +266,13 @@ def _import_ray(address: str) -> Any:
 # --- passes, timed and counted -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PassReport:
-    """How one pass went."""
-
-    name: str
-    shards: int
-    before: int  # shards that an earlier run had done
-    images: int
-    seconds: float
-
-
 @dataclass
 class PassRunner:
     """Where passes run, and how they went so far."""
 
     executor: Executor
     progress: Progress
-    passes: list[PassReport] = field(default_factory=list)
+    passes: list[BuildPass] = field(default_factory=list)
 
     def run(
         self,
@@ -299,14 +289,14 @@ class PassRunner:
                 heard[done.number] = done
                 task.advance(done.images + len(done.skipped))
         before, count = sum(one.before for one in heard.values()), sum(one.images for one in heard.values())
-        self.passes.append(PassReport(name, len(items), before, count, time.monotonic() - started))
+        self.passes.append(BuildPass(name, len(items), before, count, time.monotonic() - started))
         return {item.number: heard[item.number] for item in items}
 
     def timed(self, name: str, call: Callable[[], _T]) -> _T:
         """A step of the driver's own."""
         started = time.monotonic()
         result = call()
-        self.passes.append(PassReport(name, 0, 0, 0, time.monotonic() - started))
+        self.passes.append(BuildPass(name, 0, 0, 0, time.monotonic() - started))
         return result
 
     def notes(self) -> list[str]:

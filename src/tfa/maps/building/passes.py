@@ -30,7 +30,7 @@ from tfa.maps.folder import reader
 from tfa.maps.store.header import collection_name
 from tfa.maps.store.publish import write_entries
 from tfa.maps.store.rows import SpaceRows, second_moment, write_patches
-from tfa.maps.stored_rows import INTEGERS, convert_rows, half_whiten_coordinates
+from tfa.maps.stored_head import INTEGERS, convert_rows, half_whiten_coordinates
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import describe_second_order
 from tfa.method.spectrum import PrincipalAxes, add_moments

@@ -19,8 +19,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tfa.core.files import hash_json
-from tfa.core.reading import read_text
+from tfa.core.files import hash_json, read_text
 from tfa.errors import BadImage, BadManifest, BadPositions, MissingExtra, NoImages
 from tfa.photos.find_positions import PositionsLike, PositionSources, as_sources, find_positions
 from tfa.photos.images import find_images, image_extensions, split_nameable

@@ -13,6 +13,7 @@ groups in a fixed order, so the map depends neither on the number of workers nor
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,11 +24,12 @@ import numpy as np
 
 from tfa.core.arrays import Spill, backend_for
 from tfa.core.files import cache_folder, hash_json
+from tfa.core.plain import to_plain
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
-from tfa.maps.building.executors import Executor, PassReport, PassRunner, SerialExecutor
+from tfa.maps.building.executors import Executor, PassRunner, SerialExecutor
 from tfa.maps.building.passes import (
     AddUpDescriptors,
     AddUpVectors,
@@ -44,17 +46,16 @@ from tfa.maps.building.passes import (
     row_tensors,
 )
 from tfa.maps.building.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
-from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, name_result
+from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, WorkResult, name_result
+from tfa.maps.confidence import measure_reach
 from tfa.maps.fit_map import fit_map
-from tfa.maps.folder import reader, writer
-from tfa.maps.place import measure_reach
+from tfa.maps.folder import reader
 from tfa.maps.state import DATABASE, MapState, describe_encoder, find_common_folder, make_state
 from tfa.maps.store.header import StoreHeader
 from tfa.maps.store.publish import Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, begin_patches, check_elsewhere, fit_reduction_to_moments, seal_patches
 from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import SIGMAS, StoredSpaces
+from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.branch import DatabaseSplit
 from tfa.method.decisions import SpectralStrengths
 from tfa.method.second_order_head import (
@@ -68,7 +69,8 @@ from tfa.method.second_order_space import MAX_RANK, sample_space
 from tfa.method.spectrum import PrincipalAxes, fit_principal_axes
 from tfa.search.reduced import Moments
 from tfa.search.store import find_opener, hide_password, split_map_url
-from tfa.types import BuildOptions, EncoderOptions, HeadSpec, ImageRecord, Position
+from tfa.types import BuildOptions, BuildPass, EncoderOptions, HeadSpec, ImageRecord, Position
+from tfa.verification.patches import CompactTokens
 
 # --- settings and report -------------------------------------------------------------------------------------------
 
@@ -84,11 +86,11 @@ class BuildReport:
     header: StoreHeader
     skipped: list[tuple[str, str]]
     notes: list[str]
-    passes: list[PassReport]
+    passes: list[BuildPass]
 
     def to_dict(self) -> dict[str, Any]:
         facts = {"url": self.url, "images": self.header.count, "revision": self.header.revision}
-        return {**facts, "notes": self.notes, "passes": [vars(one) for one in self.passes]}
+        return {**facts, "notes": self.notes, "passes": to_plain(self.passes)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,8 @@ class Sharding:
 # --- the driver ----------------------------------------------------------------------------------------------------
 
 
-_SAMPLE_MAP, _SKELETON = "sample.tfa", "skeleton.tfa"  # maps in the work folder
+# Maps in the work folder: of the sample as it was fitted, and of the same images in the space of all. Without patches.
+_SAMPLE_MAP, _SKELETON = "sample.tfa", "skeleton.tfa"
 
 
 def build_sharded(
@@ -153,7 +156,7 @@ def build_sharded(
         runner = PassRunner(sharding.executor, as_progress(progress))
         build = _Build(photos, publisher, encoding, spec or HeadSpec(), map_spec, sharding, runner)
         writes = SerialExecutor() if store.one_process else sharding.executor
-        return build.run(partial(WriteEntries, build.folder, _SKELETON, opener, base, name), writes)
+        return build.run(partial(WriteEntries, build.folder, build.skeleton, opener, base, name), writes)
 
 
 @dataclass
@@ -174,6 +177,7 @@ class _Build:
         )
         self.folder = self._folder()
         self.whole = len(self.photos) <= self.sharding.sample  # is the sample all there is?
+        self.skeleton = _SAMPLE_MAP if self.whole else _SKELETON  # the map that is published
         self.notes += [*self.photos.notes, *self.encoder.notes]
 
     def _folder(self) -> WorkFolder:
@@ -215,7 +219,7 @@ class _Build:
             reach=measure_reach(state.images),
             heads=[DATABASE], active=DATABASE, index=self.sharding.index, patches=patches, notes=self.notes,
         )  # fmt: skip
-        header = self.publisher.finish(self.folder.path / _SKELETON, reduction, reduction.moments(total), facts)
+        header = self.publisher.finish(self.folder.path / self.skeleton, reduction, reduction.moments(total), facts)
         self.folder.remove()
         skipped = [*self.photos.skipped, *(one for done in results.values() for one in done.skipped)]
         return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
@@ -228,11 +232,11 @@ class _Build:
         known = self.folder.read("fit")
         if known is not None:
             try:
-                state = reader.read_map(path, checksum=True)
+                state = replace(reader.read_map(path, checksum=True), compact=self._read_compact(known))
                 self.notes += known.facts["notes"]
                 return state
-            except (BadMap, OSError):
-                pass  # damaged: fitted again
+            except (BadMap, OSError, KeyError):
+                pass  # damaged, or of an earlier release: fitted again
         results = [self.folder.needed(name_result("sample", shard.number)) for shard in self.shards if shard.sample]
         payload = [one for result in results for one in result.facts["payload"]]
         if len(payload) < 2:
@@ -243,10 +247,20 @@ class _Build:
         state, notes = _fit_sample(
             tokens, records, facts, self.map_spec, self.spec, self.encoding.options.device, self.runner.progress
         )
-        state = writer.write_new(path, state, overwrite=path.exists())
-        self.folder.write("fit", {}, {"notes": notes})
+        shutil.rmtree(path, ignore_errors=True)  # of an earlier run that did not finish the fit, or damaged
+        write_skeleton(path, state)
+        compact, tensors = state.compact, {}
+        if compact is not None:
+            patches = compact.patch_tensors(0, len(compact)) if self.whole else {}  # else made again, of all photos
+            tensors = {**compact.compaction_tensors(), **patches}
+        self.folder.write("fit", tensors, {"notes": notes, "compact": None if compact is None else compact.to_dict()})
         self.notes += notes
         return state
+
+    def _read_compact(self, fit: WorkResult) -> CompactTokens | None:
+        """Read what an earlier run fitted: the compaction, and patches if those of the sample are all there are."""
+        entry = fit.facts["compact"]
+        return None if entry is None else CompactTokens.from_tensors(entry, fit.tensors, [fit.tensors] * self.whole)
 
     def _final_rows(self, state: MapState) -> None:
         """All photos were fitted on: their rows are those of the fitted map."""
@@ -261,12 +275,6 @@ class _Build:
                 self.folder.write(name_result("patches", shard.number), own)
             self.folder.write(name_result("rows", shard.number), tensors, {"payload": payload})
             start += len(payload)
-        self._keep_skeleton(state)
-
-    def _keep_skeleton(self, state: MapState) -> None:
-        path = self.folder.path / _SKELETON
-        if not path.exists():  # it is renamed into place
-            write_skeleton(path, state)
 
     # --- on all images -------------------------------------------------------------------------------------------
 
@@ -297,6 +305,9 @@ class _Build:
         self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
 
     def _sample_in_space(self, state: MapState, results: dict[int, ItemReport]) -> None:
+        path = self.folder.path / _SKELETON
+        if path.exists():  # it is renamed into place
+            return
         first = _first_ids(results, self.shards)
         descriptors, payload, ids = [], [], list[int]()
         for shard in self.shards:
@@ -310,16 +321,15 @@ class _Build:
             ids += [first[shard.number] + row for row in rows]
         records = _make_records(payload, ids)
         device = self.encoding.options.device
-        final = _move_to_full_space(
-            state, read_axes(self.folder), np.concatenate(descriptors), records, first[-1], device
-        )
-        self._keep_skeleton(final)
+        axes = read_axes(self.folder)
+        final = _move_to_full_space(state, axes, np.concatenate(descriptors), records, first[-1], device)
+        write_skeleton(path, final)
 
     def _vectors(self, sizes: Sequence[int]) -> Moments:
         """Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of all images."""
         groups = Group.all_of(len(self.shards))
         images = [sum(sizes[shard] for shard in group.shards) for group in groups]
-        self.runner.run("vectors", AddUpVectors(self.folder, _SKELETON), groups, images)
+        self.runner.run("vectors", AddUpVectors(self.folder, self.skeleton), groups, images)
         parts = (self.folder.needed(name_result("vectors", group.number)) for group in groups)
         return Moments.total(Moments(part.facts["count"], part["first"], part["second"]) for part in parts)
 
@@ -398,5 +408,5 @@ def _move_to_full_space(
 def _with_others(fitted: FittedSpaces, sample: StoredSpaces) -> FittedSpaces:
     """What was measure_spaces in one construction, with what the sample said of the two that a map does not keep."""
     facts = [[getattr(fitted.strengths, name)[0], *getattr(sample.strengths, name)[1:]] for name in _STRENGTHS]
-    sigmas: dict[str, Any] = {name: (getattr(fitted, name)[0], *sample.sigmas[name][1:]) for name in SIGMAS}
-    return replace(fitted, strengths=SpectralStrengths.of(*facts), **sigmas)
+    sigmas = {name: (own[0], *sample.sigmas.get(name, ())[1:]) for name, own in fitted.sigmas.items()}
+    return replace(fitted, strengths=SpectralStrengths.of(*facts), sigmas=sigmas)

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from tfa.core.files import BadFile, map_tensors, write_tensors
-from tfa.core.reading import parse_json
+from tfa.core.files import BadFile, map_tensors, parse_json, write_tensors
 from tfa.errors import TfaError
 from tfa.maps.building.photo_list import Shard, SkippedPhotos
 

@@ -1,256 +1,287 @@
-"""The header of a map folder: what it holds, field by field, and how it is read and written.
+"""The header of a map folder: its fields, how they depend on each other, and how it is read.
 
-What may stand in the header of a map, field by field, and what its fields say of each other.
-
-docs/reference/map-format.md specifies it. The digest of a header finds damage; that a header makes sense is checked
-here, since anybody can write a new digest.
+docs/reference/map-format.md specifies the fields. Every field is checked: a digest finds damage, but anybody can write
+a new digest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tfa.core.files import hash_file, hash_json
-from tfa.core.json_shape import (
-    BadShape,
-    Check,
-    anything,
-    boolean,
-    either,
-    fields,
-    finite_number,
-    integer,
-    list_of,
-    mapping_of,
-    maybe,
-    one_of,
-    refuse,
-    text,
-)
-from tfa.core.plain import Options
-from tfa.core.reading import read_json
+from tfa.core.files import hash_file, hash_json, read_json
+from tfa.core.plain import BadShape, Value, from_plain, opt, req
 from tfa.core.text import format_command
-from tfa.errors import BadMap, BadSpec
+from tfa.errors import BadMap
 from tfa.maps.state import DATABASE, MapState
-from tfa.method.carriers import CARRIER_KERNELS, MEAN
-from tfa.method.head import ENSEMBLE
-from tfa.method.residuals import HARD, SOFT
+from tfa.method.carriers import MEAN
+from tfa.method.decisions import (
+    Decisions,
+    SecondOrderDecisions,
+    SecondOrderEvidence,
+    SpectralStrengths,
+    TargetDecisions,
+    gather_sigmas,
+)
 from tfa.method.scorer import GLOBAL
-from tfa.method.second_order import SECOND_ORDER
 from tfa.search.reduced import LEAST_DIMS
-from tfa.types import HEAD_KINDS, STORAGES, HeadSpec, RerankSpec
+from tfa.types import EncoderInfo, ExpectedRecall, HeadKind, HeadSpec, RerankSpec, StorageType
 
-# --- schema ---------------------------------------------------------------------------------------
+# --- fields ---------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 2
-OLD_HEAD_KIND = "judged"  # of second-order maps whose head a judge chose; read as second-order
+OLD_HEAD_KIND: Literal["judged"] = "judged"  # second-order maps whose head a judge chose; read as second-order
 REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same
-_OF_HEADS, _OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
-_ROLES = (*_OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
-_HEX = r"[0-9a-f]{64}"
-_SHARE, _COUNT, _ANY = finite_number(0, 1), integer(0, 10**9), finite_number()
-_STORAGE, _CARRIER, _ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIER_KERNELS), one_of(HARD, SOFT)
-_THREE = list_of(_ANY, 3, 3)
-_EACH = list_of(_ANY, 1, 3)  # a number of each construction that was fitted
-_GRID = list_of(integer(1, 10**5), 2, 2)
-_REASONS = mapping_of(text())
+_COUNT: dict[str, Any] = {"ge": 0, "le": 10**9}
+_GRID: dict[str, Any] = {"ge": 1, "le": 10**5}
+_HEX = "[0-9a-f]{64}"
+_Assignment = Literal["hard", "soft"]
 
 
-def _check_spec(kind: type[Options]) -> Check:
-    def check(value: Any, where: str) -> None:
-        if type(value) is not dict:
-            raise refuse(value, where, "an object")
-        try:
-            kind.from_dict(value)
-        except (BadSpec, TypeError) as error:
-            raise BadShape(f"{where}: {error}") from None
-
-    return check
+class _JudgedCandidate(Value):
+    value: float = req("Evidence of its first answers.")
+    error: float = req("Standard error of that.")
+    difference: float = req("Difference to the incumbent.")
+    difference_error: float = req("Standard error of that.")
 
 
-def _check_by_field(choices: dict[str, Check], otherwise: Check) -> Check:
-    """The check of the first field that is there."""
+class _JudgedEvidence(Value, extras=True):
+    """Evidence of maps that were written when a judge chose the head."""
 
-    def check(value: Any, where: str) -> None:
-        known = [one for name, one in choices.items() if isinstance(value, dict) and name in value]
-        (known[0] if known else otherwise)(value, where)
-
-    return check
-
-
-def _gamma(value: Any, where: str) -> None:
-    if value is not None and value != MEAN and not (type(value) is float and 0 <= value <= 1):
-        raise refuse(value, where, f"null, {MEAN!r} or a number of 0.0 to 1.0")
+    kind: str = req("Kind of photos.")
+    photos: int = req("Photos that were judged by.", **_COUNT)
+    incumbent: str = req("Default head.")
+    candidates: dict[str, _JudgedCandidate] = req("Heads that were judged.")
+    strengths: dict[str, SpectralStrengths] = req("Spectral statistics.")
+    reasons: dict[str, str] = req("Why.")
 
 
-_TERM = fields(
-    {"weight": finite_number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
-     "shares_anchors": boolean, "same_as": maybe(integer())}
-)  # fmt: skip
+class _TargetEvidence(Value, extras=True):
+    target_images: int = req("Calibration photos.")
+    candidates: dict[str, dict[str, float | tuple[float, ...]]] = req("Retrieval rules that were compared.")
+    reasons: dict[str, str] = req("Why.")
 
 
-_STRENGTHS = fields(
-    {"rho": _EACH, "alpha": _EACH, "participation": _EACH, "displacement": _EACH, "c": _ANY, "beta": _ANY}
-)
-_SIGMAS = {"sigma_original": _EACH, "sigma_partial": _EACH, "sigma_tempered": _EACH}
-_PLAIN = {"admit_cls": boolean, "sigma_local": _THREE, "sigma_cls": _THREE, "carrier": _CARRIER}
-_DECISIONS = _check_by_field(
-    {
-        "representation": fields(
-            {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": _CARRIER, "centring": boolean,
-             "score_calibrated": boolean, "c": _SHARE, "beta": _SHARE},
-            {name: list_of(_ANY, 0, 3) for name in _SIGMAS},
-        ),
-        "route": fields(
-            {**_PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": _SHARE, "local_weight": _SHARE,
-             "strengths": mapping_of(fields({"c": _SHARE, "beta": _SHARE}), f"{HARD}|{SOFT}"),
-             "score_calibrated": boolean}
-        ),
-    },
-    fields({**_PLAIN, "assignment": _ASSIGNMENT, "c": _SHARE, "beta": _SHARE}),
-)  # fmt: skip
-_JUDGEMENT = fields({"value": _ANY, "error": _ANY, "difference": _ANY, "difference_error": _ANY})
-_EVIDENCE = _check_by_field(
-    {
-        "kind": fields(  # of maps that were written when a judge chose the head
-            {"photos": _COUNT, "kind": text(), "incumbent": text(), "candidates": mapping_of(_JUDGEMENT),
-             "strengths": mapping_of(_STRENGTHS), "reasons": _REASONS},
-            None, anything,
-        ),
-        "strengths": fields({"strengths": mapping_of(_STRENGTHS), "reasons": _REASONS}, None, anything),
-        "target_images": fields(
-            {"reasons": _REASONS, "candidates": mapping_of(mapping_of(either(_ANY, _THREE)))}, None, anything
-        ),
-    },
-    fields(
-        {"pseudo_queries": _COUNT, "assignments": mapping_of(_STRENGTHS, f"{HARD}|{SOFT}"), "reasons": _REASONS,
-         "candidates": mapping_of(fields({"support": _ANY, "agreement": _THREE}, None, anything))},
-        None, anything,
-    ),
-)  # fmt: skip
-_CALIBRATION = fields(
-    {"given": _COUNT, "used": _COUNT, "budget": integer(), "score": boolean, "digests": list_of(text(_HEX)),
-     "revision": integer(1)},
-    {"expected_recall": fields({"share": _SHARE, "low": _SHARE, "high": _SHARE, "sure": _SHARE, "photos": _COUNT})},
-    anything,
-)  # fmt: skip
-_JUDGED = fields(
-    {"admitted": boolean, "favours_candidates": _ANY, "needed": _ANY, "photos": _COUNT, "reason": text()},
-    {"usual_evidence": maybe(_ANY)}, anything,
-)  # fmt: skip
-_SIDE = _check_by_field(
-    {"space": fields({"assignment": one_of(SECOND_ORDER), "space": integer(0, 2)})},
-    fields(
-        {"assignment": _ASSIGNMENT, "temperature": finite_number(1e-9),
-         "geometry": maybe(fields({"grand_mean": _ANY, "participation": finite_number(0)}))}
-    ),
-)  # fmt: skip
-_LAYOUT = fields(
-    {"storage": _STORAGE, "sides": list_of(_SIDE, 1, 6), "terms": list_of(_TERM, 1, 99)},
-    {"reduction": fields({"dims": integer(LEAST_DIMS, 10**6), "mean_bias": _ANY})},
-)
-_HEAD = fields(
-    {"name": text(r"[A-Za-z0-9_-]+"), "saw": one_of("database", "target"), "replica": one_of(0, ENSEMBLE),
-     "calibration": maybe(_CALIBRATION), "verification": maybe(_JUDGED), "decisions": _DECISIONS, "evidence": _EVIDENCE,
-     "layout": _LAYOUT}
-)  # fmt: skip
-_FILE = fields(
-    {"name": text(r"[A-Za-z0-9_-]+\.(safetensors|json)"), "role": one_of(*_ROLES), "head": maybe(text()),
-     "bytes": integer(), "sha256": text(_HEX)}
-)  # fmt: skip
-_ENCODER = fields(
-    {"id": text(), "fingerprint": text(), "channels": integer(1, 10**6), "global_channels": maybe(integer(1, 10**6)),
-     "grid": _GRID, "weights": maybe(text())}
-)  # fmt: skip
-_SPACE = fields({"storage": _STORAGE, "count": integer(1, 3), "strengths": _STRENGTHS, **_SIGMAS})
-_HEADER_FIELDS = fields(
-    {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
-     "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": _ENCODER,
-     "spec": _check_spec(HeadSpec),
-     "head_kind": one_of(*HEAD_KINDS, OLD_HEAD_KIND), "space": maybe(_SPACE),
-     "verification": maybe(fields({"spec": _check_spec(RerankSpec), "grid": _GRID})), "heads": list_of(_HEAD, 1),
-     "active": text(), "segments": list_of(integer(1, 10**9), 1), "removed": list_of(integer()),
-     "next_id": integer(0, 10**15), "files": list_of(_FILE, 1), "digest": text(_HEX)}
-)  # fmt: skip
+class _Candidate(Value, extras=True):
+    support: float = req("Distinct first answers.")
+    agreement: tuple[float, float, float] = req("Agreement of the constructions.")
 
 
-def check_header(header: Any) -> None:
-    """Every field by itself, then what fields say of each other. Raises BadShape."""
-    _HEADER_FIELDS(header, "the header")
-    names = [head["name"] for head in header["heads"]]
-    if names[0] != DATABASE or len(set(names)) != len(names) or header["active"] not in names:
-        raise BadShape(f"heads {names}, active {header['active']!r}")
-    reduced = "reduction" in header["heads"][0]["layout"]
-    if reduced != (header["format_version"] == REDUCED_VERSION):
-        raise BadShape(f"format version {header['format_version']}, {'with' if reduced else 'without'} reduced rows")
-    space = header["space"]
-    if space is not None and any(len(space[name]) < space["count"] for name in _SIGMAS):
-        raise BadShape(f"{space['count']} spaces, but not a spread of each")
-    for head in header["heads"]:
+class _DatabaseEvidence(Value, extras=True):
+    pseudo_queries: int = req("Map images used as queries.", **_COUNT)
+    assignments: dict[_Assignment, SpectralStrengths] = req("Spectral statistics.")
+    candidates: dict[str, _Candidate] = req("Retrieval rules that were compared.")
+    reasons: dict[str, str] = req("Why.")
+
+
+class _Calibration(Value, extras=True):
+    given: int = req("Photos that were offered.", **_COUNT)
+    used: int = req("Photos it was made of.", **_COUNT)
+    budget: int = req("Most photos to use.", ge=0)
+    score: bool = req("Whether scores are calibrated.")
+    digests: list[str] = req("sha256 of each photo.", pattern=_HEX)
+    revision: int = req("Revision of the map it came with.", ge=1)
+    expected_recall: ExpectedRecall = opt(None, "Expected recall on such photos.")
+
+
+class _Admission(Value, extras=True):
+    admitted: bool = req("Whether answers are reranked.")
+    favours_candidates: float = req("Share of photos with more evidence among their candidates.")
+    needed: float = req("Share that is needed.")
+    photos: int = req("Photos that decided.", **_COUNT)
+    reason: str = req("Why.")
+    usual_evidence: float | None = opt(None, "Usual evidence of a right answer.")
+
+
+class _SpaceSide(Value):
+    space: int = req("Second-order space.", ge=0, le=2)
+    assignment: Literal["second_order"] = req("Representation.")
+
+
+class _Geometry(Value):
+    grand_mean: float = req("Mean similarity.")
+    participation: float = req("Spectral width.", ge=0)
+
+
+class _ResidualSide(Value):
+    assignment: _Assignment = req("Representation.")
+    temperature: float = req("Softmax temperature.", ge=1e-9)
+    geometry: _Geometry | None = req("Spectrum of the descriptors; null if nothing is shaped.")
+
+
+class _Term(Value):
+    weight: float = req("Weight in the score.", ge=0)
+    side: int = req("Side that it compares; -1 for global tokens.", ge=GLOBAL, le=5)
+    gamma: float | Literal["mean"] | None = req("Spectral shaping.", ge=0, le=1)
+    member: int = req("Construction.", ge=0, le=2)
+    shares_anchors: bool = req("Whether its first rows are the side's anchors.")
+    same_as: int | None = req("Earlier term with the same rows.", ge=0)
+
+
+class _Reduction(Value):
+    dims: int = req("Search dimensions.", ge=LEAST_DIMS, le=10**6)
+    mean_bias: float = req("Bias of the mean.")
+
+
+class _Layout(Value):
+    storage: StorageType = req("Storage of the rows.")
+    sides: list[_SpaceSide | _ResidualSide] = req("Descriptors that are compared.", min_length=1, max_length=6)
+    terms: list[_Term] = req("Terms of the score.", min_length=1, max_length=99)
+    reduction: _Reduction = opt(None, "Reduced rows.")
+
+
+class _Head(Value):
+    name: str = req("none, or the name of a calibration.", pattern="[A-Za-z0-9_-]+")
+    saw: Literal["database", "target"] = req("Data the head was fitted on.")
+    replica: Literal[0, "ensemble"] = req("Vocabulary that answers.")
+    calibration: _Calibration | None = req("Photos of a calibration.")
+    verification: _Admission | None = req("Whether answers are reranked.")
+    decisions: SecondOrderDecisions | TargetDecisions | Decisions = req("What was decided.")
+    evidence: _JudgedEvidence | SecondOrderEvidence | _TargetEvidence | _DatabaseEvidence = req("Numbers behind it.")
+    layout: _Layout = req("Arrays of the head.")
+
+
+class _File(Value):
+    name: str = req("Name of the file.", pattern=r"[A-Za-z0-9_-]+\.(safetensors|json)")
+    role: Literal[
+        "head", "gallery", "images", "vocabularies", "space", "coordinates", "compaction", "tokens"
+    ] = req("What it holds.")  # fmt: skip
+    head: str | None = req("Head it belongs to.")
+    bytes: int = req("Its size.", ge=0)
+    sha256: str = req("Its digest.", pattern=_HEX)
+
+
+class _Encoder(EncoderInfo):
+    channels: int = req("Channels of a patch.", ge=1, le=10**6)
+    global_channels: int | None = req("Channels of the global token.", ge=1, le=10**6)
+    grid: tuple[int, int] = req("Rows and columns of patches.", **_GRID)  # type: ignore[assignment]
+
+
+class _Space(Value):
+    storage: StorageType = req("Storage of the coordinates.")
+    count: int = req("Spaces.", ge=1, le=3)
+    strengths: SpectralStrengths = req("Spectral statistics.")
+    sigmas: dict[str, tuple[float, ...]] = opt({}, "Row spreads, by the names of `carriers.SIGMAS`.")
+
+    @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Collect the spreads."""
+        return gather_sigmas(values)
+
+
+class _Photos(Value):
+    root: str | None = req("Folder of the photos.")
+    from_map: str | None = req("The same, as seen from the map.")
+
+
+class _Patches(Value):
+    spec: RerankSpec = req("How answers are reranked.")
+    grid: tuple[int, int] = req("Rows and columns of patches.", **_GRID)
+
+
+class _Header(Value):
+    format: str = req("Format of the map.")
+    format_version: int = req("Version of the format.")
+    tfa_version: str = req("Release that wrote it.")
+    revision: int = req("Number of edits so far.", ge=1, le=10**15)
+    photos: _Photos = req("Where the photos are.")
+    encoder: _Encoder = req("Encoder of the map.")
+    spec: HeadSpec = req("Settings the head was fitted with.")
+    head_kind: HeadKind | Literal["judged"] = req("Kind of head.")
+    space: _Space | None = req("Second-order spaces.")
+    verification: _Patches | None = req("Stored patches.")
+    heads: list[_Head] = req("The head without calibration, then the calibrations.", min_length=1)
+    active: str = req("Head that answers if a query names none.")
+    segments: list[int] = req("Rows of each segment.", min_length=1, ge=1, le=10**9)
+    removed: list[int] = req("Ids of removed images.", ge=0)
+    next_id: int = req("Id of the next image.", ge=0, le=10**15)
+    files: list[_File] = req("Files of the map.", min_length=1)
+    digest: str = req("sha256 of the header.", pattern=_HEX)
+
+
+# --- what fields say of each other ----------------------------------------------------------------
+
+
+def check_header(values: Any) -> None:
+    """Check every field, then how fields depend on each other. Raises BadShape."""
+    header: _Header = from_plain(_Header, values, "the header")
+    names = [head.name for head in header.heads]
+    if names[0] != DATABASE or len(set(names)) != len(names) or header.active not in names:
+        raise BadShape(f"heads {names}, active {header.active!r}")
+    reduced = header.heads[0].layout.reduction is not None
+    if reduced != (header.format_version == REDUCED_VERSION):
+        raise BadShape(f"format version {header.format_version}, {'with' if reduced else 'without'} reduced rows")
+    space = header.space
+    if space is not None and not all(space.count <= len(one) <= 3 for one in space.sigmas.values()):
+        raise BadShape(f"{space.count} spaces, but not a spread of each")
+    for head in header.heads:
         _check_head(head, header)
     _check_files(header, names)
-    if header["removed"] != sorted(set(header["removed"])) or any(
-        one >= header["next_id"] for one in header["removed"]
-    ):
-        raise BadShape(f"removed images are not ascending ids below next_id, {header['next_id']}")
+    if header.removed != sorted(set(header.removed)) or any(one >= header.next_id for one in header.removed):
+        raise BadShape(f"removed images are not ascending ids below next_id, {header.next_id}")
 
 
-def _check_head(head: dict[str, Any], header: dict[str, Any]) -> None:
-    where, layout = f"head {head['name']}", head["layout"]
-    if (head["calibration"] is None) != (head["name"] == DATABASE):
+def _check_head(head: _Head, header: _Header) -> None:
+    where, layout, first, paper = f"head {head.name}", head.layout, header.heads[0], header.head_kind == "paper"
+    if (head.calibration is None) != (head.name == DATABASE):
         raise BadShape(f"{where} must have a calibration unless it is {DATABASE!r}")
-    if ("representation" in head["decisions"]) != (header["head_kind"] != "paper"):
-        raise BadShape(f"{where} has decisions of another kind than {header['head_kind']!r}")
-    if ("route" in head["decisions"]) != (header["head_kind"] == "paper" and head["name"] != DATABASE):
+    if isinstance(head.decisions, SecondOrderDecisions) == paper:
+        raise BadShape(f"{where} has decisions of another kind than {header.head_kind!r}")
+    if isinstance(head.decisions, TargetDecisions) != (paper and head.name != DATABASE):
         raise BadShape(f"{where} has decisions of another kind of head")
-    if header["head_kind"] != "paper" and not {"representation", "judge"} & set(head["evidence"]["reasons"]):
+    if isinstance(head.decisions, TargetDecisions):
+        for name, one in head.decisions.strengths.items():
+            if name not in ("hard", "soft") or one.keys() != {"c", "beta"}:
+                raise BadShape(f"{where} has strengths {name!r}: {sorted(one)}, must be c and beta of hard or soft")
+    if not paper and not {"representation", "judge"} & set(head.evidence.reasons):
         raise BadShape(f"{where} has no reason for its representation")
-    spaces = [side["space"] for side in layout["sides"] if "space" in side]
-    count = 0 if header["space"] is None else header["space"]["count"]
-    if spaces and (len(spaces) != len(layout["sides"]) or spaces != list(range(len(spaces))) or len(spaces) != count):
+    spaces = [side.space for side in layout.sides if isinstance(side, _SpaceSide)]
+    count = 0 if header.space is None else header.space.count
+    if spaces and (len(spaces) != len(layout.sides) or spaces != list(range(len(spaces))) or len(spaces) != count):
         raise BadShape(f"{where} has sides in spaces {spaces}, the map has {count}")
-    if layout["storage"] != header["heads"][0]["layout"]["storage"] or head["replica"] != header["heads"][0]["replica"]:
+    if layout.storage != first.layout.storage or head.replica != first.replica:
         raise BadShape(f"{where} is stored in another way than the first head")
-    if layout.get("reduction", {}).get("dims") != header["heads"][0]["layout"].get("reduction", {}).get("dims"):
+    dims = [None if one.reduction is None else one.reduction.dims for one in (layout, first.layout)]
+    if dims[0] != dims[1]:
         raise BadShape(f"{where} is reduced in another way than the first head")
-    for index, term in enumerate(layout["terms"]):
-        _check_term(f"{where}, term {index}", index, term, layout["sides"], layout["terms"])
+    for index, term in enumerate(layout.terms):
+        _check_term(f"{where}, term {index}", index, term, layout)
 
 
-def _check_term(where: str, index: int, term: dict[str, Any], sides: list[Any], terms: list[Any]) -> None:
-    if term["side"] >= len(sides):
-        raise BadShape(f"{where} is of side {term['side']} of {len(sides)}")
-    side = None if term["side"] == GLOBAL else sides[term["side"]]
-    in_space = "space" in sides[0]
-    if in_space and (side is None or term["shares_anchors"]):
+def _check_term(where: str, index: int, term: _Term, layout: _Layout) -> None:
+    sides, terms = layout.sides, layout.terms
+    if term.side >= len(sides):
+        raise BadShape(f"{where} is of side {term.side} of {len(sides)}")
+    side = None if term.side == GLOBAL else sides[term.side]
+    in_space = isinstance(sides[0], _SpaceSide)
+    if in_space and (side is None or term.shares_anchors):
         raise BadShape(f"{where} is not of a space")
-    if not in_space and term["gamma"] == MEAN:
+    if not in_space and term.gamma == MEAN:
         raise BadShape(f"{where} is of a mean that residuals do not have")
-    needs = term["shares_anchors"] or (side is not None and term["gamma"] is not None and not in_space)
-    if needs and (side is None or side["geometry"] is None):
+    needs = term.shares_anchors or (side is not None and term.gamma is not None and not in_space)
+    if needs and (not isinstance(side, _ResidualSide) or side.geometry is None):
         raise BadShape(f"{where} needs a geometry that its side does not have")
-    first = term["same_as"]
-    alike = [one for one in terms[:index] if (one["side"], one["gamma"]) == (term["side"], term["gamma"])]
+    first = term.same_as
+    alike = [one for one in terms[:index] if (one.side, one.gamma) == (term.side, term.gamma)]
     if (first is not None) != bool(alike) or (first is not None and (first >= index or terms[first] is not alike[0])):
         raise BadShape(f"{where} is said to be the same as {first}")
 
 
-def _check_files(header: dict[str, Any], heads: list[str]) -> None:
-    files, segments = header["files"], len(header["segments"])
-    if len({entry["name"].lower() for entry in files}) != len(files):
+def _check_files(header: _Header, heads: list[str]) -> None:
+    files, segments = header.files, len(header.segments)
+    if len({entry.name.lower() for entry in files}) != len(files):
         raise BadShape("two files have one name")
     wanted: dict[tuple[str, str | None], int] = {("images", None): segments}
     for head in heads:
         wanted |= {("head", head): 1, ("gallery", head): segments}
-    if header["space"] is not None:
+    if header.space is not None:
         wanted |= {("space", None): 1, ("coordinates", None): segments}
-    if header["verification"] is not None:
+    if header.verification is not None:
         wanted |= {("compaction", None): 1, ("tokens", None): segments}
-    there = Counter((entry["role"], entry["head"]) for entry in files)
+    there: Counter[tuple[str, str | None]] = Counter((entry.role, entry.head) for entry in files)
     words = there.pop(("vocabularies", None), 0)
-    if there != Counter(wanted) or words > 1 or (words == 0 and header["head_kind"] == "paper"):
+    if there != Counter(wanted) or words > 1 or (words == 0 and header.head_kind == "paper"):
         odd = sorted(map(str, set(there.items()) ^ set(wanted.items())))
         raise BadShape(f"files do not fit the heads and the {segments} segments: {', '.join(odd) or 'vocabularies'}")
 
@@ -259,14 +290,8 @@ def _check_files(header: dict[str, Any], heads: list[str]) -> None:
 
 HEADER_FILE = "map.json"
 MAP_FORMAT = "tfa-place-map"
-AS_THEY_ARE = (
-    "revision",
-    "encoder",
-    "spec",
-    "head_kind",
-    "active",
-    "next_id",
-)  # fields of a state that the header holds so
+# Fields of a state that the header holds as they are.
+AS_THEY_ARE = ("revision", "encoder", "spec", "head_kind", "active", "next_id")
 
 
 def choose_format_version(state: MapState) -> int:

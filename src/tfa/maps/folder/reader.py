@@ -13,38 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.files import BadFile, map_tensors
-from tfa.core.json_shape import BadShape, boolean, fields, finite_number, integer, list_of, mapping_of, maybe, text
-from tfa.core.reading import read_json
+from tfa.core.files import BadFile, map_tensors, read_json
+from tfa.core.plain import BadShape, from_plain
 from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.format import AS_THEY_ARE, OLD_HEAD_KIND, check_file, read_map_header
 from tfa.maps.state import MapState, NamedHead, resolve_path, resolve_photo_root
-from tfa.maps.stored_head import StoredHead
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.scorer import GLOBAL, ResidualSide
-from tfa.types import ImageRecord, Position
+from tfa.types import ImageRecord
 from tfa.verification.patches import CompactTokens
 
 # --- consistency ----------------------------------------------------------------------------------
-
-RECORD = fields(
-    {
-        "id": integer(),
-        "path": text(),
-        "digest": text(),
-        "fitted": boolean,
-        "position": maybe(mapping_of(finite_number())),
-    },
-    {"session": text()},
-)
-RECORDS = list_of(RECORD, 1)
-
-
-def check_records(records: Any, where: str, rows: int) -> None:
-    """One image list, as it was read from JSON; `rows` is what the header says of its segment."""
-    RECORDS(records, where)
-    if len(records) != rows:
-        raise BadShape(f"{where} has {len(records)} images, its segment {rows}")
 
 
 def check_state(state: MapState) -> None:
@@ -116,12 +95,6 @@ def read_map(folder: Path, *, checksum: bool = False) -> MapState:
             header = again
 
 
-def _parse_record(values: dict[str, Any], path: str) -> ImageRecord:
-    """Read an image; its values were checked (`consistency.RECORD`), so that many are read fast."""
-    position = None if values["position"] is None else Position.from_dict(values["position"])
-    return ImageRecord(**{**values, "path": path, "position": position})
-
-
 def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     for entry in header["files"]:
         check_file(folder / entry["name"], entry, checksum)
@@ -135,9 +108,9 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             heads.append(NamedHead.from_dict(entry, stored))
         here = str(folder.resolve())
         root = resolve_photo_root(header["photos"], here)
-        images = [
-            _parse_record(record, resolve_path(record["path"], root, here)) for record in _read_records(folder, header)
-        ]
+        images = _read_records(folder, header)
+        for record in images:  # nobody else has them yet; new ones would cost as much as reading
+            object.__setattr__(record, "path", resolve_path(record.path, root, here))
         state = MapState(
             **{**{key: header[key] for key in AS_THEY_ARE}, "head_kind": _read_head_kind(header)},
             heads=tuple(heads),
@@ -161,13 +134,16 @@ def _read_head_kind(header: dict[str, Any]) -> str:
     return "second-order" if header["head_kind"] == OLD_HEAD_KIND else str(header["head_kind"])
 
 
-def _read_records(folder: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the image lists say, one segment after the other."""
-    records: list[dict[str, Any]] = []
+def _read_records(folder: Path, header: dict[str, Any]) -> list[ImageRecord]:
+    """Read the image lists, one segment after the other."""
+    records: list[ImageRecord] = []
     names = [entry["name"] for entry in header["files"] if entry["role"] == "images"]
     for name, rows in zip(names, header["segments"], strict=True):
-        fresh = read_json(folder / name, (folder / name).stat().st_size)
-        check_records(fresh, name, rows)
+        fresh: list[ImageRecord] = from_plain(
+            list[ImageRecord], read_json(folder / name, (folder / name).stat().st_size), name
+        )
+        if len(fresh) != rows or any(one.image_url or one.last_confirmed for one in fresh):
+            raise BadShape(f"{name} has {len(fresh)} images, its segment {rows}, or fields that only a service adds")
         records += fresh
     return records
 

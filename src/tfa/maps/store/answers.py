@@ -27,8 +27,7 @@ from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
 from tfa.maps.store.versions import MapView, Version
 from tfa.method.evidence import z_scores
 from tfa.method.scorer import Scorer
-from tfa.search.exact import DAMAGED, QueryVectors, direct_sum
-from tfa.search.gallery import as_multiplied, top_k
+from tfa.search.gallery import DAMAGED, QueryVectors, as_multiplied, direct_sum, top_k
 from tfa.search.store import NO_ID, Where
 from tfa.types import ImageRecord
 

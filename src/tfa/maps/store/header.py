@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from tfa.core.reading import parse_json
+from tfa.core.files import parse_json
+from tfa.core.plain import Value, opt, req
 from tfa.errors import BadMap, StoreConflict, TfaError
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Store
@@ -105,48 +106,42 @@ _FORMAT = "tfa-engine-map"
 _VERSION = 2  # 1 had patches in blocks of images
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(Value, kw_only=False):
     """An edit under way. What becomes of it if its editor is killed follows from it alone (`edits.settled`)."""
 
-    kind: str  # "add" or "remove"
-    ids: tuple[int, ...]  # of an addition the first and the one after the last
-    since: float  # time.time()
-    who: str
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Pending:
-        return cls(**{**values, "ids": tuple(values["ids"])})
+    kind: str = req("add or remove.", pattern="add|remove")
+    ids: tuple[int, ...] = req("Removed images; for an addition the first id and the one after the last.")
+    since: float = req("Time at which it began, in seconds since 1970.")
+    who: str = req("Process that edits.")
 
 
-@dataclass(frozen=True)
-class StoreHeader:
+class StoreHeader(Value, extras=True):
     """What a reader starts from."""
 
-    name: str
-    revision: int  # grows with every swap
-    version: int  # of the collection, its reduction and its moments
-    skeleton: int  # the version that the skeleton was written with
-    moments: str  # the document
-    count: int
-    next_id: int
-    dims: int
-    dtype: str
-    encoder: Mapping[str, Any]  # as in a map's folder
-    heads: tuple[str, ...]
-    active: str
-    created: str
-    index: str | None = None  # of the collection; None searches exactly
-    patches: Mapping[str, Any] | None = None  # where compact tokens are, see `patches`; None: nothing is verified
-    fitted: int = 0  # of the images that answer: those that the spaces were fitted on
-    placed: int = 0  # those with a position
-    reach: float | None = None  # meters between images of one place, as built; None: older maps, 25 m
-    removed: int = 0  # images that were taken out
-    editor: str = ""  # who made this revision
-    edits: int = 0  # additions and removals so far: collections of equal number hold the same images
-    pending: Mapping[str, Pending] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    previous: Mapping[str, Any] | None = None  # the header before the last publication, without its own `previous`
+    name: str = req("Name of the map.")
+    revision: int = req("Grows with every swap.")
+    version: int = req("Version of the collection, its reduction and its moments.")
+    skeleton: int = req("Version that the skeleton was written with.")
+    moments: str = req("Document of the moments.")
+    count: int = req("Images.")
+    next_id: int = req("Id of the next image.")
+    dims: int = req("Search dimensions.")
+    dtype: str = req("Type of the rows.")
+    encoder: Mapping[str, Any] = req("Encoder, as in a map's folder.")
+    heads: tuple[str, ...] = req("Names of the heads.")
+    active: str = req("Head that answers if a query names none.")
+    created: str = req("Time at which it was made.")
+    index: str | None = opt(None, "Index of the collection; null searches exactly.")
+    patches: Mapping[str, Any] | None = opt(None, "Where patches are, see `rows`; null without them.")
+    fitted: int = opt(0, "Images that answer and that the spaces were fitted on.")
+    placed: int = opt(0, "Images with a position.")
+    reach: float | None = opt(None, "Meters between images of one place; null in older maps: 25.")
+    removed: int = opt(0, "Images that were removed.")
+    editor: str = opt("", "Process that made this revision.")
+    edits: int = opt(0, "Edits so far: collections of equal number hold the same images.")
+    pending: dict[str, Pending] = opt({}, "Edits under way.")
+    notes: tuple[str, ...] = opt((), "Notes for the user.")
+    previous: dict[str, Any] | None = opt(None, "Header before the last publication, without its own `previous`.")
 
     @property
     def collection(self) -> str:
@@ -187,19 +182,8 @@ class StoreHeader:
         """The next revision."""
         return replace(self, revision=self.revision + 1, **changes)
 
-    def to_dict(self) -> dict[str, Any]:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {**values, "pending": {token: vars(edit) for token, edit in self.pending.items()}}
-
     def to_bytes(self) -> bytes:
         return json.dumps({"format": _FORMAT, "format_version": _VERSION, **self.to_dict()}, sort_keys=True).encode()
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> StoreHeader:
-        known = {one.name for one in fields(cls)}
-        given = {name: value for name, value in values.items() if name in known}
-        pending = {token: Pending.from_dict(edit) for token, edit in given["pending"].items()}
-        return cls(**{**given, "heads": tuple(given["heads"]), "notes": tuple(given["notes"]), "pending": pending})
 
 
 def parse_header(content: bytes, url: str) -> StoreHeader:

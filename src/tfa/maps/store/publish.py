@@ -150,7 +150,7 @@ class Publisher:
     def finish(self, skeleton_folder: Path, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
         """Write the documents, then make this version the map. `moments` are those of all that was written.
 
-        `skeleton_folder` is a map as `skeleton.write_skeleton` writes it.
+        `skeleton_folder` is a map as `versions.write_skeleton` writes it.
         """
         folder, before = version_folder(self.name, self.version), self.before
         put_skeleton(self.store, f"{folder}skeleton/", skeleton_folder)

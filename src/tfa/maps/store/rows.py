@@ -4,8 +4,8 @@ Images by their rows in the spaces of a map, as bytes in a store and as what a h
 
     full = for each space   φ_½ levels (int8, r) · step (float32) · length n (float32), little endian
 
-The features of every head and carrier follow from them (`second_order_space.rows_of`), and so do the images' biases:
-the best answers are scored again, and a map is calibrated, without any photo.
+The features of every head and carrier follow from them (`second_order_space.normalize_rows`), and so do biases: the
+best answers are scored again, and a map is calibrated, without any photo.
 
 Compact tokens of a map in a store: a piece an image, read a batch at a time.
 
@@ -29,11 +29,10 @@ import numpy as np
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadPositions, BadSpec
 from tfa.maps.store.header import pack_arrays, read_arrays, version_folder
-from tfa.maps.stored_rows import StoredSpaces
+from tfa.maps.stored_head import StoredSpaces
 from tfa.method.scorer import Scorer, compute_row_bias
 from tfa.method.second_order_space import normalize_rows
-from tfa.search.exact import direct_sum
-from tfa.search.gallery import Gallery
+from tfa.search.gallery import Gallery, direct_sum
 from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload, Store, open_map_store, split_map_url

@@ -17,9 +17,8 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import Ranking, answer_tokens, resolve_candidates
 from tfa.maps.calibrate import calibrate_head
-from tfa.maps.confidence import estimate_recall
+from tfa.maps.confidence import REACH, estimate_recall
 from tfa.maps.describe import describe_map
-from tfa.maps.place import REACH
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.storage import MemoryStorage, Snapshot, Storage
 from tfa.maps.store.answers import ScoreCache, rank_in_store
@@ -98,8 +97,10 @@ class StoreStorage(Storage):
     def publish(cls, place_map: Map, url: str, *, progress: bool | Progress | None = None, **how: Any) -> Self:
         """Write a map that was built in this process, in place of an older one of that URL if there is one."""
         store, name = open_map_store(url)
-        publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
-        return cls(store, name, url)
+        header = publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
+        published = cls(store, name, url)
+        published.versions.keep_skeleton(header, place_map.state)
+        return published
 
     @property
     def view(self) -> MapView:

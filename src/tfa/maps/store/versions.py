@@ -146,6 +146,11 @@ class Versions:
         """What was seen last."""
         return self._view or self.now()
 
+    def keep_skeleton(self, header: StoreHeader, state: MapState) -> None:
+        """Use a skeleton that this process published, instead of reading it back."""
+        with self._lock:
+            self._cache[header.skeleton_folder] = _prepare_skeleton(replace(state, compact=None))
+
     def _read(self) -> MapView:
         before = None
         while True:
@@ -166,7 +171,8 @@ class Versions:
             kept[key] = self._cache[key] if key in self._cache else read()
             return kept[key]
 
-        skeleton = once(header.skeleton_folder, lambda: self._skeleton(header))
+        folder = header.skeleton_folder
+        skeleton = once(folder, lambda: _prepare_skeleton(read_skeleton(self.store, folder)))
         state = replace(skeleton, active=header.active, next_id=header.next_id, revision=header.revision)
         place = header.patches
         patches = None
@@ -195,11 +201,12 @@ class Versions:
             )
         return found
 
-    def _skeleton(self, header: StoreHeader) -> MapState:
-        state = tie_duplicates(read_skeleton(self.store, header.skeleton_folder))
-        for head in state.heads:
-            head.stored.scorer.prepare()
-        return state
+
+def _prepare_skeleton(state: MapState) -> MapState:
+    tied = tie_duplicates(state)
+    for head in tied.heads:
+        head.stored.scorer.prepare()
+    return tied
 
 
 def holds_same_images(before: StoreHeader, header: StoreHeader) -> bool:

@@ -19,9 +19,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfa.core.files import LockedFolder, explain_disk_errors, hash_file, make_folder, sync_folder, tidy, write_json
+from tfa.core.files import (
+    LockedFolder,
+    explain_disk_errors,
+    hash_file,
+    make_folder,
+    read_json,
+    sync_folder,
+    tidy,
+    write_json,
+)
 from tfa.core.progress import Progress, as_progress
-from tfa.core.reading import read_json
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images

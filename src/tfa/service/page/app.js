@@ -26,7 +26,7 @@ async function loadFacts() {
   facts = { ...info, calibrations: info.calibrations.map((one) => one.name), active: active ? active.name : null };
   const answers = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
   say("map-name", facts.name || "Place map");
-  const { in_words: recognised, notice } = facts.recent || {}; // what the last queries say together
+  const { text: recognised, notice } = facts.recent || {}; // what the last queries say together
   const parts = [count(facts.images, "photo"), facts.encoder.id, answers, `revision ${facts.revision}`, recognised, notice];
   say("map-facts", parts.filter(Boolean).join(" · "));
   const readOnly = facts.editable === false;

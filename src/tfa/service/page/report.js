@@ -14,7 +14,7 @@ export function decidedList(rows) {
     make("dt", {}, `${row.name}: `, make("b", {}, row.choice)),
     row.about ? make("dd", { class: "about" }, row.about) : null,
     make("dd", {}, row.reason, row.margin
-      ? make("span", { class: row.margin.within_noise ? "noise" : "margin" }, `${row.reason ? "; " : ""}${row.margin.in_words}`) : null)]));
+      ? make("span", { class: row.margin.within_noise ? "noise" : "margin" }, `${row.reason ? "; " : ""}${row.margin.text}`) : null)]));
 }
 
 function tile(image, note) {
@@ -55,7 +55,7 @@ export function reportCards(report) {
       ? make("ul", { class: "advice" }, ...report.advice.map(advice))
       : make("p", {}, "Nothing to do: no problem was found.")),
     ...(report.recall.length ? [card("Expected recall", "",
-    ...report.recall.map((one) => make("p", {}, `Like ${one.photos_like}: ${one.in_words}.`)),
+    ...report.recall.map((one) => make("p", {}, `Like ${one.photos_like}: ${one.text}.`)),
     rule(`${rules.expected_recall} ${rules.sure}`))] : []),
     card("Weak spots", "", ...least, rule(rules.least_recognised)),
     card("Near duplicates", "", ...near, rule(rules.near_duplicate)),

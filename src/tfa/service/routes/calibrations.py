@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +27,24 @@ from tfa.types import CalibrateOptions
 calibrations_router, calibrations_edits = reading_router("calibration"), editing_router("calibration")
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobStarted(Value):
     """A job that was started."""
 
     job: str = req("Id of the job; poll /v1/jobs/{id}.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ActiveCalibrationReply(Options):
     """The calibration to use for queries that name none."""
 
     name: str | None = req("Name of a calibration, or null for none.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Activated(Value):
     """The calibration that was made active."""
 
     active: str | None = req("Name of the calibration, or null for none.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dropped(Value):
     """A calibration that was removed."""
 

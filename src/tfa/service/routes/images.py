@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,6 @@ from tfa.types import EditReport, ImageRecord, Position
 images_router, images_edits = reading_router("images"), editing_router("images")
 
 
-@dataclass(frozen=True, kw_only=True)
 class AddOptions(Options):
     """Options for adding photos."""
 
@@ -36,7 +35,6 @@ class AddOptions(Options):
     session: str | None = opt(None, "Drive that the photos belong to.", min_length=1, max_length=200)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageList(Value):
     """A page of map images."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ from tfa.types import MapInfo
 status_router = APIRouter(tags=["status"])
 
 
-@dataclass(frozen=True, kw_only=True)
 class Health(Value):
     """State of the service."""
 
@@ -68,7 +67,6 @@ async def metrics(service: Running) -> Response:
 map_router = reading_router("map")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MapEntry(Value):
     """A map of the service."""
 
@@ -78,7 +76,6 @@ class MapEntry(Value):
     path_name: str = req("Name of the map's folder.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PositionList(Value):
     """Positions of the map images."""
 

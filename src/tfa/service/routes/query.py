@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PureWindowsPath
 from typing import Any
 
@@ -27,7 +27,6 @@ query_router = reading_router("query")
 query_router.responses |= refusals(400, 408, 409, 413, 415)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExplainOptions(Options):
     """Options for explaining a match."""
 
@@ -114,7 +113,6 @@ async def post_explain(request: Request, service: Running, live: Chosen) -> dict
 cameras_router, cameras_edits = reading_router("camera"), editing_router("camera")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CameraList(Value):
     """The cameras of a map."""
 
@@ -122,7 +120,6 @@ class CameraList(Value):
     cameras: list[CameraInfo] = req("Cameras, most recently used first.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class CamerasReset(Value):
     """Cameras that were reset."""
 

@@ -24,7 +24,7 @@ from tfa.errors import BadWeights, WeightsMissing
 from tfa_bench.heads.catalogue import NEED_FILES, head_card
 from tfa_bench.heads.contract import Supplied
 from tfa_bench.heads.peers import mobile_sam, segvlad
-from tfa_bench.heads.peers.mobile_sam import get_mobile_sam
+from tfa_bench.heads.peers.mobile_sam import TinyViT, get_mobile_sam
 from tfa_bench.heads.peers.sam import (
     SAM_SIZES,
     TIED_NAMES,
@@ -35,8 +35,7 @@ from tfa_bench.heads.peers.sam import (
     sized_config,
     to_transformers_names,
 )
-from tfa_bench.heads.peers.segments import CachedMasks
-from tfa_bench.heads.peers.tiny_vit import TinyViT
+from tfa_bench.heads.peers.segvlad import CachedMasks
 
 EASY = MaskSettings(points_per_side=2, least_iou=-100.0, least_stability=0.0)
 

@@ -22,7 +22,7 @@ from tests.benchmarks.heads.trained.plain_layers import (
     softmax,
 )
 from tests.benchmarks.heads.trained.tiny import arrays
-from tfa_bench.heads.peers.tiny_vit import TinyViT, WindowAttention
+from tfa_bench.heads.peers.mobile_sam import TinyViT, WindowAttention
 
 EPS = 1e-5
 

@@ -7,7 +7,7 @@ from transformers import SamConfig
 
 from tests.benchmarks.heads.sam import layouts
 from tests.benchmarks.heads.trained.tiny import random_weights
-from tfa_bench.heads.peers.tiny_vit import TinyViTSizes
+from tfa_bench.heads.peers.mobile_sam import TinyViTSizes
 
 # Stages of 16, 8, 4 and 4 cells a side: windows of 3 do not divide the second and the last, those of 2 the third.
 SIZES = TinyViTSizes(

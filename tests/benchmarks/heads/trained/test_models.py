@@ -8,8 +8,8 @@ import torch
 
 from tests.benchmarks.heads.trained import plain
 from tests.benchmarks.heads.trained.tiny import LAYOUTS, arrays, model_of, tensors_of
-from tfa_bench.heads.trained.aggregators import OptimalTransport, adapt, transport
 from tfa_bench.heads.trained.models import ImageModel
+from tfa_bench.heads.trained.networks import OptimalTransport, adapt, transport
 
 PLAIN = {
     "salad": plain.salad,

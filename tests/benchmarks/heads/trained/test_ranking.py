@@ -15,11 +15,11 @@ from tfa.encoders import Encoder
 from tfa.errors import BadTokens, BadWeights
 from tfa.photos.token_cache import TokenCache
 from tfa.types import EncoderOptions
+from tfa_bench.heads import trained_systems
 from tfa_bench.heads.contract import Photos, Shared
-from tfa_bench.heads.trained import ranking
 from tfa_bench.heads.trained.image_encoder import ImageEncoder, join_halves, split_halves
-from tfa_bench.heads.trained.ranking import fit_vectors, trained_card
 from tfa_bench.heads.trained.systems import SYSTEMS
+from tfa_bench.heads.trained_systems import fit_vectors, trained_card
 from tfa_bench.rank import ranked
 from tfa_bench.run import DEPTH
 
@@ -97,7 +97,7 @@ def test_bits_choose_a_hundred_and_vectors_order_them():
         assert found[:100].tolist() == wanted
         rest = [distances[image] for image in found[100:]]
         assert rest == sorted(rest)
-    assert ranking.RERANKED == DEPTH == 100
+    assert trained_systems.RERANKED == DEPTH == 100
 
 
 def test_the_confidence_of_two_stages_follows_the_cosine_of_the_answer():

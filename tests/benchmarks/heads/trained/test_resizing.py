@@ -12,7 +12,7 @@ from PIL import Image
 from tests.benchmarks.heads.trained.plain_layers import cubic
 from tests.fakes import random_image
 from tfa_bench.heads.trained.checkpoints import get_architecture
-from tfa_bench.heads.trained.resizing import Resizing, group_by_size
+from tfa_bench.heads.trained.models import Resizing, group_by_size
 from tfa_bench.heads.trained.systems import SYSTEMS
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's

@@ -4,7 +4,7 @@
     images/<split>/queries/@utm_east@utm_north@….jpg
 
 Both folders may also stand in `<split>/` or in the dataset's folder itself. Several folders of queries are
-conditions: {"night": "queries_night", …}. A positive is at most `radius` metres away, the border included.
+conditions: {"night": "queries_night", …}. A positive is at most `radius` meters away, the border included.
 Where names carry no position, `tolerance` matches frames of the same number, plus or minus so many (Nordland).
 """
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from tfa.evaluate.positives import within
 from tfa.photos.positions import position_from_name
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, same_frame
-from tfa_bench.datasets.text_tables import natural_order
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, natural_order, same_frame
 
 _GALLERIES = ("database", "gallery")
 

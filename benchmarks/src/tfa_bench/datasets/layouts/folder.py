@@ -5,7 +5,7 @@
     positives.json        {"query.jpg": ["database.jpg", …]}: file names, or paths below queries/ and database/
 
 Without positives.json a dataset may be matched by `tolerance` (same frame number, plus or minus so many) or by
-`radius` (metres between positions, from positions.csv, `@utm_east@utm_north@` names or EXIF data).
+`radius` (meters between positions, from positions.csv, `@utm_east@utm_north@` names or EXIF data).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tfa_bench.datasets.files import (
     images_in,
     listed_positives,
     metric_points,
+    natural_order,
     same_frame,
 )
-from tfa_bench.datasets.text_tables import natural_order
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 TAKES_POSITIVES = True

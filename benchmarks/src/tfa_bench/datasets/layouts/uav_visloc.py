@@ -1,10 +1,10 @@
 """UAV-VisLoc: drone photos with their positions, and tiles that you cut from the satellite maps.
 
     NN/drone/NN_0001.JPG …     NN/NN.csv             filename (or num), lat, lon, …
-    NN/tiles/*.png             NN/tiles/tiles.csv    file, lat, lon of the tile's centre[, half_width in metres]
+    NN/tiles/*.png             NN/tiles/tiles.csv    file, lat, lon of the tile's center[, half_width in meters]
 
 How the paper tiled the maps, and what qualifies a tile by its coverage beyond 100 m, is not public. Here a positive
-is a tile whose centre lies within `radius` of the photo; `coverage` also requires that the tile shows the photo's
+is a tile whose center lies within `radius` of the photo; `coverage` also requires that the tile shows the photo's
 position. Both rules, and one gallery of all maps, are ours.
 """
 
@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.evaluate.positives import earth_points, within
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in
-from tfa_bench.datasets.text_tables import TextTable, bad_line, read_table, whole_number
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, TextTable, bad_line, images_in, read_table, whole_number
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:
@@ -70,7 +69,7 @@ def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
 
 
 def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]], list[float]]:
-    """Tiles of a map with their centres in the order of names and, if wanted, half of their widths in metres."""
+    """Tiles of a map with their centers in the order of names and, if wanted, half of their widths in meters."""
     table = read_table(folder / "tiles.csv")
     file = table.column("file", "filename", "name")
     half = table.column("half_width", "half-width", "half_width_m") if coverage else None
@@ -80,7 +79,7 @@ def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]
         if not os.path.isfile(tile):  # of a name that no file system takes: False
             raise bad_line(table.path, line, f"{row[file][:80]!r} is not a file in {folder}")
         if tile in centres_and_widths:
-            raise bad_line(table.path, line, f"{row[file]!r} is listed twice; a tile has one centre")
+            raise bad_line(table.path, line, f"{row[file]!r} is listed twice; a tile has one center")
         centres_and_widths[tile] = (_position(table, line, row), 0.0 if half is None else table.number(line, row, half))
     ordered = sorted(centres_and_widths, key=lambda tile: tile.as_posix())
     return {tile: centres_and_widths[tile][0] for tile in ordered}, [centres_and_widths[tile][1] for tile in ordered]

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, index_rows, same_frame
+from tfa_bench.datasets.files import BadDataset, DatasetFiles, images_in, index_rows, natural_order, same_frame
 from tfa_bench.datasets.safe_pickle import load_object_array
-from tfa_bench.datasets.text_tables import natural_order
 
 TRUTH = "ground_truth_new.npy"
 

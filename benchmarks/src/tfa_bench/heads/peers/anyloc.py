@@ -1,8 +1,8 @@
-"""AnyLoc: VLAD with hard assignment on a cosine k-means whose centres are means of unit patches.
+"""AnyLoc: VLAD with hard assignment on a cosine k-means whose centers are means of unit patches.
 
     k(i) = argmax_k cos(p̃_i, c_k)     V_k = Σ_{i: k(i)=k} (p̃_i − c_k)     v = L2 [ V_k / ‖V_k‖ ]_k
 
-The mean of unit vectors is shorter than one and is used so (`raw`); `unit` normalises the centres afterwards.
+The mean of unit vectors is shorter than one and is used so (`raw`); `unit` normalizes the centers afterwards.
 Ours: the random start is numpy's, drawn from patches in an order that does not depend on how the database is
 listed; at most 300,000 patches; the vocabulary sees the photos at the size of the queries.
 """
@@ -29,14 +29,14 @@ _MAX_PATCHES = 300_000
 _MAX_ITERATIONS = 100
 TOLERANCE = 1e-4  # on Σ_k ‖Δc_k‖²
 CENTER_NORMS = ("raw", "unit")
-BLOCK = 8192  # patches compared with all centres at once
+BLOCK = 8192  # patches compared with all centers at once
 ROUNDING = 1e-5  # float32 cosines of unit vectors are this good
 
 
 def kmeans(patches: np.ndarray, words: int, seed: int) -> np.ndarray:
-    """Cosine k-means of unit patches `t d` → centres `k d` in float64, not normalised; an empty one is 0.
+    """Cosine k-means of unit patches `t d` → centers `k d` in float64, not normalized; an empty one is 0.
 
-    Assignment by cosine, update by the arithmetic mean. A patch is compared again only when the centres may
+    Assignment by cosine, update by the arithmetic mean. A patch is compared again only when the centers may
     have turned past its margin (see `_Assignment.turned`); the labels are those of comparing all of them.
     """
     centers = patches[random_start(len(patches), words, seed)].astype(np.float64)
@@ -104,7 +104,7 @@ def with_norm(centers: np.ndarray, center_norm: str) -> np.ndarray:
 
 def vlad(unit: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """The descriptor `k·d` of one image's unit patches `n d`; a block without patches stays 0."""
-    weights = hard_weights(unit @ l2_normalize(centers).T)  # cosine, whatever the length of the centres
+    weights = hard_weights(unit @ l2_normalize(centers).T)  # cosine, whatever the length of the centers
     descriptors, _ = normalize_blocks(residual_blocks(unit[None], weights[None], centers))
     return descriptors[0]
 
@@ -168,7 +168,7 @@ def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
 
 CARDS: tuple[HeadCard, ...] = (
     _card("anyloc", "AnyLoc", 64, "raw"),
-    _card("anyloc-unit", "AnyLoc, unit centres", 64, "unit", "centres normalised after k-means"),
+    _card("anyloc-unit", "AnyLoc, unit centers", 64, "unit", "centers normalized after k-means"),
     _card("anyloc-k32", "AnyLoc, K=32", 32, "raw", "the number of words of the released vocabularies"),
 )
 NEED_FILES = {

@@ -5,6 +5,15 @@
     cls          g = the global token
 
 All are compared by cosine. Nothing is learned from the database.
+
+RIA, a reconstruction: the covariance of an image's patches, mapped to a flat space and compared by cosine.
+
+    X = unit patches − their mean        C = (XR)ᵀ(XR) / (N − 1) + ε I,   RᵀR = I_m
+    v = L2 half(map(C))                  map = log (log-Euclidean) or square root (power-Euclidean)
+
+Published are the idea (second-order statistics, a Riemannian map, a random projection) and the seeds 0, 1, 42. Ours:
+m = 128, the orthonormalized Gaussian projection, centering in each image, ε, both maps, no signed root.
+The inner product of two half-vectors with √2 off the diagonal is tr(map(C₁) map(C₂)).
 """
 
 from __future__ import annotations
@@ -16,8 +25,11 @@ import numpy as np
 from tfa.core.arrays import l2_normalize
 from tfa.core.tokens import Tokens
 from tfa.errors import ChannelMismatch
+from tfa.method.second_order import COVARIANCE_RIDGE, covariance, descriptor_width, half_vector, spectral_map
 from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, Photos, Shared
 from tfa_bench.heads.vectors import DescribeImage, VectorHead, check_channels, describe_each, global_tokens
+
+# --- one pooled token ----------------------------------------------------------------------------------------------
 
 
 def generalised_mean(unit: np.ndarray) -> np.ndarray:
@@ -60,7 +72,7 @@ def _fit_global(database: Photos, shared: Shared) -> VectorHead:
     return VectorHead.of(database, {ONLY: describe}, "nothing", shared.progress)
 
 
-CARDS: tuple[HeadCard, ...] = (
+TOKEN_CARDS: tuple[HeadCard, ...] = (
     HeadCard(
         stages=PEER_STAGES,
         name="anyloc-gem",
@@ -78,3 +90,63 @@ CARDS: tuple[HeadCard, ...] = (
         fit=partial(_fit_pool, pool=lambda unit, _: mean(unit)),
     ),
 )
+
+
+# --- covariances ---------------------------------------------------------------------------------------------------
+
+
+_SEEDS = (0, 1, 42)
+DIRECTIONS = 128
+MAPS = {"log": np.log, "sqrt": np.sqrt}
+
+
+def projection(channels: int, directions: int, seed: int) -> np.ndarray:
+    """R `d m` with orthonormal columns, m = min(directions, channels)."""
+    gaussian = np.random.default_rng(seed).normal(size=(channels, min(directions, channels)))
+    return np.linalg.qr(gaussian)[0]
+
+
+def covariance_descriptor(unit: np.ndarray, columns: np.ndarray, name: str) -> np.ndarray:
+    """Unit patches `n d` of one image → `m(m+1)/2`."""
+    return l2_normalize(half_vector(spectral_map(covariance((unit - unit.mean(axis=0)) @ columns), MAPS[name])))
+
+
+def describe_covariance(tokens: Tokens, columns: np.ndarray, name: str) -> np.ndarray:
+    """Descriptors `b m(m+1)/2` of all images."""
+    channels, directions = columns.shape
+    check_channels(tokens, channels)
+    return describe_each(
+        tokens, descriptor_width(directions), lambda unit, _: covariance_descriptor(unit, columns, name)
+    )
+
+
+def _fit(database: Photos, shared: Shared, *, name: str) -> VectorHead:
+    how = {}
+    for seed in _SEEDS:
+        columns = projection(database.tokens.channels, DIRECTIONS, seed).astype(np.float32)
+        how[str(seed)] = partial(describe_covariance, columns=columns, name=name)
+    return VectorHead.of(database, how, "nothing", shared.progress)
+
+
+def _card(name: str, title: str, of_spectrum: str) -> HeadCard:
+    return HeadCard(
+        stages=PEER_STAGES,
+        name=name,
+        title=title,
+        sees="nothing",
+        fit=partial(_fit, name=of_spectrum),
+        settings={"directions": DIRECTIONS, "ridge": COVARIANCE_RIDGE, "map": of_spectrum, "seeds": list(_SEEDS)},
+        note=(
+            f"reconstruction: unit patches centered in each image, Gaussian projection to {DIRECTIONS} orthonormal "
+            f"directions, covariance + {COVARIANCE_RIDGE:g} I, {of_spectrum} map, half-vector with √2 off the "
+            "diagonal, no signed root"
+        ),
+    )
+
+
+RIA_CARDS: tuple[HeadCard, ...] = (
+    _card("ria", "RIA (reconstruction)", "log"),
+    _card("ria-power", "RIA (reconstruction, square root)", "sqrt"),
+)
+
+CARDS = (*TOKEN_CARDS, *RIA_CARDS)

@@ -24,8 +24,8 @@ from transformers import SamConfig, SamModel
 from tfa.encoders.weights import as_float32
 from tfa.errors import BadSpec, BadWeights, WeightsMissing
 from tfa.photos.images import resize
-from tfa_bench.heads.peers.segments import reduce_image
-from tfa_bench.heads.peers.tiny_vit import TinyViT, TinyViTSizes
+from tfa_bench.heads.peers.mobile_sam import TinyViT, TinyViTSizes
+from tfa_bench.heads.peers.segvlad import reduce_image
 from tfa_bench.heads.trained.checkpoints import check_finite, read_checkpoint
 
 _T = TypeVar("_T")
@@ -205,7 +205,7 @@ def prepare_square(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int
     scale = side / max(image.size)
     inside = (max(int(image.width * scale + 0.5), 1), max(int(image.height * scale + 0.5), 1))
     pixels = (np.asarray(resize(image, inside), np.float32) - np.array(_MEAN, np.float32)) / np.array(_STD, np.float32)
-    padded = np.zeros((3, side, side), np.float32)  # zero is the mean colour
+    padded = np.zeros((3, side, side), np.float32)  # zero is the mean color
     padded[:, : inside[1], : inside[0]] = pixels.transpose(2, 0, 1)
     return padded, inside
 

@@ -1,14 +1,14 @@
-"""TF-VPR: patches smoothed over their nearest neighbours in the image, gathered by attention over K centres.
+"""TF-VPR: patches smoothed over their nearest neighbors in the image, gathered by attention over K centers.
 
     graph attention    f_i = L2(p_i), a_i = Σ_j softmax_j(⟨f_i, f_j⟩) f_j over the 8 nearest, i among them
                        g_i = L2(0.8 f_i + 0.2 a_i)
     cross attention    o_k = Σ_i softmax_k(α ⟨ĉ_k, g_i⟩) g_i,   α = −ln 0.01 / mean(s₍₁₎ − s₍₂₎)
     attention_descriptor         L2 [ L2(global token); L2(o_1); …; L2(o_K) ]
 
-s₍₁₎ and s₍₂₎ are the two largest ⟨ĉ_k, f⟩ of a patch. The centres are a Euclidean k-means on the f, of the database
+s₍₁₎ and s₍₂₎ are the two largest ⟨ĉ_k, f⟩ of a patch. The centers are a Euclidean k-means on the f, of the database
 alone or, as the published evaluation does, of database and queries. Ours: the subsample and the random start are
 numpy's, from patches in an order that does not depend on how the photos are listed; a cluster left empty restarts
-at the patch farthest from its centre; iterations end when no patch changes its centre.
+at the patch farthest from its center; iterations end when no patch changes its center.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from tfa_bench.heads.vectors import (
 from tfa_bench.protocols import FULL_QUERY
 
 _WORDS = 16  # and the global token: 17 blocks
-NEIGHBOURS = 8
+NEIGHBORS = 8
 _SELF, _AROUND = 0.8, 0.2
-_RUNNER_UP = 0.01  # the weight of the second centre beside the first, at the mean gap
+_RUNNER_UP = 0.01  # the weight of the second center beside the first, at the mean gap
 _POINTS_PER_WORD = 256
 _MAX_ITERATIONS = 100
 SEED = 1234
@@ -46,16 +46,16 @@ _NO_GAP = 1e-6  # float32 similarities closer than this are equal
 
 @dataclass(frozen=True)
 class Attention:
-    """The centres patches attend to, and how sharply."""
+    """The centers patches attend to, and how sharply."""
 
     directions: np.ndarray  # k d, unit
     alpha: float
 
 
 def graph_attention(unit: np.ndarray) -> np.ndarray:
-    """Unit patches `n d` of one image → unit patches `n d`, each with a fifth of its neighbourhood."""
+    """Unit patches `n d` of one image → unit patches `n d`, each with a fifth of its neighborhood."""
     similarities = unit @ unit.T
-    kept = min(NEIGHBOURS, len(unit))
+    kept = min(NEIGHBORS, len(unit))
     # Of patches as similar as the last one kept, any may be left out: they are equal tokens, or nearly never tie.
     nearest = np.argpartition(-similarities, kept - 1, axis=1)[:, :kept]
     weights = np.zeros_like(similarities)
@@ -64,7 +64,7 @@ def graph_attention(unit: np.ndarray) -> np.ndarray:
 
 
 def cross_attention(smoothed: np.ndarray, attention: Attention) -> np.ndarray:
-    """Smoothed patches `n d` → `k d`: what each centre gathers. Every patch shares its weight among the centres."""
+    """Smoothed patches `n d` → `k d`: what each center gathers. Every patch shares its weight among the centers."""
     weights = _softmax(attention.alpha * (smoothed @ attention.directions.T))
     return l2_normalize(weights.T @ smoothed)
 
@@ -84,12 +84,12 @@ def describe_attention(tokens: Tokens, attention: Attention) -> np.ndarray:
 
 
 def lloyd(points: np.ndarray, words: int, seed: int = SEED) -> np.ndarray:
-    """Euclidean k-means of `t d` from a random start → centres `k d`."""
+    """Euclidean k-means of `t d` from a random start → centers `k d`."""
     points = points.astype(np.float64)
     centers = points[random_start(len(points), words, seed)]
     labels = np.full(len(points), -1)
     for _ in range(_MAX_ITERATIONS):
-        # ‖x − c‖² = ‖x‖² − 2⟨x, c⟩ + ‖c‖²; the first term is the same for all centres.
+        # ‖x − c‖² = ‖x‖² − 2⟨x, c⟩ + ‖c‖²; the first term is the same for all centers.
         costs = (centers**2).sum(axis=1) - 2 * points @ centers.T
         nearest = costs.argmin(axis=1)
         if (nearest == labels).all():
@@ -107,16 +107,16 @@ def lloyd(points: np.ndarray, words: int, seed: int = SEED) -> np.ndarray:
 
 
 def sharpness(patches: np.ndarray, directions: np.ndarray) -> float:
-    """α: at the mean gap between a patch's two nearest centres, the second has a hundredth of the first's weight."""
+    """α: at the mean gap between a patch's two nearest centers, the second has a hundredth of the first's weight."""
     similarities = patches @ directions.T
     second, first = np.partition(similarities, len(directions) - 2, axis=1)[:, -2:].T
     gap = float((first - second).mean(dtype=np.float64))
-    # Ours: centres that do not differ are attended to alike.
+    # Ours: centers that do not differ are attended to alike.
     return -math.log(_RUNNER_UP) / gap if gap > _NO_GAP else 0.0
 
 
 def fit_attention(tokens: Tokens, order: np.ndarray) -> Attention:
-    """Centres and α from at most 256 patches for each centre, drawn from the images in the order given."""
+    """Centers and α from at most 256 patches for each center, drawn from the images in the order given."""
     patches = sample_patches(tokens.select(order), _POINTS_PER_WORD * _WORDS)
     directions = l2_normalize(lloyd(patches, _WORDS)).astype(np.float32)
     return Attention(directions, sharpness(patches, directions))
@@ -133,7 +133,7 @@ def _fit(database: Photos, shared: Shared) -> VectorHead:
 
 @dataclass(frozen=True)
 class Transductive:
-    """TF-VPR whose centres may be refitted on the database and the queries."""
+    """TF-VPR whose centers may be refitted on the database and the queries."""
 
     head: VectorHead
     database: Photos
@@ -163,7 +163,7 @@ def _fit_transductive(database: Photos, shared: Shared) -> Transductive:
     return Transductive(_fit(database, shared), database, shared)
 
 
-SETTINGS = {"words": _WORDS, "neighbours": NEIGHBOURS, "own": _SELF, "points_per_word": _POINTS_PER_WORD, "seed": SEED}
+SETTINGS = {"words": _WORDS, "neighbours": NEIGHBORS, "own": _SELF, "points_per_word": _POINTS_PER_WORD, "seed": SEED}
 CARDS: tuple[HeadCard, ...] = (
     HeadCard(
         stages=PEER_STAGES,
@@ -172,7 +172,7 @@ CARDS: tuple[HeadCard, ...] = (
         sees="database",
         fit=_fit,
         settings=SETTINGS | {"centres": "database"},
-        note="centres from the database alone; the published evaluation fits them on database and queries",
+        note="centers from the database alone; the published evaluation fits them on database and queries",
     ),
     HeadCard(
         stages=PEER_STAGES,
@@ -182,7 +182,7 @@ CARDS: tuple[HeadCard, ...] = (
         fit=_fit_transductive,
         plan=FULL_QUERY,
         settings=SETTINGS | {"centres": "database and queries"},
-        note="centres from database and queries, as in the published evaluation",
+        note="centers from database and queries, as in the published evaluation",
     ),
 )
 

@@ -16,8 +16,8 @@ from tfa.core.files import hash_file
 from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 from tfa_bench.heads.trained import models
-from tfa_bench.heads.trained.backbones import to_published_name
 from tfa_bench.heads.trained.models import Architecture, ImageModel
+from tfa_bench.heads.trained.networks import to_published_name
 from tfa_bench.heads.trained.systems import TrainedSystem, recognize
 
 _NESTS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights

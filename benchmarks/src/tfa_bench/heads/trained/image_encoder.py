@@ -19,7 +19,7 @@ from tfa.core.files import hash_json
 from tfa.core.tokens import Tokens
 from tfa.encoders.vit import check_device
 from tfa_bench.heads.trained.checkpoints import get_architecture, load_model
-from tfa_bench.heads.trained.resizing import group_by_size
+from tfa_bench.heads.trained.models import group_by_size
 from tfa_bench.heads.trained.systems import TrainedSystem
 from tfa_bench.provenance import ALGORITHM
 

@@ -1,4 +1,10 @@
-"""Ablations of the controllers: one rule replaced, all evidence as it is.
+"""Spectral controls: each assignment under a fixed transformation of its descriptors, no global token.
+
+original   S_0              full       S_w(1)    the adaptive kernel at c = 1, β = 0
+centred    S_c              adaptive   S_A       at the strengths the database gave, before selection
+partial    S_w(1/2)
+
+Ablations of the controllers: one rule replaced, all evidence as it is.
 
 Each stands on database evidence (`tfa-…`) and, calibrated on all queries, on target evidence (`tfa-fullq-…`,
 the setting of the paper's own ablations). The paper names most of them without a formula; the formulas are ours.
@@ -6,13 +12,16 @@ the setting of the paper's own ablations). The paper names most of them without 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfa import pipeline
 from tfa.core.arrays import backend_for
 from tfa.core.tokens import Tokens
+from tfa.errors import BadSpec
 from tfa.method.database import METHOD_RULES, Rules, decide_from_database
+from tfa.method.decisions import DatabaseEvidence, Decisions
 from tfa.method.evidence import Candidate
 from tfa.method.head import BaseHead, Head, assemble
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, describe_residuals
@@ -20,6 +29,68 @@ from tfa.method.target import decide_from_target
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa_bench.heads.tfa_heads import RetrieverHead, fitted_tfa
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION
+
+# --- spectral controls ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Control:
+    """A carrier with its strengths; None keeps the strengths the database gave."""
+
+    title: str
+    carrier: str
+    c: float | None = None
+    beta: float | None = None
+
+
+CONTROLS: Mapping[str, Control] = {
+    "original": Control("cosine", "original"),
+    "centred": Control("centered", "adaptive", 0.0, 1.0),  # ℓ(c) = 0, ℓ(β) = 1: S_c alone
+    "partial": Control("partial whitening", "partial"),
+    "full": Control("full whitening", "adaptive", 1.0, 0.0),
+    "adaptive": Control("adaptive spectrum", "adaptive"),
+}
+
+
+def under_control(head: Head, assignment: str, control: Control) -> Head:
+    """`head` with its decisions replaced and the global token left out."""
+    if not isinstance(head.decisions, Decisions) or not isinstance(head.evidence, DatabaseEvidence):
+        raise BadSpec("controls are taken from a database-only head; give the head that tfa.fit made")
+    strengths = head.evidence.assignments[assignment]
+    decisions = dataclasses.replace(
+        head.decisions,
+        assignment=assignment,
+        carrier=control.carrier,
+        admit_cls=False,
+        c=strengths.c if control.c is None else control.c,
+        beta=strengths.beta if control.beta is None else control.beta,
+    )
+    return reassembled(head, decisions)
+
+
+def reassembled(head: Head, decisions: Decisions) -> Head:
+    """The same fitted branches under other decisions."""
+    return assemble(head, decisions, head.evidence, backend_for("cpu"))
+
+
+def _fit(assignment: str, control: Control) -> Fit:
+    return lambda database, shared: RetrieverHead(under_control(fitted_tfa(database, shared), assignment, control))
+
+
+SPECTRAL_CARDS = tuple(
+    HeadCard(
+        name=f"{assignment}-{name}",
+        title=f"{assignment.capitalize()} VLAD, {control.title}",
+        sees="database",
+        fit=_fit(assignment, control),
+        settings={"assignment": assignment, "control": name},
+    )
+    for assignment in ASSIGNMENT_KINDS
+    for name, control in CONTROLS.items()
+)
+
+
+# --- ablations -----------------------------------------------------------------------------------------------------
 
 
 def carrier_by_support(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
@@ -120,7 +191,7 @@ def _card(name: str, title: str, fit: Fit, target: bool) -> HeadCard:
     )
 
 
-CARDS = (
+ABLATION_CARDS = (
     *(_card(name, ablation.title, _fit_database(ablation.rules), False) for name, ablation in ABLATIONS.items()),
     _card("single", "single construction", lambda d, s: RetrieverHead(fitted_single(d, s), (0,)), False),
     *(_card(name, ablation.title, _fit_target(ablation.rules), True) for name, ablation in ABLATIONS.items()),
@@ -131,3 +202,5 @@ CARDS = (
         True,
     ),
 )
+
+CARDS = (*SPECTRAL_CARDS, *ABLATION_CARDS)
