@@ -68,7 +68,7 @@ def test_another_map_is_chosen_and_remembered(open_page, service, photo):
     ask(page, photo)
     page.select_option("#map-select", "hall")
     wait_for_text(page, "#map-name", "hall")
-    wait_for_text(page, "#plan-words", "8 positions of the map.")
+    wait_for_text(page, "#plan-words", "8 positions.")
     assert page.is_hidden("#own")  # the answer was of the other map
     ask(page, photo)
     assert "x\u00a0" in page.locator(".hit").first.inner_text()  # metres, no degrees

@@ -48,7 +48,7 @@ def test_a_photo_of_the_map_is_found_and_explained(open_page, town):
     url, photos, _ = town
     page = open_page(url)
     wait_for_text(page, "#map-facts", f"{PHOTOS} photos · fake@28")
-    wait_for_text(page, "#plan-words", f"{PHOTOS} positions of the map.")
+    wait_for_text(page, "#plan-words", f"{PHOTOS} positions.")
     ask_why(page, photos / "05.png")
     best = page.locator(".hit").first.inner_text()
     assert "05.png" in best
@@ -114,7 +114,7 @@ def test_a_photo_is_added_found_and_removed(open_page, town):
     page.click("#photos button")
     page.click("#confirm button.danger")
     wait_for_text(page, "#map-facts", f"{PHOTOS} photos")
-    wait_for_text(page, "#photos-none", "No photo has “new” in its name.")
+    wait_for_text(page, "#photos-none", "No image has “new” in its name.")
 
 
 def test_a_broken_photo_is_refused_in_words(open_page, town, tmp_path: Path):
@@ -136,7 +136,7 @@ def test_a_calibration_runs_and_is_put_in_use(open_page, town):
     choose(page, "calibrate-files", photos / "00.png")
     page.click("#calibrate-send")
     wait_for_text(page, "#calibrate-alert", "in the map")  # photos that the map holds cannot calibrate it
-    page.click("[aria-label='Leave out 00.png']")
+    page.click("[aria-label='Remove 00.png']")
     choose(page, "calibrate-files", camera)
     page.fill("#calibrate-form [name=name]", "phone")
     page.click("#calibrate-send")

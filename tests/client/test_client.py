@@ -219,7 +219,7 @@ def test_refusals_come_with_their_sentence_and_status(served):
     assert refusal.value.status == 401
     with pytest.raises(ServiceError, match="the read API key may not edit"):
         Client(client.url, "read-me").remove([3])
-    with pytest.raises(ServiceError, match="there is no map 'forest'"):
+    with pytest.raises(ServiceError, match="map 'forest' not found"):
         Client(client.url, API_KEY, map="forest").info()
     with pytest.raises(ServiceError, match="there is no image 99"):
         client.image(99)

@@ -26,8 +26,8 @@ async function loadFacts() {
   facts = { ...info, calibrations: info.calibrations.map((one) => one.name), active: active ? active.name : null };
   const answers = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
   say("map-name", facts.name || "Place map");
-  const { text: recognised, notice } = facts.recent || {}; // what the last queries say together
-  const parts = [count(facts.images, "photo"), facts.encoder.id, answers, `revision ${facts.revision}`, recognised, notice];
+  const { text: recall, notice } = facts.recent || {}; // summary of the last queries
+  const parts = [count(facts.images, "photo"), facts.encoder.id, answers, `revision ${facts.revision}`, recall, notice];
   say("map-facts", parts.filter(Boolean).join(" · "));
   const readOnly = facts.editable === false;
   for (const note of document.querySelectorAll(".read-only")) note.hidden = !readOnly;

@@ -60,7 +60,7 @@ export function reportCards(report) {
     card("Weak spots", "", ...least, rule(rules.least_recognised)),
     card("Near duplicates", "", ...near, rule(rules.near_duplicate)),
     card("Hubs", "", ...returned, rule(rules.hub)),
-    card("How the map was configured", "", make("p", {}, sentence(report.what_answers.in_words)), decidedList(answering.decided),
+    card("How the map was configured", "", make("p", {}, sentence(report.what_answers.text)), decidedList(answering.decided),
       rule([rules.verification, rules.within_noise].join(" ")),
       ...others.map((head) => make("details", {}, make("summary", {}, head.title), decidedList(head.decided)))),
   ];
