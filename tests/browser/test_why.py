@@ -41,7 +41,7 @@ def test_one_overlay_is_shown_at_a_time(open_page, service, photo):
     page.wait_for_timeout(100)
     heat = drawing(page, OVERLAY)
     assert page.locator(".overlays input:checked").count() == 1
-    page.check("text=Inliers")
+    page.check(".overlays >> text=Inliers")
     lines = drawing(page, OVERLAY)
     assert page.locator(".overlays input:checked").count() == 1
     assert page.is_hidden("#why .key.plus")  # the key of what is not shown

@@ -221,7 +221,7 @@ def test_refusals_come_with_their_sentence_and_status(served):
         Client(client.url, "read-me").remove([3])
     with pytest.raises(ServiceError, match="map 'forest' not found"):
         Client(client.url, API_KEY, map="forest").info()
-    with pytest.raises(ServiceError, match="there is no image 99"):
+    with pytest.raises(ServiceError, match="image 99 not found"):
         client.image(99)
     with pytest.raises(ServiceError, match="is tfa serve running there") as silence:
         Client("http://127.0.0.1:9", timeout=2).info()

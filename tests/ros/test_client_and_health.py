@@ -67,7 +67,7 @@ def test_a_question_is_a_form_below_the_path_of_a_proxy(server):
         ((401, {}, b'{"error": "no token"}'), ServiceRefusal, "no token"),
         ((422, {}, b'{"error": "damaged"}'), ServiceRefusal, "damaged"),
         ((200, {}, b"<html>"), ServiceRefusal, "returned 200 OK, which is not a response of tfa serve"),
-        ((302, {"Location": "/"}, b""), ServiceRefusal, "answered 302"),
+        ((302, {"Location": "/"}, b""), ServiceRefusal, "returned 302"),
         ((200, {"Content-Length": "99"}, b"{}"), ServiceAway, "does not answer"),
     ],
 )

@@ -139,7 +139,7 @@ def test_bad_images_are_left_out(start, service):
 def test_photos_are_localized_and_added_by_services(start, town, monkeypatch, tmp_path):
     copy = shutil.copytree(town, tmp_path / "town.tfa")
     with running_service(copy, ServiceSettings(port=0, read_api_key="r" * 16, edit_api_key="e" * 16)) as (url, _):
-        for api_key, said in (("", "no API key was given"), ("r" * 16, "may not edit")):
+        for api_key, said in (("", "API key missing"), ("r" * 16, "may not edit")):
             monkeypatch.setenv("MY_API_KEY", api_key)
             run = start(url, api_key_variable="MY_API_KEY")
             refused = run.node.services["/tfa/add"](ADD(compressed=compressed(picture(40)), name="new.png"))

@@ -43,7 +43,7 @@ def test_grey_of_two_bytes_comes_through_in_either_order(big):
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        (raw(bytes(30), 5, 2, "bayer_rggb8"), "'bayer_rggb8'; known: rgb8, bgr8"),
+        (raw(bytes(30), 5, 2, "bayer_rggb8"), "'bayer_rggb8' is not supported; use rgb8, bgr8"),
         (raw(bytes(30), 5, 2, "rgb8", step=16), "30 bytes for"),
         (raw(bytes(30), 6, 2, "rgb8", step=15), "too short"),
         (raw(bytes(30), 0, 2, "rgb8"), "0 × 2 pixels"),
