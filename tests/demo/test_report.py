@@ -106,7 +106,7 @@ def test_parts_may_be_absent(tmp_path: Path) -> None:
 
 def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
     parts = {"title": "t", "recalls": [], "decisions": []}
-    with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
+    with pytest.raises(TfaError, match=r"gone\.png not found; draw it"):
         write_demo_report(tmp_path / "r.html", montage=tmp_path / "gone.png", **parts)
     with pytest.raises(TfaError, match="must end in"):
         write_demo_report(tmp_path / "r.html", montage=tmp_path / "a.svg", **parts)
@@ -134,6 +134,6 @@ def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
 
 def test_matches_without_their_picture_are_refused(tmp_path: Path) -> None:
     parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
-    with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
+    with pytest.raises(TfaError, match=r"gone\.png not found; draw it"):
         write_demo_report(tmp_path / "r.html", matches=[MatchPicture(tmp_path / "gone.png", "a", "b")], **parts)
     assert not (tmp_path / "r.html").exists()

@@ -88,5 +88,5 @@ def test_a_report_is_written(town, tmp_path):
     assert [[image["image"] for image in group["images"]] for group in report["duplicates"]] == [["copy.png", "4.png"]]
     write_report(tmp_path / "report.html", report)
     page = (tmp_path / "report.html").read_text()
-    assert "Spectrum of the descriptors" in page
+    assert "Variance of the descriptors" in page
     assert "residuals" not in page

@@ -107,7 +107,7 @@ def test_several_maps_are_served_side_by_side(serve, town):
     assert hit["image_url"].endswith("?map=forest")
     missing = ask(client, picture(5), map="../town")
     assert missing.status_code == 404
-    assert missing.json()["error"] == "there is no map '../town' here; this service has town, forest"
+    assert missing.json()["error"] == "map '../town' not found. Available: town, forest"
 
 
 def test_why_is_told_of_an_image_of_the_map(client):
@@ -134,8 +134,11 @@ def test_evidence_and_report_are_told(client, town):
     assert told["candidates"]
     assert client.get("/v1/evidence").json() == told
     report = client.get("/v1/report").json()
-    assert report["headline"].startswith("14 photos, no near duplicates, expected recall not known")
-    assert report["heads"] == [{"title": "Without a calibration", "decided": told["decided"]}]
+    assert report["headline"].startswith("14 photos, no near duplicates, expected recall unknown")
+    (head,) = report["heads"]
+    assert head["title"] == "Without a calibration"
+    assert [one.pop("about") != "" for one in head["decided"]] == [True] * len(told["decided"])
+    assert head["decided"] == told["decided"]
     assert report["what_answers"]["calibration"] is None
     assert report["evidence"] == told
     assert {one["image_url"] for one in report["least_alike"]} <= {f"v1/images/{i}/file?map=town" for i in range(14)}

@@ -106,7 +106,7 @@ def test_a_photo_that_breaks_every_decoder_is_refused(client, monkeypatch):
         shared_decoders().close()
         refused = ask(client, picture(5), "a.png")
     assert refused.status_code == 422
-    assert refused.json()["error"].startswith("a.png breaks its decoder; save it again")
+    assert refused.json()["error"].startswith("a.png crashes the decoder; save it again")
     assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
 
 
