@@ -1,4 +1,4 @@
-"""Measure what fewer numbers an image, and fewer bits a number, cost in recall."""
+"""Measure the recall lost by fewer dimensions per image and fewer bits per dimension."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfa_bench.run import Bench
 
 
 class _Chained(Sequence):
-    """Arrays of several sequences, one sequence after the other; each is loaded when it is asked for."""
+    """Arrays of several sequences, concatenated; each is loaded on access."""
 
     def __init__(self, parts: Sequence[Tokens]) -> None:
         self.parts = [part.patches for part in parts]
@@ -39,7 +39,7 @@ class _Chained(Sequence):
 
 
 def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
-    """Of all images, in the order given. Where parts differ in their grid, or one has none, the grid is unknown."""
+    """Join the tokens of all images in this order. The grid is unknown if parts differ or one has none."""
     grids = {part.grid for part in parts}
     globals_ = [part.cls for part in parts if part.cls is not None]
     cls = np.concatenate(globals_) if len(globals_) == len(parts) else None
@@ -48,16 +48,16 @@ def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
 
 DIMS = (256, 512, 1024, 2048)
 SHARES = (0.25, 0.5, 1.0)
-AT_ONCE = 64  # queries described at a time
+AT_ONCE = 64  # queries described per batch
 
 
 def four_bits(rows: np.ndarray) -> np.ndarray:
-    """15 levels of each row, as the floats they stand for; rows are centred first, which orders nothing otherwise."""
+    """Quantize each row to 15 levels, returned as floats; rows are centered first, which does not change the order."""
     return np.asarray(round_rows(rows - rows.mean(axis=0), top=7))
 
 
 def one_bit(rows: np.ndarray) -> np.ndarray:
-    """Signs of the centred rows, each row scaled so that its product with itself is right."""
+    """Return the signs of the centered rows, each row scaled so that its product with itself is right."""
     centred = rows - rows.mean(axis=0)
     sums = np.maximum(np.abs(centred).sum(axis=1, keepdims=True), 1e-30)
     return np.sign(centred) * ((centred * centred).sum(axis=1, keepdims=True) / sums)
@@ -73,24 +73,24 @@ KINDS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """R@1 of one gallery at one number of dims and one kind of rows."""
+    """R@1 of one gallery at one number of dimensions and one kind of rows."""
 
     gallery: str
     dims: int
     rows: str
-    again: int  # images that are scored again
-    recall: Mapping[str, float]  # of the queries of each dataset
-    share: float = 1.0  # of the gallery's images that the reduction was fitted to
+    again: int  # images that are rescored
+    recall: Mapping[str, float]  # per dataset
+    share: float = 1.0  # fraction of the gallery's images that the reduction was fitted on
 
     @property
     def mean(self) -> float:
-        """Each dataset counted once."""
+        """Mean over datasets."""
         return float(np.mean(list(self.recall.values())))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How mean and spread of a row, from moments of the reduced rows, compare with those of full scores."""
+    """Mean and spread of a row from moments of the reduced rows, compared with full scores."""
 
     gallery: str
     dims: int
@@ -100,12 +100,12 @@ class Spread:
 
 @dataclass(frozen=True)
 class ReducedGallery:
-    """One gallery: the head it has, its full recall, and every variant."""
+    """One gallery: its head, its full recall, and every variant."""
 
     gallery: str
     head: str
     images: int
-    width: int  # numbers of a full vector
+    width: int  # dimensions of a full vector
     recall: Mapping[str, float]
     variants: tuple[Variant, ...]
     spreads: tuple[Spread, ...]
@@ -117,10 +117,10 @@ class ReducedGallery:
 
 @dataclass(frozen=True)
 class GalleryQueries:
-    """Queries of one dataset as vectors, and the images of a gallery that are right."""
+    """Query vectors of one dataset, and their positives in a gallery."""
 
     name: str
-    vectors: np.ndarray  # q D
+    vectors: np.ndarray  # (q, D)
     positives: Sequence[np.ndarray]
 
 
@@ -133,7 +133,7 @@ def study_gallery(
     *,
     counted: bool = False,
 ) -> ReducedGallery:
-    """The images of some datasets as one gallery; `counted`: also reductions that are fitted to a share of them."""
+    """Study the images of some datasets as one gallery; `counted`: also fit reductions on a share of them."""
     head = fitted_judged(database, shared)
     assert isinstance(head.decisions, SecondOrderDecisions)
     compiled = head.scorer(0).compile()
@@ -166,7 +166,7 @@ def _describe_queries(benches: Sequence[Bench], compiled: Compiled) -> Iterator[
 
 
 def _fit(compiled: Compiled, dims: int, share: float = 1.0) -> Reduction:
-    """From a share of the images, drawn always the same."""
+    """Fit on a share of the images, drawn with a fixed seed."""
     count, width = compiled.database.shape
     chosen = np.random.default_rng(0).permutation(count)[: max(round(share * count), 2)]
     rows, bias = compiled.database[np.sort(chosen)].astype(np.float64), float(compiled.bias.mean())
@@ -195,7 +195,7 @@ def _variants(
 
 
 def _first(coarse: np.ndarray, full: np.ndarray, again: int) -> np.ndarray:
-    """The first answer `q 1`, of the best `again` by the full score; of equals the smaller index."""
+    """Return the top answer `(q, 1)` among the best `again`, by the full score; ties to the smaller index."""
     candidates = np.sort(top_k(coarse, max(again, 1))[0], axis=1)
     best = np.take_along_axis(full, candidates, axis=1).argmax(axis=1)[:, None]
     return np.take_along_axis(candidates, best, axis=1)
@@ -221,9 +221,10 @@ def _spread(
 
 
 def fitted_on(share: float, head: str, benches: Sequence[Bench], database: Photos, shared: Shared) -> dict[str, Any]:
-    """R@1 of a second-order head whose directions and covariance come from a share of the images, the rest added.
+    """Return R@1 of a second-order head whose directions and covariance come from a share of the images.
 
-    `head` is what all of them are decided on; if that is no second-order head, the one that is calibrated stands in.
+    The other images are added afterwards. `head` is decided on all images; if it is not a second-order head, the
+    calibrated one replaces it.
     """
     count, (representation, _, decided) = len(database), head.partition("/")
     carrier = decided if representation == SECOND_ORDER else TARGET_CARRIER
@@ -232,7 +233,7 @@ def fitted_on(share: float, head: str, benches: Sequence[Bench], database: Photo
     space, tokens = spaces.spaces[0], database.tokens
     blocks = (tokens.select(slice(low, low + AT_ONCE)) for low in range(0, count, AT_ONCE))
     coordinates = np.concatenate([space.side.describe(block, True, DTYPE).coordinates for block in blocks])
-    every = replace(space, coordinates=coordinates.astype(np.float64), duplicates=None)  # as they would join a map
+    every = replace(space, coordinates=coordinates.astype(np.float64), duplicates=None)  # as images are added to a map
     compiled = every.scorer(spaces.decisions(carrier).kernel(SECOND_ORDER, 0), DTYPE).compile()
     described = list(_describe_queries(benches, compiled))
     first = [(one.vectors @ compiled.database.T).argmax(axis=1)[:, None] for one in described]

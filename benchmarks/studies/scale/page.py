@@ -1,4 +1,4 @@
-"""The tables of the scale study in Markdown, from the rows that it keeps."""
+"""Markdown tables of the scale study, from its saved rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits, more where they are whole."""
+    """Format with three digits, or more for large integers."""
     if value is None:
         return _DASH
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -39,7 +39,7 @@ Row = Mapping[str, Any]
 
 
 def reduction_table(rows: Sequence[Row]) -> str:
-    """A table for each gallery, and how many images are needed, where that was studied."""
+    """Return a table per gallery, and how many images are needed if that was studied."""
     galleries = [row for row in rows if "variants" in row]
     needed = [line for row in rows for line in _needed(row)]
     parts = [_of_gallery(row) for row in galleries]
@@ -50,7 +50,7 @@ def reduction_table(rows: Sequence[Row]) -> str:
 
 
 def _of_gallery(row: Row) -> str:
-    """Dims down, kinds of rows across, coarse → scored again; the mean over datasets in percent."""
+    """Return dimensions down, kinds of rows across, coarse → rescored; the mean over datasets in percent."""
     found = {(one["dims"], one["rows"], one["again"]): one["mean"] for one in row["variants"] if one["share"] == 1}
     spread = {one["dims"]: one["ratio"] for one in row["spreads"]}
     body = []
@@ -73,7 +73,7 @@ def _needed(row: Row) -> Iterator[list[str]]:
 
 
 def tables(rows: Iterable[Row]) -> dict[str, str]:
-    """A table, or several, for every part that has rows."""
+    """Return the tables of every part that has rows."""
     by_part: dict[str, list[Row]] = {}
     for row in rows:
         by_part.setdefault(row["part"], []).append(row)
@@ -85,7 +85,7 @@ def all_tables(rows: Iterable[Row]) -> str:
 
 
 def filled(text: str, tables: Mapping[str, str]) -> str:
-    """A page in Markdown with these tables between its marks, `<!-- scale: PART -->` and `<!-- end of PART -->`."""
+    """Fill the tables into a Markdown page between `<!-- scale: PART -->` and `<!-- end of PART -->`."""
     for part, own in tables.items():
         between = re.compile(rf"(<!-- scale: {part} -->\n).*?(<!-- end of {part} -->)", re.DOTALL)
         text = between.sub(lambda mark: f"{mark[1]}{own}\n{mark[2]}", text)  # noqa: B023
@@ -93,7 +93,7 @@ def filled(text: str, tables: Mapping[str, str]) -> str:
 
 
 def engines_table(rows: Sequence[Row]) -> str:
-    """By size, then a table of how times grow."""
+    """Return a table per size, then one of growth."""
     parts = []
     for images in sorted({row["images"] for row in rows}):
         head = ("engine", "build, s", "disk, bytes an image", "memory, bytes an image", "p50, ms", "p99, ms",
@@ -121,7 +121,7 @@ def _engine_cells(row: Row) -> list[str]:
 
 
 def _growth(rows: Sequence[Row]) -> list[str]:
-    """Exponents a of p50 ~ images^a and build ~ images^a between neighbouring sizes."""
+    """Return exponents a of p50 ~ images^a and build ~ images^a between neighboring sizes."""
     sizes = sorted({row["images"] for row in rows if "given_up" not in row})
     if len(sizes) < 2:
         return []
@@ -141,13 +141,13 @@ def _growth(rows: Sequence[Row]) -> list[str]:
 
 
 def _by_encoder(rows: Sequence[Row], make: Callable[[Sequence[Row]], str]) -> str:
-    """Rows under one encoder are compared."""
+    """Compare rows under one encoder."""
     encoders = dict.fromkeys(row["encoder"] for row in rows)
     return "\n\n".join(f"`{one}`:\n\n{make([row for row in rows if row['encoder'] == one])}" for one in encoders)
 
 
 def union_table(rows: Sequence[Row]) -> str:
-    """Datasets down, heads across: alone → in the union."""
+    """Return datasets down, heads across: alone → in the union."""
     heads = sorted(dict.fromkeys(row["head"] for row in rows), key=lambda head: (*HEADS, head).index(head))
     titles = {row["head"]: row["title"] for row in rows}
     found = {(row["head"], row["gallery"]): row for row in rows}
@@ -188,7 +188,7 @@ def ray_table(rows: Sequence[Row]) -> str:
 
 
 def switches_table(rows: Sequence[Row]) -> str:
-    head = ("engine", "switches", "a switch, s", "questions", "errors", "mixed", "old after 1 s", "longest old, s")
+    head = ("engine", "switches", "a switch, s", "queries", "errors", "mixed", "old after 1 s", "longest old, s")
     body = [
         [row["engine"], str(row["switches"]), number(row["switch_seconds"]), f"{row['queries']:,}",
          str(row["errors"]), str(row["mixed"]), str(row["late"]), f"{row['old_seconds']:.2f}"]

@@ -1,4 +1,4 @@
-"""Keep rows that are measured, and measure them with a small town on each store."""
+"""Save measured rows, and measure them with a small town on each store."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Row = Mapping[str, Any]
 
 
 class SavedRows:
-    """Rows by part and name. Without a file they are kept for this run alone."""
+    """Rows by part and name. Without a file they last for this run only."""
 
     def __init__(self, file: Path | None = None, *, again: bool = False) -> None:
-        """`again` measures rows once more that are there already; a new row takes the place of the old one."""
+        """Open saved rows; `again` measures existing rows again and replaces them."""
         self._file, self._again, self._fresh = file, again, set[tuple[str, str]]()
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         if file is not None and file.exists():
@@ -42,7 +42,7 @@ class SavedRows:
         return key in self.rows and (not self._again or key in self._fresh)
 
     def keep(self, part: str, name: str, facts: Row) -> dict[str, Any]:
-        """Write a row down, at once."""
+        """Write a row immediately."""
         row = {"part": part, "name": name, **facts, "threads": thread_count()}
         self.rows[part, name] = row
         self._fresh.add((part, name))
@@ -64,7 +64,7 @@ DIMS = 64
 
 @dataclass(frozen=True)
 class SmallTown:
-    """Photos below a folder; `name` tells the photos of one map from those of another, in every path."""
+    """Photos below a folder; `name` distinguishes the photos of maps in every path."""
 
     folder: Path
 
@@ -88,26 +88,26 @@ class SmallTown:
         return file
 
     def map(self, name: str, first: int = 0, images: int = IMAGES) -> PlaceMap:
-        """Of photos by the seeds from `first` on."""
+        """Build a map from photos with seeds from `first` on."""
         photos = [self.photo(name, seed) for seed in range(first, first + images)]
         saved = BuildOptions(head="second-order", rerank=False)
         return PlaceMap.build(photos, encoder=ENCODER, options=self.options, spec=HeadSpec(words=16), map_spec=saved)
 
     def tokens(self, photo: Path) -> Tokens:
-        """In memory, so that another process can be given them."""
+        """Return tokens in memory, so that another process can receive them."""
         encoder = load_encoder(ENCODER, weights=self.weights)
         read = TokenCache(self.folder / "cache").encode([photo], encoder).tokens
         return Tokens([np.array(read.patches[0])], None if read.cls is None else np.array(read.cls), grid=read.grid)
 
 
-PAUSE = 0.05  # seconds before a question is asked again
+PAUSE = 0.05  # seconds between attempts
 T = TypeVar("T")
 
 
 def row_for_each(
     part: str, engines: Sequence[str], saved: SavedRows, measure: Callable[[SmallTown, AnyServer], dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """`measure` with a new town and a new server of each engine that has no row yet."""
+    """Measure with a new town and a new server of each store that has no row yet."""
     for engine in engines:
         if saved.has(part, engine):
             continue
@@ -121,7 +121,7 @@ def row_for_each(
 
 
 def until_answered(ask: Callable[[], T], refusal: type[Exception], patience: float) -> T:
-    """The first answer that is no `refusal`; after so many seconds the refusal is an error."""
+    """Return the first answer that is not a `refusal`; after `patience` seconds the refusal is raised."""
     last = time.monotonic() + patience
     while True:
         try:

@@ -1,8 +1,9 @@
-"""The part `union`: R@1 of every dataset alone, and with all datasets as one gallery, under heads of the benchmark.
+"""The part `union`: R@1 of every dataset separately and with all datasets as one gallery, under benchmark heads.
 
-What fewer numbers an image cost on the same gallery is measured by the part `reduction`. A head that calibrates
-does so for each dataset by 64 of its queries, drawn as in the first split of `tfa bench run`, alone and in the union
-alike. What a head answers on a dataset alone is taken from the records of `tfa bench run` where they are given.
+The part `reduction` measures the cost of fewer dimensions on the same gallery. A head that calibrates uses 64 queries
+of
+each dataset, drawn as in the first split of `tfa bench run`, in both cases. Results on separate datasets come from the
+records of `tfa bench run` if available.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class Datasets:
 
     @classmethod
     def of(cls, benches: Sequence[Bench]) -> Datasets:
-        """Of tokens that are there."""
+        """Wrap benches whose tokens exist already."""
         return cls(benches, lambda: benches)
 
     @cached_property
     def benches(self) -> Sequence[Bench]:
-        """With their tokens: images that the cache does not know are encoded now."""
+        """Return the benches with tokens; images missing in the cache are encoded now."""
         return self._encode()
 
     @property
@@ -51,7 +52,7 @@ class Datasets:
 
     @property
     def galleries(self) -> list[str]:
-        """All datasets as one, then each alone."""
+        """Names: all datasets as one, then each dataset."""
         return [UNION, *(one.truth.name for one in self.identified)]
 
     def members(self, gallery: str) -> Sequence[Bench]:
@@ -59,7 +60,7 @@ class Datasets:
 
 
 def joined(members: Sequence[Bench]) -> Photos:
-    """The images of some datasets as one database."""
+    """Join the images of some datasets as one database."""
     if len(members) == 1:
         return members[0].database
     identified = all(bench.database.paths is not None for bench in members)
@@ -78,7 +79,7 @@ def run_union(
     progress: Progress | bool | None,
     records: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each gallery and head, heads of one gallery after each other: they share what is fitted."""
+    """Yield a row per gallery and head; heads of one gallery are consecutive and share fits."""
     bars = as_progress(progress)
     if records is not None:
         yield from _rows_of_records(datasets.identified, heads, saved, records)
@@ -94,7 +95,7 @@ def run_union(
             fitted = card.fit(database, shared)
             found = recalls(card, fitted, members, len(database), bars)
             facts = _facts(members[0], gallery, card, len(database), found, getattr(fitted, "decisions", {}))
-            seconds = time.perf_counter() - started  # less what heads before it fitted
+            seconds = time.perf_counter() - started  # without fits shared with earlier heads
             name = _name(datasets.encoder, gallery, card.name)
             yield saved.keep(_UNION_PART, name, {**facts, "seconds": round(seconds, 1)})
         del shared
@@ -133,7 +134,7 @@ def _facts(
 def recalls(
     card: HeadCard, fitted: Fitted, members: Sequence[Bench], images: int, progress: Progress
 ) -> dict[str, float]:
-    """R@1 of the queries of each dataset, the mean over constructions."""
+    """Return R@1 of the queries of each dataset, the mean over constructions."""
     found, start = {}, 0
     for bench in members:
         split = card.plan.splits(len(bench.queries), bench.truth.conditions)[0]
@@ -148,7 +149,7 @@ def recalls(
 
 
 def recorded(record: Record, bench: Identified) -> tuple[dict[str, float], Mapping[str, Any]]:
-    """The same of a dataset alone from its record, of the first split, and what was decided for it."""
+    """Return the recalls of a separate dataset from its record's first split, and its decisions."""
     rows = record.evaluated(0)
     positives = [bench.truth.positives[row] for row in rows]
     own = [recall_at(record.rankings[rows, 0, column], positives, (1,))[0] for column in range(len(record.replicas))]
@@ -156,7 +157,7 @@ def recorded(record: Record, bench: Identified) -> tuple[dict[str, float], Mappi
 
 
 def _in_words(decisions: Mapping[str, Any]) -> str:
-    """The head that was decided on, and whether answers are verified, where that was to be decided."""
+    """Describe the chosen head and whether answers are reranked, if that was decided."""
     kind = [str(decisions[key]) for key in ("representation", "carrier") if key in decisions]
     verified = decisions.get("verification", {}).get("used")
     return ", ".join([*kind, *([] if verified is None else ["verified" if verified else "not verified"])])
@@ -168,7 +169,7 @@ _REDUCTION_PART = "reduction"
 def run_reduction(
     datasets: Datasets, saved: SavedRows, progress: Progress | bool | None, dims: Sequence[int] = DIMS
 ) -> Iterator[dict[str, Any]]:
-    """A row for each gallery, and for each share of the images of the union."""
+    """Yield a row per gallery, and per share of the images of the union."""
     bars = as_progress(progress)
     encoder = datasets.encoder
     for gallery in datasets.galleries:

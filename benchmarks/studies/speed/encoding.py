@@ -1,4 +1,4 @@
-"""Encoding: images a second of an encoder in integers beside torch in float32, and of the way from files to pixels."""
+"""Encoding speed: an encoder in integers compared with torch in float32, and reading files into pixels."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 _ARCHITECTURES = ("dinov2-s14@322", "dinov2-b14@322")
 _GAIN = Bar(1.8, at_least=True)
-_FED = 150.0  # images a second that the input must feed
+_FED = 150.0  # images per second that the input must provide
 PHOTO = (640, 480)
 
 
 @dataclass(frozen=True)
 class ArchitectureSpeed:
-    """Seconds an image of one architecture with random weights: in float32 by torch, and in integers."""
+    """Seconds per image of one architecture with random weights: in float32 by torch, and in integers."""
 
     encoder: str
-    batch: int  # images at a time
+    batch: int  # images per batch
     float32_seconds: float
     fast_seconds: float
     float32_peak_bytes: int | None
     fast_peak_bytes: int | None
-    float32_bytes: int  # of the weights
-    fast_bytes: int  # of the integer model
-    cosine: float  # mean, of the patch tokens of both
+    float32_bytes: int  # size of the weights
+    fast_bytes: int  # size of the integer model
+    cosine: float  # mean cosine of the patch tokens of both
 
     @property
     def ratio(self) -> float:
@@ -52,13 +52,13 @@ class ArchitectureSpeed:
 
 @dataclass(frozen=True)
 class InputSpeed:
-    """Seconds a photo from file to tokens in the cache, where encoding takes no time."""
+    """Seconds per photo from file to cached tokens, with an encoder that takes no time."""
 
     photos: int
     seconds: float
-    floor_seconds: float  # Pillow alone: decode and resize, in two threads
+    floor_seconds: float  # only Pillow: decode and resize, in two threads
     peak_bytes: int | None
-    disk_bytes: int  # of a photo's tokens
+    disk_bytes: int  # size of a photo's tokens
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class EncodingBenchmark:
         for speed in self.architectures:
             what = f"{speed.encoder}, an image of {'a batch of ' if speed.batch > 1 else ''}{speed.batch}"
             note = f"float32 {speed.float32_bytes / 1e6:.0f} MB, tokens' cosine {speed.cosine:.4f}"
-            # Batches are what a map is built in, and what the gain is required of.
+            # Maps are built in batches, so the target applies to batches.
             bar = _GAIN if speed.batch > 1 else None
             lines.append(
                 Line(
@@ -89,7 +89,7 @@ class EncodingBenchmark:
                 peak_bytes=put.peak_bytes, disk_bytes=put.disk_bytes, note=rate,
             )
         )  # fmt: skip
-        lines.append(compared(f"the same beside {_FED:.0f} images/s", put.seconds, 1 / _FED, Bar(1.0)))
+        lines.append(compared(f"the same, compared with {_FED:.0f} images/s", put.seconds, 1 / _FED, Bar(1.0)))
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def run_encoding_benchmark(
     repeats: int = 3,
     progress: bool | Progress | None = None,
 ) -> EncodingBenchmark:
-    """Random weights and generated photos: speed depends on shapes alone, so that this runs anywhere."""
+    """Use random weights and generated photos: speed depends only on shapes, so this runs anywhere."""
     with as_progress(progress).task("timing", len(encoders) + 1) as task, same_threads(threads):
         speeds: list[ArchitectureSpeed] = []
         for name in encoders:
@@ -172,7 +172,7 @@ def _encoding(encoder: Encoder, images: list[Image.Image]) -> Callable[[], Any]:
 
 def _in_turn(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Measured]:
     for call in calls.values():
-        call()  # thread pools and page tables warm up
+        call()  # warm up thread pools and page tables
     return measure_in_turn(calls, repeats)
 
 
@@ -226,7 +226,7 @@ class NullEncoder:
 
 
 def random_weights(name: str) -> LoadedWeights:
-    """Weights of an encoder's shapes that keep numbers in range: norms near 1, linear layers small."""
+    """Return weights of an encoder's shapes that keep numbers in range: norms near 1, linear layers small."""
     import torch
 
     from tfa.encoders.packaged_weights import expected_shapes
@@ -243,7 +243,7 @@ def random_weights(name: str) -> LoadedWeights:
 
 
 def synthetic_photo(seed: int, size: tuple[int, int]) -> Image.Image:
-    """Smooth colours with grain, so that a JPEG of it takes as long to decode as a photo."""
+    """Return smooth colors with grain, so that a JPEG of it takes as long to decode as a photo."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), np.int16)

@@ -1,7 +1,7 @@
-"""The time of verifying candidates over the time of the matrix products it cannot do without.
+"""Time reranking against its unavoidable matrix products.
 
-Timed is all that a map does for a query on top of its head: the query's patches made compact, the candidates' read
-and restored from their bytes, compared, voted. The products are one of compacting and one for each candidate.
+Measured is everything that a map does for a query after its head: compacting the query's patches, reading and restoring
+the candidates' patches, comparing and voting. The products are one for compacting and one per candidate.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tfa.core.tokens import Tokens
 from tfa.types import RerankSpec
 from tfa.verification.patches import CompactTokens
 
-REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed
+REPEATS = 5  # runs per measurement; the shortest counts, the others were disturbed
 
 
 @dataclass(frozen=True)
 class VerifyBenchmark:
-    """Seconds a query, alone and in a batch, each beside the bare products of the same shapes."""
+    """Seconds per query, single and in a batch, each with the bare products of the same shapes."""
 
     candidates: int
     patches: int
     dimensions: int
-    bytes_per_image: int  # that are read of a candidate
-    queries: int  # of the batch
-    threads: int  # that share the batch
+    bytes_per_image: int  # read per candidate
+    queries: int  # batch size
+    threads: int  # threads that share the batch
     seconds: float
     products_seconds: float
     batch_seconds: float
@@ -81,9 +81,9 @@ def run_verify_benchmark(
     threads: int = 2,
     progress: bool | Progress | None = None,
 ) -> VerifyBenchmark:
-    """Time the verification of made-up photos: queries are the candidates under other noise.
+    """Time reranking of synthetic photos: queries are the candidates with other noise.
 
-    Products are those of numpy, which shares each of them among the threads.
+    Products are numpy's, which divides each among the threads.
     """
     grid = squarest(patches)
     images = synthetic_tokens(candidates, patches, channels)
@@ -124,16 +124,16 @@ def run_verify_benchmark(
 
 
 def squarest(patches: int) -> tuple[int, int]:
-    """Rows and columns of so many patches, as near to a square as they come."""
+    """Return rows and columns of a grid of `patches` patches, as square as possible."""
     rows = next(rows for rows in range(math.isqrt(patches), 0, -1) if patches % rows == 0)
     return rows, patches // rows
 
 
 def _shortest(calls: dict[str, Callable[[], Any]], advance: Callable[[], None]) -> dict[str, float]:
-    """The shortest of several runs of each call, in turn, so that a busy machine slows them alike."""
+    """Return the shortest of several alternating runs of each call, so that a busy machine slows all."""
     shortest = dict.fromkeys(calls, math.inf)
     for call in calls.values():
-        call()  # thread pools and page tables warm up
+        call()  # warm up thread pools and page tables
     for _ in range(REPEATS):
         for name, call in calls.items():
             started = time.perf_counter()
