@@ -1,8 +1,7 @@
 """Value of every candidate for the judge, and its recall by labels.
 
 Both use the first construction, like the judge. Database only: pseudo queries judge, all queries are evaluated. C64:
-the
-64 queries of the first split judge by cross-fitting; a head calibrated on all 64 is evaluated on the other queries.
+the 64 queries of the first split judge by cross-fitting; a head calibrated on all 64 is evaluated on the other queries.
 """
 
 from __future__ import annotations

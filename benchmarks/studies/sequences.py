@@ -366,8 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Replay drives: R@1 of single photos, adapted online, reranked and tracked; how fast a stream adapts.
 
     For the second-order head with partial whitening, without fitting on queries. Photos outside a map come from the
-    next
-    dataset.
+    next dataset.
     """
     remark = "Database and queries must be in driving order by name."
     return run_script(make_parser(main.__doc__ or "", remark, stored=True), _study, argv)

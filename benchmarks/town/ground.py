@@ -39,7 +39,7 @@ _ROADS: tuple[Color, ...] = ((86, 86, 88), (98, 95, 92), (74, 76, 80))
 
 
 def _flat(corner: np.ndarray, u: np.ndarray, down: np.ndarray, height: float, texture: Texture, tile: float) -> Quad:
-    """Return a ground rectangle from its corner nearest to the reader of the plan; one texture copy is `tile` meters."""
+    """Return a ground rectangle from its corner nearest to the viewer; one texture copy is `tile` meters."""
     top = corner + down
     repeat = (float(np.linalg.norm(u)) / tile, float(np.linalg.norm(down)) / tile)
     return Quad((top[0], top[1], height), (u[0], u[1], 0.0), (-down[0], -down[1], 0.0), texture, repeat)

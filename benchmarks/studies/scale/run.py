@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from studies.options import make_parser, run_script
 from studies.scale.engines import CONTENDERS
-from studies.scale.page import all_tables, filled, tables
-from studies.scale.rows import SavedRows
+from studies.scale.rows import SavedRows, all_tables, filled, tables
 from tfa.cli import options
 from tfa.cli.console import note, print_json, print_text, wants_progress
 from tfa.core.files import cache_folder, write_text
@@ -160,8 +159,7 @@ def run_parts(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure maps beyond one machine: stores by size, version switches, kills, replicas, Ray, all datasets as one
-    gallery,
-    fewer dimensions per image.
+    gallery, fewer dimensions per image.
 
     With --out, every row is saved when it is done; existing rows are not measured again.
     """

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from studies.speed.encoding import synthetic_photo
 from studies.speed.fit import synthetic_tokens
 from studies.speed.measure import COLUMNS, Bar, Line, cells, compared, format_bytes, measure_in_turn, thread_count
+from studies.speed.photo import squarest, synthetic_photo
 from studies.speed.second_order import CACHES, JudgedQuery, K, timed_beside_paper
 from studies.speed.synthetic import (
     SyntheticEncoder,
@@ -30,7 +30,6 @@ from studies.speed.synthetic import (
     synthetic_state,
     weight,
 )
-from studies.speed.verify import squarest
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens

@@ -84,7 +84,7 @@ _GRAMS_AND_SPECTRA = (
 SUITE: dict[str, Benchmark] = {
     "encoding": Benchmark(
         title="Encoding photos",
-        run="encoding:run_encoding_benchmark",
+        run="photo:run_encoding_benchmark",
         floor="The floor is the same encoder by torch in float32 (under a bar ≥ the ratio is floor over time); for "
         "reading photos, the floor is Pillow's decoding and resizing.",
         small={"encoders": ("dinov2-s14@322",), "batches": (1,), "photos": 40, "repeats": 1},
@@ -220,7 +220,7 @@ SUITE: dict[str, Benchmark] = {
     ),
     "verify": Benchmark(
         title="Verifying candidates",
-        run="verify:run_verify_benchmark",
+        run="photo:run_verify_benchmark",
         floor="The floor is the bare matrix products of the query's patches with those of its candidates.",
         small={"candidates": 20, "patches": 529, "dimensions": 128, "queries": 4},
         full={"candidates": 20, "patches": 529, "dimensions": 128, "queries": 16},

@@ -1,8 +1,7 @@
 """Catalogue of all heads by name, and of groups. Naming one head imports only its module.
 
 A module provides `CARDS` (a tuple of `HeadCard`), `NEED_FILES` (heads made from a user's file), or a function that
-makes
-the card of a name. The names are listed here.
+makes the card of a name. The names are listed here.
 """
 
 from __future__ import annotations

@@ -350,8 +350,7 @@ def select_on_target(
     """Select a head with target photos; `evidence` compares one of them, by index, with database images.
 
     `score` sets whether scores are calibrated; None leaves it to the judge. The default is used without evidence or
-    with
-    few photos.
+    with few photos.
     """
     allowed = [one for one in CALIBRATIONS if score in (None, one[1])]
     if evidence is None:

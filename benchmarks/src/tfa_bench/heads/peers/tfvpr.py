@@ -6,8 +6,7 @@
     attention_descriptor   L2 [ L2(global token); L2(o_1); …; L2(o_K) ]
 
 s₍₁₎ and s₍₂₎ are the two largest ⟨ĉ_k, f⟩ of a patch. The centers are a Euclidean k-means on the f, of the database
-only
-or, as in the published evaluation, of database and queries. Our choices: the subsample and the random start are
+only or, as in the published evaluation, of database and queries. Our choices: the subsample and the random start are
 numpy's, from patches in an order that does not depend on the photo order; an empty cluster restarts at the patch
 farthest from its center; iterations end when no patch changes its center.
 """
