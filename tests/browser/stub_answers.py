@@ -167,7 +167,7 @@ AFTER = {
     "local_weight": 0.57, "score_calibrated": False, "soft_weight": 1.0,
 }  # fmt: skip
 REASONS = {
-    "assignment": "soft: hard reaches 8.3 distinct images, soft 9.0; hard is taken only if it covers more of the map",
+    "assignment": "soft: hard reaches 8.3 distinct images, soft 9.0; hard is used only if it covers more of the map",
     "strengths": "spectral shaping c = 0.2500 and centring β = 0.5133: the energy of the halves correlates 0.64",
     "carrier": "partial: it covers as much as the adaptive kernel and agrees more",
     "admit_cls": "used: with it 9.3 distinct images, without 9.0",

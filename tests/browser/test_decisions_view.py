@@ -18,7 +18,7 @@ def test_decisions_are_told_in_words_and_drawn(open_page, service):
     held.set()
     wait_for_text(page, ".headline", "30 photos")
     assert page.inner_text("#decisions-status") == ""
-    wait_for_text(page, "dd", "hard is taken only if it covers more of the map")
+    wait_for_text(page, "dd", "hard is used only if it covers more of the map")
     assert page.inner_text(".headline").startswith("30 photos, 1 near-duplicate group, expected recall 91 %")
     assert "global token: used" in page.inner_text("dl")
     assert page.inner_text(".noise").endswith("0.6 standard errors from flipping, within noise (x)")

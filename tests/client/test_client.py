@@ -77,7 +77,7 @@ def test_many_photos_are_answered_in_order_and_bad_ones_reported(served):
     for one, other in zip(ours, theirs, strict=True):
         same(one.hits, other.hits)
         assert (one.error is None) == (other.error is None)
-    assert "no whole photo" in ours[2].error
+    assert "not a complete photo" in ours[2].error
     assert "missing.png cannot be read" in ours[3].error
 
 
@@ -182,7 +182,7 @@ def test_a_camera_is_followed_as_by_the_map(served):
     assert (ours.state["seen"], ours.state["sequence"]) == (14, True)
     assert "missing.png cannot be read" in ours.step(folder / "missing.png").error
     (folder / "bad.png").write_bytes(b"no photo")
-    assert "no whole photo" in ours.step(folder / "bad.png").error
+    assert "not a complete photo" in ours.step(folder / "bad.png").error
     with pytest.raises(BadSpec, match="camera='a/b' is not allowed"):
         client.follow("a/b")
     ours.reset()
@@ -208,7 +208,7 @@ def test_methods_take_what_those_of_the_map_take(name):
 def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
     client = Client("http://127.0.0.1:9")
     for ask in (client.query, client.add, client.calibrate, lambda photo: client.explain(photo, 3)):
-        with pytest.raises(TfaError, match=r"a photo must be .*, got |give the path of|give the whole file"):
+        with pytest.raises(TfaError, match=r"a photo must be .*, got |pass the path of|pass the complete file"):
             ask(wrong)
 
 

@@ -70,7 +70,7 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
         assert sum(term["contribution"] for term in told["terms"]) == pytest.approx(told["score"])
         assert told["words"] == []
         assert told["linearised"]
-        apart = ("shared by all images", "usual score of the image")
+        apart = ("shared by all images", "mean score of the image")
         local = sum(term["contribution"] for term in told["terms"] if not term["name"].endswith(apart))
         for heat in (told["query_heat"], told["image_heat"]):
             assert np.shape(heat) == (4, 4)

@@ -60,7 +60,7 @@ def test_two_cameras_do_not_mix_and_a_batch_is_a_stream(client, town):
     files = [("images", ("x.png", one)) for one in STREAM[:20]]
     files[7:7] = [("images", ("bad.png", b"no photo"))]
     batch = client.post("/v1/query/batch", files=files, data={"camera": "c"}).json()["answers"]
-    assert "no whole photo" in batch.pop(7)["error"]
+    assert "not a complete photo" in batch.pop(7)["error"]
     assert [of_json(one) for one in batch] == followed(place_map, STREAM[:20])
     assert [one["name"] for one in client.get("/v1/cameras").json()["cameras"]] == ["c", "B.b", "a"]
 

@@ -157,8 +157,8 @@ def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, to
     answer = add(client, ("a.png", picture(40)))
     assert answer.status_code == 507
     assert answer.json() == {
-        "error": "the disk is full at x (No space left on device); what was saved before is as it was. "
-        "Free some room there and do it again"
+        "error": "the disk is full at x (No space left on device); existing files are unchanged. "
+        "Free disk space and try again"
     }
     assert ids(client) == list(range(14))
     assert [path for path in (town / "photos").rglob("*") if path.is_file()] == []

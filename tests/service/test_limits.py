@@ -79,7 +79,7 @@ def test_base64_has_the_same_limit(serve):
 @pytest.mark.parametrize(
     ("name", "content", "status", "words"),
     [
-        ("notes.txt", b"just text", 415, "notes.txt is no whole photo of a kind this service reads; send JPEG"),
+        ("notes.txt", b"just text", 415, "notes.txt is not a complete photo in a supported format; send JPEG"),
         ("page.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "no whole photo"),
         ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", 415, "no whole photo"),
         ("a.png", b"", 422, "a.png is empty"),

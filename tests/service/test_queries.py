@@ -84,7 +84,7 @@ def test_a_batch_answers_each_photo_in_its_place(client):
     photos = [("a.png", picture(3, 0.8)), ("bad.jpg", b"no photo"), ("b.png", picture(7, 0.8))]
     answers = client.post("/v1/query/batch", files=[("images", one) for one in photos], data={"k": 1}).json()["answers"]
     assert [answer["hits"][0]["id"] for answer in (answers[0], answers[2])] == [3, 7]
-    reason = "bad.jpg is no whole photo of a kind this service reads; send JPEG, PNG, WebP, TIFF, BMP or GIF"
+    reason = "bad.jpg is not a complete photo in a supported format; send JPEG, PNG, WebP, TIFF, BMP or GIF"
     assert answers[1] == Answer(query="bad.jpg", error=reason).to_dict()
 
 
@@ -183,7 +183,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
     recent = client.get("/v1/map").json()["recent"]
     assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
     assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
-    assert recent["text"].startswith("of photos like these about ")
+    assert recent["text"].startswith("expected R@1 on similar photos: ")
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
     add(client, picture(77))  # an edit leaves the head as it is

@@ -29,21 +29,9 @@ SOURCES = {
 NOT_YET: set[str] = {
     "studies",
     "tfa.cli",
-    "tfa.core",
-    "tfa.demo",
-    "tfa.encoders",
-    "tfa.errors",
     "tfa.evaluate",
-    "tfa.explain",
     "tfa.exports",
     "tfa.maps",
-    "tfa.method",
-    "tfa.online",
-    "tfa.photos",
-    "tfa.pipeline",
-    "tfa.reference",
-    "tfa.search",
-    "tfa.verification",
     "tfa_bench",
 }
 

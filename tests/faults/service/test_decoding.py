@@ -29,7 +29,7 @@ EVIL = many_scans(3000, SIZE)  # 350 kB; decoded, it takes minutes
 def test_scans_are_counted_before_they_are_decoded(tmp_path, monkeypatch):
     (tmp_path / "evil.jpg").write_bytes(EVIL)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("it is decoded"))
-    with pytest.raises(BadImage, match=r"evil\.jpg cannot be opened: it has 3,000 scans and at most 100 are allowed"):
+    with pytest.raises(BadImage, match=r"evil\.jpg cannot be opened: it has 3,000 scans, at most 100 are allowed"):
         as_rgb(tmp_path / "evil.jpg")
 
 

@@ -32,7 +32,7 @@ FAULTS = [
     (RuntimeError("the machine gave up"), 500, "internal error"),
     (SystemExit(), 503, "the service failed on this query"),
     (MemoryError(), 503, "there is not enough memory"),
-    (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 503, "too many files are open"),
+    (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 503, "too many open files"),
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507, "the disk is full"),
     (OSError(errno.EIO, os.strerror(errno.EIO)), 500, "internal error"),
 ]
