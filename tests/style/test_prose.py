@@ -38,7 +38,6 @@ NOT_YET: set[str] = {
     "tfa.evaluate",
     "tfa.explain",
     "tfa.exports",
-    "tfa.maps",
     "tfa.method",
     "tfa.online",
     "tfa.photos",

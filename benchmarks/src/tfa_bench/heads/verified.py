@@ -119,7 +119,7 @@ def verified(
         images=_image_records(len(every)),
         columns=columns,
         scores=best,
-        standardised=standardize_ranked(scores, columns),
+        standardized=standardize_ranked(scores, columns),
         vectors=(),  # only the watch on a map's photos needs them
         scorer=image_scores.scorer,
         rows=every,
