@@ -306,17 +306,11 @@ def _answers(state: MapState) -> AnswerSource:
 
 def _calibration(state: MapState, head: NamedHead) -> CalibrationInfo:
     return CalibrationInfo(
-        name=head.name,
-        active=head.name == state.active,
-        calibration=head.calibration,
-        decided=list_decisions(vars(head)),
-        decisions=head.decisions,
-        reasons=head.evidence["reasons"],
-        evidence=_numbers(head),
-        data_used=head.data_used,
-        verification=head.verification,
+        name=head.name, active=head.name == state.active, calibration=head.calibration,
+        decided=list_decisions(vars(head)), decisions=head.decisions, reasons=head.evidence["reasons"],
+        evidence=_numbers(head), data_used=head.data_used, verification=head.verification,
         differences=list_differences(state.database.decisions, head.decisions),
-    )
+    )  # fmt: skip
 
 
 def _describe_reduction(state: MapState) -> dict[str, Any] | None:
@@ -342,13 +336,11 @@ def _numbers(head: NamedHead) -> dict[str, Any]:
 
 
 def _list_second_order_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    sentences = []
-    for name, (was, now) in {
-        "the representation is": (name_representation(before), name_representation(after)),
-        "the carrier is": (before["carrier"], after["carrier"]),
-    }.items():
-        if was != now:
-            sentences.append(f"{name} {now} instead of {was}")
+    pairs = {
+        "representation": (name_representation(before), name_representation(after)),
+        "carrier": (before["carrier"], after["carrier"]),
+    }
+    sentences = [f"the {name} is {now} instead of {was}" for name, (was, now) in pairs.items() if was != now]
     if after["centring"]:
         sentences.append("queries are centered on the photos")
     if after["score_calibrated"]:

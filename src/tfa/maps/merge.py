@@ -51,17 +51,12 @@ def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> 
         before = [other for other in maps[:number] if other.state.compact is not None]
         start = sum(part.photos for part in parts)
         shared = _shared(own, tokens.select(slice(start, start + len(own))), before, progress) if before else []
-        parts.append(
-            MergedPart(
-                name=names[number],
-                path=None if one.path is None else str(one.path),
-                sessions=list(dict.fromkeys(record.session or "" for record in own)),
-                photos=len(own),
-                repeated=repeated[number],
-                compared=len(own) if before or not number else None,
-                shared=shared,
-            )
-        )
+        part = MergedPart(
+            name=names[number], path=None if one.path is None else str(one.path),
+            sessions=list(dict.fromkeys(record.session or "" for record in own)), photos=len(own),
+            repeated=repeated[number], compared=len(own) if before or not number else None, shared=shared,
+        )  # fmt: skip
+        parts.append(part)
     spec = first.state.map_spec
     fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
     merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, first.state.encoder)))

@@ -260,34 +260,20 @@ def make_state(
         DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored, dims=map_spec.dims
     )
     return MapState(
-        encoder=encoder,
-        spec=head.spec.to_dict(),
-        heads=(named,),
-        images=records,
-        vocabularies=vocabularies,
-        head_kind=choose_head_kind(head),
-        spaces=stored,
+        encoder=encoder, spec=head.spec.to_dict(), heads=(named,), images=records, vocabularies=vocabularies,
+        head_kind="second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper", spaces=stored,
         photo_root=find_common_folder([record.path for record in records]),
-        next_id=max((record.id for record in records), default=-1) + 1,
-        compact=fitted.compact,
-    )
-
-
-def choose_head_kind(head: AnyHead) -> str:
-    """Return the kind of a head, one of `types.HEAD_KINDS`."""
-    return "second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper"
+        next_id=max((record.id for record in records), default=-1) + 1, compact=fitted.compact,
+    )  # fmt: skip
 
 
 def describe_encoder(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
     """Describe the encoder for the header; `weights` is the weights file, if any."""
     return {
-        "id": encoder.id,
-        "fingerprint": encoder.model,
-        "channels": encoder.channels,
-        "global_channels": encoder.global_channels,
-        "grid": list(encoder.grid),
+        "id": encoder.id, "fingerprint": encoder.model, "channels": encoder.channels,
+        "global_channels": encoder.global_channels, "grid": list(encoder.grid),
         "weights": None if weights is None else str(Path(weights).resolve()),
-    }
+    }  # fmt: skip
 
 
 def make_records(
@@ -300,14 +286,9 @@ def make_records(
 ) -> list[ImageRecord]:
     return [
         ImageRecord(
-            id=first_id + n,
-            path=str(path.resolve()),
-            digest=digest,
-            fitted=fitted,
-            position=places.get(path),
-            session=session,
+            id=n, path=str(path.resolve()), digest=digest, fitted=fitted, position=places.get(path), session=session
         )
-        for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
+        for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True), first_id)
     ]
 
 
@@ -353,13 +334,10 @@ def reuse_prepared_arrays(new: MapState, older: MapState) -> MapState:
             head = dataclasses.replace(head, stored=stored)
         heads.append(head)
     spaces = new.spaces
-    if spaces is not None and older.spaces is not None and _same_start(spaces, older.spaces):
-        spaces = spaces.starting_with(older.spaces)
+    if spaces is not None and older.spaces is not None:
+        first, prepared_first = (one.spaces[0].halves.chunks[0] for one in (spaces, older.spaces))
+        spaces = spaces.starting_with(older.spaces) if len(first) == len(prepared_first) else spaces
     return dataclasses.replace(new, heads=tuple(heads), spaces=spaces)
-
-
-def _same_start(spaces: StoredSpaces, older: StoredSpaces) -> bool:
-    return len(spaces.spaces[0].halves.chunks[0]) == len(older.spaces[0].halves.chunks[0])
 
 
 def tie_duplicates(state: MapState) -> MapState:

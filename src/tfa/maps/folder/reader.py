@@ -107,17 +107,10 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             object.__setattr__(record, "path", resolve_path(record.path, root, here))
         state = MapState(
             **{**{key: header[key] for key in AS_THEY_ARE}, "head_kind": _read_head_kind(header)},
-            heads=tuple(heads),
-            images=images,
-            removed=frozenset(header["removed"]),
-            segments=tuple(header["segments"]),
-            files=tuple(header["files"]),
-            compact=_read_compact(folder, header),
-            vocabularies=_read_vocabularies(folder, header),
-            spaces=spaces,
-            photo_root=root,
-            digest=header["digest"],
-        )
+            heads=tuple(heads), images=images, removed=frozenset(header["removed"]),
+            segments=tuple(header["segments"]), files=tuple(header["files"]), compact=_read_compact(folder, header),
+            vocabularies=_read_vocabularies(folder, header), spaces=spaces, photo_root=root, digest=header["digest"],
+        )  # fmt: skip
         check_state(state)
     except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None

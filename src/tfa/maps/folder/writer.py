@@ -70,21 +70,15 @@ def list_current_files(folder: OpenFolder) -> list[str]:
         return []
 
 
-def remove_others(folder: OpenFolder, keep: Collection[str]) -> None:
-    """Delete files of older revisions and killed writers. Errors are ignored: the edit is done."""
-    with contextlib.suppress(OSError):
-        for name in folder.names():
-            if name not in keep and MAP_FILE_NAME.match(name):
-                with contextlib.suppress(OSError):
-                    folder.remove(name)
+def remove_files(folder: OpenFolder, *, keep: Collection[str] = (), after: int = -1) -> None:
+    """Delete temporary map files, and others that are not in `keep` and belong to a revision above `after`.
 
-
-def remove_failed_edit(folder: OpenFolder, revision: int) -> None:
-    """Delete files of a failed edit: temporary files and files beyond the header's `revision`."""
+    Errors are ignored: the edit is done or has failed already.
+    """
     with contextlib.suppress(OSError):
         for name in folder.names():
             named = MAP_FILE_NAME.match(name)
-            if named and (name.startswith(".") or int(named["revision"] or 0) > revision):
+            if named and name not in keep and (name.startswith(".") or int(named["revision"] or 0) > after):
                 with contextlib.suppress(OSError):
                     folder.remove(name)
 
@@ -205,7 +199,7 @@ def _remove_failed(folder: OpenFolder) -> None:
     with contextlib.suppress(BadMap, OSError):
         revision = int(read_map_header(folder.path)["revision"])
         _check_there(folder)
-        remove_failed_edit(folder, revision)
+        remove_files(folder, after=revision)
 
 
 def number_revision(folder: OpenFolder, state: MapState) -> MapState:
@@ -308,5 +302,5 @@ def commit(folder: OpenFolder, state: MapState) -> MapState:
     }
     digest = compute_digest(header)
     write_json(folder.path / HEADER_FILE, {**header, "digest": digest}, folder)
-    remove_others(folder, kept)
+    remove_files(folder, keep=kept)
     return replace(state, digest=digest)

@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,30 +150,21 @@ class Publisher:
         self.store.put(f"{folder}moments", pack_moments(moments))
         same = facts.same_images and before is not None
         header = StoreHeader(
-            name=self.name,
-            revision=self.version,
-            version=self.version,
-            skeleton=self.version,
-            moments=f"{folder}moments",
-            count=moments.count,
-            next_id=facts.next_id,
-            dims=reduction.dims,
-            dtype=facts.dtype,
-            encoder=facts.encoder,
-            heads=tuple(facts.heads),
-            active=facts.active,
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            index=facts.index,
-            patches=facts.patches,
-            fitted=moments.count if facts.fitted is None else facts.fitted,
-            placed=facts.placed,
-            reach=facts.reach,
-            removed=before.removed if same and before is not None else 0,
-            edits=0 if before is None else before.edits + (not same),
-            editor=name_process(),
-            notes=tuple(facts.notes),
-        )
+            name=self.name, revision=self.version, version=self.version, skeleton=self.version,
+            moments=f"{folder}moments", count=moments.count, next_id=facts.next_id, dims=reduction.dims,
+            dtype=facts.dtype, encoder=facts.encoder, heads=tuple(facts.heads), active=facts.active,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), index=facts.index,
+            patches=facts.patches, fitted=moments.count if facts.fitted is None else facts.fitted,
+            placed=facts.placed, reach=facts.reach, removed=before.removed if same and before is not None else 0,
+            edits=0 if before is None else before.edits + (not same), editor=name_process(), notes=tuple(facts.notes),
+        )  # fmt: skip
         return self.swap(header)
+
+    def finish_state(self, state: MapState, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
+        """Finish with `state` as the skeleton."""
+        with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
+            write_skeleton(Path(folder) / "skeleton.tfa", state)
+            return self.finish(Path(folder) / "skeleton.tfa", reduction, moments, facts)
 
     def swap(self, header: StoreHeader) -> StoreHeader:
         """Replace the header that was there at the claim, and keep that one for a rollback."""
@@ -259,26 +250,13 @@ def publish_map(
                 task.advance(len(block))
         collection.seal(index)
         alive = [state.images[row] for row in rows]
-        with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
-            write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=publisher.version))
-            return publisher.finish(
-                Path(folder) / "skeleton.tfa",
-                reduction,
-                Moments.total(parts),
-                VersionFacts(
-                    next_id=state.next_id,
-                    fitted=sum(record.fitted for record in alive),
-                    placed=sum(record.position is not None for record in alive),
-                    reach=place_map.reach,
-                    encoder=state.encoder,
-                    heads=[one.name for one in state.heads],
-                    active=state.active,
-                    dtype=dtype,
-                    index=index,
-                    patches=place,
-                    notes=[*place_map.notes, *notes],
-                ),
-            )
+        facts = VersionFacts(
+            next_id=state.next_id, fitted=sum(record.fitted for record in alive),
+            placed=sum(record.position is not None for record in alive), reach=place_map.reach, encoder=state.encoder,
+            heads=[one.name for one in state.heads], active=state.active, dtype=dtype, index=index, patches=place,
+            notes=[*place_map.notes, *notes],
+        )  # fmt: skip
+        return publisher.finish_state(state, reduction, Moments.total(parts), facts)
 
 
 def _rows(state: MapState, rows: np.ndarray) -> SpaceRows:

@@ -67,27 +67,12 @@ def write_version(
 def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version) -> StoreHeader:
     """Publish a version of the same images with the heads of `state`."""
     header = view.header
-    with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
-        write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=publisher.version))
-        return publisher.finish(
-            Path(folder) / "skeleton.tfa",
-            version.reduction,
-            version.moments,
-            VersionFacts(
-                next_id=header.next_id,
-                fitted=header.fitted,
-                placed=header.placed,
-                reach=header.reach,
-                encoder=header.encoder,
-                heads=[one.name for one in state.heads],
-                active=state.active,
-                dtype=header.dtype,
-                index=header.index,
-                patches=header.patches,
-                notes=header.notes,
-                same_images=True,
-            ),
-        )
+    facts = VersionFacts(
+        next_id=header.next_id, fitted=header.fitted, placed=header.placed, reach=header.reach, encoder=header.encoder,
+        heads=[one.name for one in state.heads], active=state.active, dtype=header.dtype, index=header.index,
+        patches=header.patches, notes=header.notes, same_images=True,
+    )  # fmt: skip
+    return publisher.finish_state(state, version.reduction, version.moments, facts)
 
 
 def switch_head(publisher: Publisher, versions: Versions, name: str, progress: Progress) -> None:
@@ -113,7 +98,7 @@ def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
         state = view.state.without_calibration(name)
         number = publisher.next_version()
         with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
-            write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=number))
+            write_skeleton(Path(folder) / "skeleton.tfa", state)
             put_skeleton(
                 publisher.store, f"{version_folder(publisher.name, number)}skeleton/", Path(folder) / "skeleton.tfa"
             )

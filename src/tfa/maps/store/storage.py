@@ -267,26 +267,12 @@ class StoreStorage(Storage):
             previous = {"version": before.version, "created": before.created, "active": before.active}
             previous["images"] = before.count
         return describe_map(
-            view.state,
-            [],
-            None,
-            name=self.name,
-            path=self.location,
-            revision=header.revision,
-            images=header.count,
-            fitted_images=header.fitted,
-            removed_images=header.removed,
-            unseen_share=1 - header.fitted / max(header.count, 1),
-            positions=header.placed,
-            verification=verification,
-            sample=len(view.state.images),
-            dims=header.dims,
-            version=header.version,
-            created=header.created,
-            store=view.active.collection.describe(),
-            previous=previous,
-            notes=[*header.notes, *notes],
-        )
+            view.state, [], None, name=self.name, path=self.location, revision=header.revision, images=header.count,
+            fitted_images=header.fitted, removed_images=header.removed,
+            unseen_share=1 - header.fitted / max(header.count, 1), positions=header.placed, verification=verification,
+            sample=len(view.state.images), dims=header.dims, version=header.version, created=header.created,
+            store=view.active.collection.describe(), previous=previous, notes=[*header.notes, *notes],
+        )  # fmt: skip
 
     def make_sample(self) -> MemoryStorage:
         return self._make_sample(self.versions.now(fresh=True), self.describe([]))
