@@ -30,7 +30,6 @@ NOT_YET: set[str] = {
     "tfa.cli",
     "tfa.evaluate",
     "tfa.exports",
-    "tfa.maps",
 }
 
 # Pattern → what to write instead.
