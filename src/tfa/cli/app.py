@@ -359,12 +359,7 @@ def main() -> None:
         code = end.code
     except OSError:  # not even an error, or the help, could be printed
         pass
-    except (
-        MemoryError,
-        ImportError,
-        RuntimeError,
-        SystemError,
-    ) as error:
+    except (MemoryError, ImportError, RuntimeError, SystemError) as error:
         # Before a verb runs, or while its error is shown.
         if not isinstance(error, MemoryError) and from_os_error(error) is None:
             raise

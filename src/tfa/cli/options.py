@@ -314,19 +314,16 @@ MapPath = Annotated[
     typer.Argument(metavar="MAP|URL", parser=MapLocation, help="Map folder, or the URL of a map in a store."),
 ]
 PhotosArgument = Annotated[
-    list[Path],
-    typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
+    list[Path], typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
 ]
 EncoderOption = Annotated[
     str,
     typer.Option(
-        envvar=name_variable("encoder"),
-        help="Encoder: name, name@size or name@size/layer-facet; see tfa encoders.",
+        envvar=name_variable("encoder"), help="Encoder: name, name@size or name@size/layer-facet; see tfa encoders."
     ),
 ]
 CalibrationOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]"),
+    str | None, typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]")
 ]
 Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
 AsJson = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print only JSON on standard output.")]
@@ -334,8 +331,7 @@ JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result to this file, as JSON.")
 ]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress."),
+    bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress.")
 ]
 _FILE = {"exists": True, "dir_okay": False}
 

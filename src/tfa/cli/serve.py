@@ -32,9 +32,7 @@ def serve(
     maps: Annotated[
         list[MapLocation] | None,
         typer.Argument(
-            metavar="MAP|URL…",
-            parser=MapLocation,
-            help="Map folders or URLs; the first answers if a query names none.",
+            metavar="MAP|URL…", parser=MapLocation, help="Map folders or URLs; the first answers if a query names none."
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = ("127.0.0.1"),
@@ -69,19 +67,16 @@ def serve(
         ),
     ] = None,
     rate_limit: Annotated[
-        float,
-        typer.Option(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited)."),
+        float, typer.Option(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited).")
     ] = 100.0,
     audit_log: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
+        Path | None, typer.Option(metavar="FILE", help="Append one JSON line per edit: time, API key and request.")
     ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Allow unauthenticated access from other machines.")
     ] = False,
     cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Web origin that may call the service; repeat for more."),
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Web origin that may call the service; repeat for more.")
     ] = None,
     max_upload: Annotated[
         int, typer.Option(parser=parse_size, metavar="SIZE", help="Largest photo file that is accepted.")
@@ -100,9 +95,7 @@ def serve(
     patch_cache: Annotated[
         int | None,
         typer.Option(
-            parser=parse_size,
-            metavar="SIZE",
-            help="Memory for patches of each store map. \\[default: 256MB]",
+            parser=parse_size, metavar="SIZE", help="Memory for patches of each store map. \\[default: 256MB]"
         ),
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,

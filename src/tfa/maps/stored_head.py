@@ -472,11 +472,7 @@ class StoredHead:
 
     @classmethod
     def from_tensors(
-        cls,
-        layout: dict[str, Any],
-        head: Tensors,
-        galleries: Sequence[Tensors],
-        spaces: StoredSpaces | None = None,
+        cls, layout: dict[str, Any], head: Tensors, galleries: Sequence[Tensors], spaces: StoredSpaces | None = None
     ) -> StoredHead:
         reduced = read_reduced(layout["reduction"], head, galleries) if "reduction" in layout else None
         if "space" in layout["sides"][0]:

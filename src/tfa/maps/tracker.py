@@ -257,12 +257,7 @@ def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
 # --- sequence -------------------------------------------------------------------------------------
 
 
-def query_sequence(
-    place_map: Map,
-    frames: PhotosLike,
-    progress: bool | Progress | None = None,
-    **how: Any,
-) -> Answers:
+def query_sequence(place_map: Map, frames: PhotosLike, progress: bool | Progress | None = None, **how: Any) -> Answers:
     """Answer photos in the order they were taken; `how` is as for `PlaceMap.follow`.
 
     An answer has no hits if being lost is likelier than the best place, or if its confidence is below the options'
