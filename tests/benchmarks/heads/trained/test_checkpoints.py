@@ -273,7 +273,7 @@ def test_cut_and_foreign_files_are_refused(ending, tmp_path):
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"not weights at all", whole[100:]):
         path.write_bytes(content)
-        assert "get it again" in refusal(path)
+        assert "download it again" in refusal(path)
 
 
 @pytest.mark.parametrize(("content", "kind"), [([1, 2], "a list"), ({}, "nothing"), (torch.zeros(2), "a Tensor")])
