@@ -131,7 +131,7 @@ def test_what_is_not_installed_is_unknown(tmp_path):
     assert list_plugin_encoders() == {}
     with pytest.raises(UnknownEncoder, match="example-colors"):
         load_encoder("example-colors")
-    with pytest.raises(BadSpec, match="there is no head 'example-mean'"):
+    with pytest.raises(BadSpec, match="unknown head 'example-mean'"):
         head_card("example-mean")
 
 

@@ -127,7 +127,7 @@ def test_a_missing_extra_and_a_wrong_name_are_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "kornia", None)
     with pytest.raises(MissingExtra, match=r"pip install 'tfa-bench\[peers\]'"):
         open_matcher("aliked-lightglue")
-    with pytest.raises(BadSpec, match="no matcher 'aliked'; use aliked-lightglue"):
+    with pytest.raises(BadSpec, match="unknown matcher 'aliked'; use aliked-lightglue"):
         open_matcher("aliked")
 
 

@@ -161,7 +161,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
         "records.zip", record(member("facts.json", b"[" * DEEP)), read_record, BadRecord, "nested too deep",
     ),
     "array larger than its size": (
-        "records.zip", record(patched("confidence.npy", claim_size(16))), read_record, BadRecord, "CRC|not a whole",
+        "records.zip", record(patched("confidence.npy", claim_size(16))), read_record, BadRecord, "CRC|not a complete",
     ),
     "array of a shape that lies": (
         "records.zip", record(member("confidence.npy", npy_bytes("(1000000, 1000000, 1)", "<f4"))),
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     "memo of two billion": (
         "g.npy", pickled(b"\x80\x02]r\xff\xff\xff\x7f."), load_object_array, BadDataset, "numbers its 1. object",
     ),
-    "lists that are all one": ("g.npy", pickled(doubled(60)), load_object_array, BadDataset, "stands for more than"),
+    "lists that are all one": ("g.npy", pickled(doubled(60)), load_object_array, BadDataset, "represents more than"),
     "list that holds itself": ("g.npy", pickled(b"\x80\x02]q\0h\0a."), load_object_array, BadDataset, "holds itself"),
     "pickle of nests": (
         "g.npy", pickled(b"\x80\x02" + b"]" * DEEP + b"a" * (DEEP - 1) + b"."),
@@ -263,7 +263,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     ),
     "truth of infinite queries": (
         "g.npy", lambda p: np.save(p, np.array([[np.inf, [9]]], object), allow_pickle=True),
-        lambda p: read_pairs(p, 4, 1), BadDataset, "9 is not the number",
+        lambda p: read_pairs(p, 4, 1), BadDataset, "9 is not the index",
     ),
 }  # fmt: skip
 
