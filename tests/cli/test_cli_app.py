@@ -150,9 +150,9 @@ def test_a_defect_and_a_full_disk_are_readable_too(run, spy, folder):
     ("error", "words"),
     [
         (OSError(122, "Disk quota exceeded"), "error: the disk is full (Disk quota exceeded)"),
-        (OSError(24, "Too many open files", "town.tfa"), "error: too many files are open at town.tfa"),
-        (MemoryError(), "error: there is not enough memory; "),
-        (MemoryError("Unable to allocate 3 GiB"), "error: there is not enough memory (Unable to allocate 3 GiB); "),
+        (OSError(24, "Too many open files", "town.tfa"), "error: too many open files at town.tfa"),
+        (MemoryError(), "error: out of memory; "),
+        (MemoryError("Unable to allocate 3 GiB"), "error: out of memory (Unable to allocate 3 GiB); "),
     ],
 )
 def test_what_ran_out_is_no_defect(run, spy, folder, error, words):

@@ -90,7 +90,7 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "photos", "--force"], "not named like a map"),
         (["--out", "near.jpg/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
-        (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
+        (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it is not a text file: NUL byte"),
         (["--out", "new.tfa", "--set", "rerank.patches=small", "--no-rerank"], "--no-rerank stores none"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_carrier_is_refused_where_the_head_decides_about_it(run, folder):
 
 def test_a_head_and_its_carrier_are_chosen(run, folder):
     text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--set", "map.carrier=blend"))
-    assert "carrier blend set when the head was fitted: plain and partly whitened scores blended" in text
+    assert "carrier blend set when the head was fitted: half plain scores, half partly whitened scores" in text
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
     assert refused.exit_code == 2
     assert "'best' is not one of 'second-order', 'paper'" in " ".join(refused.stderr.split())

@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def settings(run) -> dict[str, tuple]:
     told = json.loads(run("config", "--json").stdout)
-    return {row["setting"]: (row["value"], row["from"]) for row in told["settings"]}
+    return {row["setting"]: (row["value"], row["source"]) for row in told["settings"]}
 
 
 def test_the_environment_counts_before_the_file(run, here, monkeypatch):

@@ -70,7 +70,7 @@ def test_positives_name_queries_and_images_by_any_ending_of_their_paths(tmp_path
     [
         ("t.txt", "", BadEvaluation, r"t.txt must end in .csv \(file,lat,lon .* or in .json"),
         ("t.csv", "file,x,y\na.jpg,1\n", BadPositions, "line 2: y is '', must be a number"),
-        ("t.csv", "file,x,y\nz.jpg,1,2\n", BadPositions, "none of its 1 rows names a photo"),
+        ("t.csv", "file,x,y\nz.jpg,1,2\n", BadPositions, "none of its 1 rows matches a photo"),
         ("t.csv", "file,lat,lon\na.jpg,1,2\n", BadEvaluation, r"in a plane \(x, y\), those of .* on the globe"),
         ("t.json", '{"a.jpg": ["0.jpg"],\n "b.jpg" []}', BadEvaluation, "t.json cannot be read: .* line 2"),
         ("t.json", {"a.jpg": "0.jpg"}, BadEvaluation, "must hold one JSON object"),
@@ -162,7 +162,7 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     old = json.loads(old.replace('"inliers"', '"matches"'))  # as earlier releases named them
     assert compare_with_file(later, truth_file(tmp_path, "old.json", old)).runs[1].answers == both.runs[1].answers
     del values["queries"][0]["answers"]
-    with pytest.raises(BadEvaluation, match=r"is damaged: it.queries.0. has no answers"):
+    with pytest.raises(BadEvaluation, match=r"is damaged: it.queries.0..answers is missing"):
         compare_with_file(later, truth_file(tmp_path, "cut.json", values))
 
 

@@ -57,9 +57,9 @@ function drawCurve() {
   };
   chart.over.addEventListener("pointerdown", pull);
   chart.over.addEventListener("pointermove", pull);
-  const beside = state.beside < 0 ? "" : `, ${runs[state.beside].name} (dashed) beside it`;
-  byId("curve-words").textContent = `${runs[state.run].name}${beside}. Pull the disc, move the slider or press [ and ]. ` +
-    `Recall counts all evaluated queries, precision those that are accepted. Confidence is a ${runs[state.run].kind}.`;
+  const beside = state.beside < 0 ? "" : `, ${runs[state.beside].name} (dashed) for comparison`;
+  byId("curve-words").textContent = `${runs[state.run].name}${beside}. Drag the disc, move the slider or press [ and ]. ` +
+    `Recall is over all evaluated queries, precision over accepted ones. Confidence is a ${runs[state.run].kind}.`;
 }
 
 /** The slider reaches over all confidences of the head shown. */
