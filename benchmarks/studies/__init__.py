@@ -1,5 +1,5 @@
-"""Studies: what was measured once to decide or to report, kept as scripts that anyone can run again.
+"""Studies: measurements behind decisions and reports, as scripts that anyone can rerun.
 
-In: datasets, or made-up data. Out: tables, and JSON with `--out`. Run from a checkout with tfa-bench installed:
+Input: datasets or synthetic data. Output: tables, and JSON with `--out`. Run from a checkout with tfa-bench installed:
 `python benchmarks/studies/confidence.py --help`.
 """

@@ -1,7 +1,7 @@
-"""What confidence and expected recall are worth, on datasets they were not fitted on.
+"""Evaluate confidence and expected recall on datasets they were not fitted on.
 
-The constants of `tfa.maps.confidence` are fitted anew with each dataset left out, then applied to it, in each of the
-three ways of `confidence_samples`, verified and not.
+The constants of `tfa.maps.confidence` are refitted with each dataset left out, then applied to it, in the three ways of
+`confidence_samples`, reranked and not.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ from tfa_bench.run import Bench, prepare
 
 WAYS = ("alone", "online", "c64")
 BUDGET = 64
-SPLITS, _MORE_SPLITS, FEW = 2, 10, 150  # of the calibration; more where there are fewer queries
-_IN_A_ROW = 64  # photos that are looked at together to say whether they are unlike the map's
-_EVERY = 3  # own photos of a stream before one from outside the map
+SPLITS, _MORE_SPLITS, FEW = 2, 10, 150  # number of calibration splits; more if there are fewer queries
+_IN_A_ROW = 64  # photos compared together with the map images
+_EVERY = 3  # map photos of a stream before one from outside the map
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The best answers to photos `n`, all rounds one after the other."""
+    """Best answers to photos `(n,)`, all rounds concatenated."""
 
-    features: Features  # n each
-    right: np.ndarray  # n, bool; none is, of photos outside the map
-    rounds: np.ndarray  # n: which construction and split
+    features: Features  # (n,) each
+    right: np.ndarray  # (n,), bool; False for photos outside the map
+    rounds: np.ndarray  # (n,): index of construction and split
 
     @classmethod
     def joined(cls, samples: Sequence[Sample]) -> Sample:
@@ -86,7 +86,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Looks:
-    """How unlike the map's photos some are: of every 64 in a row, what is noticed."""
+    """Difference of photos from the map images, measured for every 64 consecutive photos."""
 
     common: list[float | None]
     evidence: list[float | None]
@@ -95,7 +95,7 @@ class Looks:
 
 @dataclass(frozen=True)
 class Samples:
-    """Of one dataset: by (way, verified), own queries and photos outside the map; and what is noticed."""
+    """Samples of one dataset by (way, verified): its queries and photos outside the map; and their looks."""
 
     within_map: Mapping[tuple[str, bool], Sample]
     foreign: Mapping[tuple[str, bool], Sample]
@@ -104,7 +104,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class _Photos:
-    """Photos that are asked: described once, and compared once with the database."""
+    """Query photos, described once and compared once with the database."""
 
     tokens: DescribedQueries
     comparison: Comparison
@@ -124,7 +124,7 @@ def collect(
     device: str,
     progress: Progress,
 ) -> Samples:
-    """Of a dataset; `strangers` are photos of other datasets."""
+    """Collect the samples of a dataset; `strangers` are photos of other datasets."""
     pairs, backend = PatchPairs(database), backend_for(device)
     evaluated = np.array([row for row, within_map in enumerate(positives) if len(within_map)])
     photos = _Photos(queries, pairs.of(queries), positives)
@@ -174,7 +174,7 @@ def _usual_of_target(head: SecondOrderHead, photos: _Photos, target: np.ndarray)
 
 
 def _splits(queries: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Photos to calibrate with and the others, in the order of their files; none if there are too few."""
+    """Return calibration photos and the others, in file order; empty with too few photos."""
     if queries <= BUDGET:
         return []
     seeds = range(SPLITS if queries >= FEW else _MORE_SPLITS)
@@ -191,7 +191,7 @@ def _add(
     number: int,
     counted: np.ndarray | None = None,
 ) -> None:
-    """The answers by these scores `q m`, verified and not; only `counted` photos count."""
+    """Add the answers by scores `(q, m)`, reranked and not; only `counted` photos count."""
     within_map = DatabaseScores(scorer)
     rows = np.arange(len(scores)) if counted is None else counted
     for verified in (True, False):
@@ -220,7 +220,7 @@ def _add_streams(
     number: int,
     evaluated: np.ndarray,
 ) -> None:
-    """The queries one after the other; and with a photo from outside the map after every third."""
+    """Add the queries as a stream, and as a stream with a photo from outside the map after every third."""
     described = list(describe_photos(scorer, photos.tokens))
     _add(within_map, "online", scorer, _stream(scorer, described), photos, number, evaluated)
     for one in others:
@@ -241,7 +241,7 @@ def _stream(scorer: Scorer, photos: Sequence[DescribedPhoto]) -> np.ndarray:
 
 
 def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: bool = False) -> Looks:
-    """Every 64 photos in a row (all, if there are fewer), each next row beginning with the last's second half."""
+    """Measure every 64 consecutive photos (all, if fewer), with half-overlapping windows."""
     scores, count = scorer.scores(photos.tokens), len(photos.tokens)
     found, vectors = _rerank_all(scores, photos.comparison), scorer.query_vectors(photos.tokens)
     common, evidence, noticed = [], [], []
@@ -261,12 +261,12 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
     return Looks(common, evidence, noticed)
 
 
-OUTSIDE = 0.08  # weight of all photos outside a map beside all others
+OUTSIDE = 0.08  # weight of all photos outside a map relative to all others
 _OF_MEANS, RIDGE = 4.0, 0.02
 
 
 def fit_constants(within_map: Sequence[Sample], foreign: Sequence[Sample], temperature: float) -> Constants:
-    """From groups of answers, and of answers to photos outside the map, with features of this temperature."""
+    """Fit on groups of answers, and of answers to photos outside the map, with features at this temperature."""
     every = [*within_map, *foreign]
     features = np.concatenate([one.features.columns() for one in every])
     right = np.concatenate([one.right for one in every]).astype(np.float64)
@@ -276,7 +276,7 @@ def fit_constants(within_map: Sequence[Sample], foreign: Sequence[Sample], tempe
     group = np.repeat(np.arange(len(within_map)), counts[: len(within_map)])
     centre = weight @ features / weight.sum()
     spread = np.sqrt(weight @ (features - centre) ** 2 / weight.sum())
-    spread = np.where(spread > 1e-6, spread, np.inf)  # what is the same of all answers, up to rounding, has no factor
+    spread = np.where(spread > 1e-6, spread, np.inf)  # a feature that is constant up to rounding has no factor
     standard, inside = (features - centre) / spread, len(group)
     sizes = np.bincount(group).astype(np.float64)
     recall = np.bincount(group, right[:inside]) / sizes
@@ -300,7 +300,7 @@ def fit_constants(within_map: Sequence[Sample], foreign: Sequence[Sample], tempe
     return Constants(temperature, float(found[0] - factors @ centre), *map(float, factors))
 
 
-_STRANGERS = 64  # photos of each of the two datasets given next, asked of a map that does not know them
+_STRANGERS = 64  # photos from each of the next two datasets, queried in a map that does not contain them
 _IN_USE = {True: VERIFIED_CONSTANTS, False: UNVERIFIED_CONSTANTS}
 KINDS = {"verified": True, "unverified": False}
 COLUMNS = (
@@ -317,7 +317,7 @@ LOOK_COLUMNS = ("dataset", "photos", "rows of 64", "common", "evidence", "notice
 
 @dataclass(frozen=True)
 class LeftOut:
-    """One dataset asked in one way, by constants of the other datasets; in shares."""
+    """Results of one dataset and way, with constants fitted on the other datasets; fractions."""
 
     dataset: str
     way: str
@@ -327,7 +327,7 @@ class LeftOut:
     low: float
     high: float
     sure: float
-    sure_right: float | None  # None if nothing is sure
+    sure_right: float | None  # None without sure answers
     outside_sure: float | None  # None without photos outside the map
     outside_expected: float | None
 
@@ -338,15 +338,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class ConfidenceStudy:
-    """Of all datasets together."""
+    """Results of all datasets."""
 
     encoder: str
     rows: list[LeftOut]
-    fitted: dict[bool, Constants]  # on all datasets, of verified answers and of others
+    fitted: dict[bool, Constants]  # fitted on all datasets, for reranked answers and others
     looks: dict[str, Mapping[str, Looks]]  # by dataset
 
     def summary(self, verified: bool) -> dict[str, float]:
-        """How far expected and true R@1 lie apart, over datasets and ways."""
+        """Return how much expected and true R@1 differ, over datasets and ways."""
         rows = [row for row in self.rows if row.verified == verified]
         apart = np.array([row.expected - row.recall for row in rows])
         return {
@@ -379,9 +379,9 @@ class ConfidenceStudy:
 
 
 def study_confidence(benches: Sequence[Bench], device: str, progress: Progress) -> ConfidenceStudy:
-    """Fit and judge on datasets left out in turn; photos outside a map are those of the two datasets given next."""
+    """Fit and evaluate with each dataset left out; photos outside a map come from the next two datasets."""
     if len(benches) < 2:
-        raise BadSpec("confidence is fitted on datasets and judged on one left out; give --dataset at least twice")
+        raise BadSpec("confidence is fitted on datasets and evaluated on one left out; pass --dataset at least twice")
     samples = {}
     for number, bench in enumerate(benches):
         following = [benches[(number + step) % len(benches)] for step in range(1, min(3, len(benches)))]
@@ -395,7 +395,7 @@ def study_confidence(benches: Sequence[Bench], device: str, progress: Progress) 
 
 
 def studied(samples: Mapping[str, Samples], encoder: str) -> ConfidenceStudy:
-    """Every dataset by constants of the others."""
+    """Evaluate every dataset with constants of the others."""
     rows = []
     for verified in (True, False):
         for name, one in samples.items():
@@ -411,7 +411,7 @@ def studied(samples: Mapping[str, Samples], encoder: str) -> ConfidenceStudy:
 def left_out(
     name: str, way: str, verified: bool, within_map: Sample, foreign: Sample | None, constants: Constants
 ) -> LeftOut:
-    """What these constants say of a dataset asked in one way; of several rounds the mean."""
+    """Evaluate constants on a dataset in one way; the mean over rounds."""
     confidence = within_map.features.confidence(constants, constants)
     sure = within_map.features.sure(confidence)
     rounds = [estimate_recall(confidence[k], sure[k], verified=verified) for k in _rounds(within_map)]
@@ -452,7 +452,7 @@ def _evenly(count: int) -> np.ndarray:
 
 
 def table_rows(study: ConfidenceStudy, verified: bool) -> list[list[str]]:
-    """A row for each dataset and way, in percent (`COLUMNS`)."""
+    """Return a row per dataset and way, in percent (`COLUMNS`)."""
     rows = []
     for row in study.rows:
         if row.verified == verified:
@@ -465,7 +465,7 @@ def table_rows(study: ConfidenceStudy, verified: bool) -> list[list[str]]:
 
 
 def sure_rows(study: ConfidenceStudy) -> list[list[str]]:
-    """A row for each dataset, in percent (`SURE_COLUMNS`): recall, share of sure answers, share of those right."""
+    """Return a row per dataset, in percent (`SURE_COLUMNS`): recall, share of sure answers, share of those right."""
     by_dataset: dict[str, dict[str, LeftOut]] = {}
     for row in study.rows:
         if row.verified:
@@ -481,7 +481,7 @@ def sure_rows(study: ConfidenceStudy) -> list[list[str]]:
 
 
 def look_rows(study: ConfidenceStudy) -> list[list[str]]:
-    """A row for each dataset and kind of photos (`LOOK_COLUMNS`): medians over rows of photos, and how many noticed."""
+    """Return a row per dataset and kind of photos (`LOOK_COLUMNS`): medians over windows, and how many were noticed."""
     rows = []
     for name, looks in study.looks.items():
         for kind, one in looks.items():
@@ -491,7 +491,7 @@ def look_rows(study: ConfidenceStudy) -> list[list[str]]:
 
 
 def in_words(study: ConfidenceStudy, verified: bool) -> str:
-    """How far apart expected and true R@1 are, and the constants of all datasets together."""
+    """Describe how much expected and true R@1 differ, and the constants of all datasets together."""
     facts, by = study.summary(verified), study.fitted[verified]
     return (
         f"{100 * facts['mean_apart']:.1f} points apart on average, {100 * facts['most_apart']:.1f} at most, root mean "
@@ -513,7 +513,7 @@ def _median(values: Sequence[float | None]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit confidence with each dataset left out: expected and true R@1, sure answers, photos outside the map.
 
-    For second-order heads, verified and not, in three ways: single photos, adapted online, calibrated with 64 photos.
+    For second-order heads, reranked and not, in three ways: single photos, adapted online, calibrated with 64 photos.
     """
     remark = "Two or more; photos outside a map are queries of the next two datasets."
     parser = make_parser(main.__doc__ or "", remark, stored=True)
@@ -526,7 +526,7 @@ def _study(arguments: Namespace) -> None:
         return
     loaded = load_datasets(arguments)
     if len(loaded) < 2:
-        raise BadSpec("a dataset is left out of the fit; give --dataset at least twice")
+        raise BadSpec("a dataset is left out of the fit; pass --dataset at least twice")
     bars, model = open_progress(arguments), open_encoder(arguments)
     study = study_confidence([prepare(data, model, progress=bars) for data in loaded], arguments.device, bars)
     if not delivered(study.to_dict(), out=arguments.out, json=arguments.json):
@@ -542,13 +542,13 @@ def format_tables(study: ConfidenceStudy) -> str:
 
 
 def show(study: ConfidenceStudy) -> None:
-    """Print a table of verified answers, one of others, and one of photos that are unlike the map's."""
-    for verified, title in ((True, "verified answers"), (False, "answers that were not verified")):
-        say(f"{title}, each dataset left out of the fit, in percent; {study.encoder}", style="bold")
+    """Print a table of reranked answers, one of others, and one of photos that differ from the map images."""
+    for verified, title in ((True, "reranked answers"), (False, "answers without reranking")):
+        say(f"{title}, each dataset left out of the fit (percent); {study.encoder}", style="bold")
         print_table(COLUMNS, table_rows(study, verified))
         say(in_words(study, verified))
         say()
-    say("photos that are unlike those the map is made for", style="bold")
+    say("photos that differ from the map images", style="bold")
     print_table(LOOK_COLUMNS, look_rows(study))
 
 

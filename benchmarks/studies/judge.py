@@ -1,8 +1,7 @@
-"""Every candidate's value before the judge, and how right it is by labels.
+"""Value of every candidate for the judge, and its recall by labels.
 
-Both are of the first construction, which is the one the judge looks at. Database only: pseudo queries judge, all
-queries are evaluated. C64: the 64 queries of the first split judge, each half by what the other taught; what all of
-them teach is evaluated on the other queries.
+Both use the first construction, like the judge. Database only: pseudo queries judge, all queries are evaluated. C64:
+the 64 queries of the first split judge by cross-fitting; a head calibrated on all 64 is evaluated on the other queries.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from tfa_bench.protocols import budget
 from tfa_bench.rank import QUERIES_AT_ONCE, ranked
 from tfa_bench.run import Bench, prepare
 
-BUDGET = 64  # queries that judge
+BUDGET = 64  # number of judging queries
 
 
 @dataclass(frozen=True)
@@ -45,23 +44,23 @@ class JudgedCandidate:
     name: str
     value: float
     error: float
-    difference: float  # to the incumbent
+    difference: float  # to the default
     difference_error: float
-    recall: float  # R@1, in shares
+    recall: float  # R@1 as a fraction
 
 
 @dataclass(frozen=True)
 class JudgeTable:
-    """Candidates that competed with each other."""
+    """Competing candidates."""
 
-    photos: str  # that judged, in words
+    photos: str  # description of the judging photos
     incumbent: str
     chosen: str
     candidates: tuple[JudgedCandidate, ...]  # largest value first
 
     @property
     def rank_correlation(self) -> float | None:
-        """Spearman's, of value and recall; None where one of the two is the same for all."""
+        """Spearman correlation of value and recall; None if one of them is constant."""
         ranks = [rankdata([getattr(one, key) for one in self.candidates]) for key in ("value", "recall")]
         if any(len(set(rank.tolist())) < 2 for rank in ranks):
             return None
@@ -69,7 +68,7 @@ class JudgeTable:
 
     @property
     def loss(self) -> float:
-        """What the best candidate by labels is ahead of the one that was chosen."""
+        """Lead of the best candidate by labels over the chosen one."""
         recall = {one.name: one.recall for one in self.candidates}
         return max(recall.values()) - recall[self.chosen]
 
@@ -89,7 +88,7 @@ class JudgeStudy:
     title: str
     encoder: str
     database: JudgeTable
-    target: JudgeTable | None  # None where there are too few queries
+    target: JudgeTable | None  # None with too few queries
 
     def to_dict(self) -> dict[str, Any]:
         tables = {"database": self.database.to_dict(), "target": self.target and self.target.to_dict()}
@@ -103,11 +102,11 @@ class JudgeStudy:
 
 
 def study_judge(bench: Bench, shared: Shared | None = None, progress: bool | Progress | None = None) -> JudgeStudy:
-    """Both tables of one dataset."""
+    """Compute both tables of one dataset."""
     bars = as_progress(progress)
     shared = shared or Shared(spec=bench.spec, progress=bars)
     if patch_pairs(bench.database, shared) is None:
-        raise BadTokens("the judge compares where patches lie and these tokens do not say; use an encoder with a grid")
+        raise BadTokens("the judge needs the patch grid, which these tokens do not have; use an encoder with a grid")
     target = _by_target(bench, shared, bars) if len(bench.queries) > BUDGET else None
     database = _by_database(bench, shared, bars)
     return JudgeStudy(bench.truth.name, bench.truth.title, bench.encoder.id, database, target)
@@ -163,12 +162,12 @@ def _table(
         JudgedCandidate(name, one.value, one.error, one.difference, one.difference_error, recall[name])
         for name, one in evidence.candidates.items()
     ]
-    ordered = sorted(found, key=lambda one: -one.value)  # of equals the earlier
+    ordered = sorted(found, key=lambda one: -one.value)  # ties keep their order
     return JudgeTable(competition.kind, evidence.incumbent, chosen.name, tuple(ordered))
 
 
 def _recall(scorer: Scorer, bench: Bench, evaluated: np.ndarray) -> float:
-    """R@1 of some queries."""
+    """Return R@1 of some queries."""
     first = np.concatenate([_first_answers(scorer, bench.queries.select(rows)) for rows in _some_at_a_time(evaluated)])
     [recall] = recall_at(first, [bench.truth.positives[query] for query in evaluated], (1,))
     return recall
@@ -186,7 +185,7 @@ def _some_at_a_time(rows: np.ndarray) -> Sequence[np.ndarray]:
 
 
 def page(studies: Sequence[JudgeStudy]) -> str:
-    """Markdown: what the judge chose on every dataset, and every candidate that it chose among."""
+    """Return Markdown: the judge's choice on every dataset, and every candidate."""
     lines = [
         "| dataset | photos | chosen | R@1 | default | R@1 | best by labels | R@1 | rank correlation |",
         "|---|---|---|--:|---|--:|---|--:|--:|",
@@ -197,13 +196,13 @@ def page(studies: Sequence[JudgeStudy]) -> str:
 
 def _choice(title: str, table: JudgeTable) -> str:
     recall = {one.name: 100 * one.recall for one in table.candidates}
-    best = max(recall, key=lambda name: recall[name])  # of equals the one of more value
+    best = max(recall, key=lambda name: recall[name])  # ties go to the higher value
     heads = " | ".join(f"{name} | {recall[name]:.1f}" for name in (table.chosen, table.incumbent, best))
     return f"| {title} | {table.photos} | {heads} | {_format_correlation(table.rank_correlation)} |"
 
 
 def markdown(study: JudgeStudy) -> str:
-    """One table of a dataset: candidates of both kinds, those chosen in bold, incumbents marked."""
+    """Return one table of a dataset: candidates of both kinds, chosen ones in bold, defaults marked."""
     lines = [
         f"### {study.title}\n",
         "| photos | head | value | difference to the default | R@1 |",

@@ -1,11 +1,10 @@
-"""Our patch matches beside a learned matcher, on the same candidates.
+"""Compare our patch matches with a learned matcher on the same candidates.
 
-The 20 best images of a query by the head are brought into a new order twice: by our evidence, as a map does it with 20
-candidates, and by the number of inliers that the matcher finds. Of equals the head's first is the answer.
+The head's 20 best images of a query are reranked twice: by our evidence, as a map does with 20 candidates, and by the
+matcher's number of inliers. Ties go to the head's first.
 
-Both work on one thread and are timed by the processor, so that what else runs on the machine does not count. What the
-matcher found for a query is kept in the user's cache, by the content of the photos: an interrupted run continues with
-the next query.
+Both run on one thread and are timed by processor time, so that other work on the machine does not count. The matcher's
+results are cached by photo content: an interrupted run continues with the next query.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from tfa_bench.run import Bench
 
 
 class Matched(NamedTuple):
-    """Two photos beside each other."""
+    """Result of matching two photos."""
 
     matches: int
-    inliers: int  # matches that one geometry explains
+    inliers: int  # matches explained by one geometry
 
 
 class Matcher(Protocol):
-    """Describes each photo once, and compares two described ones."""
+    """Describes each photo once and compares two described ones."""
 
     @property
     def name(self) -> str: ...
@@ -60,11 +59,11 @@ class Matcher(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of all that shapes what it finds: weights, settings, the libraries' versions."""
+        """Return a digest of everything that affects its results: weights, settings, library versions."""
         ...
 
     def describe(self, photo: Path) -> Any:
-        """Its keypoints and their descriptors; `len` is their number."""
+        """Return keypoints and descriptors; `len` is their number."""
         ...
 
     def compare(self, query: Any, candidate: Any) -> Matched: ...
@@ -78,7 +77,7 @@ SHA256 = {
     _LIGHTGLUE: "d975e965b105311a6143194852297dff4f02aea5cc2e10cecfed966ca0e22503",
 }
 
-TENSORS = "baad23eba2f3965b04c7b1e9a4b2797993d2bc5a6989949ff1a1157a51fbc3fe"  # digest of all of them under our names
+TENSORS = "baad23eba2f3965b04c7b1e9a4b2797993d2bc5a6989949ff1a1157a51fbc3fe"  # digest of all tensors under our names
 
 
 def weights_path() -> Path:
@@ -86,7 +85,7 @@ def weights_path() -> Path:
 
 
 def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, Tensor]]:
-    """Tensors of both networks by name, fetched if they are not in the cache yet."""
+    """Return tensors of both networks by name, downloaded if not cached."""
     path = weights_path()
     if not _is_current(path):
         try:
@@ -109,7 +108,7 @@ def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, 
 
 
 def _is_current(path: Path) -> bool:
-    """Whether the cache holds a whole file of these very weights."""
+    """Return True if the cache holds a complete file of these weights."""
     with contextlib.suppress(TfaError, OSError):
         return SHA256.items() <= read_tensor_header(path)[1].items()
     return False
@@ -135,20 +134,20 @@ def _fetch(path: Path, progress: Progress) -> None:
         task.advance()
 
 
-SIDE = 1024  # pixels of the longer side, at most
-CHANNELS = 128  # of a descriptor
-LEAST = 8  # matches that a fundamental matrix is fitted to; fewer explain nothing
-TOLERANCE = 4.0  # pixels from the epipolar line, as COLMAP's own verification allows
-SURE, TRIALS = 0.9999, 10_000  # of the search for the matrix
-_DERIVED = {"dkd.hw_grid", "confidence_thresholds"}  # buffers that kornia computes itself
+SIDE = 1024  # maximum pixels of the longer side
+CHANNELS = 128  # channels of a descriptor
+LEAST = 8  # minimum matches for a fundamental matrix
+TOLERANCE = 4.0  # pixels from the epipolar line, as in COLMAP
+SURE, TRIALS = 0.9999, 10_000  # confidence and iterations of the search for the matrix
+_DERIVED = {"dkd.hw_grid", "confidence_thresholds"}  # buffers that kornia computes
 
 
 @dataclass(frozen=True)
 class Keypoints:
-    """Of one photo, in pixels of the size that it was described in."""
+    """Keypoints of one photo, in pixels of the size it was described in."""
 
-    places: Tensor  # n 2: x, y
-    descriptors: Tensor  # n 128
+    places: Tensor  # (n, 2): x, y
+    descriptors: Tensor  # (n, 128)
     size: tuple[int, int]  # width, height
 
     def __len__(self) -> int:
@@ -167,12 +166,12 @@ def open_aliked_lightglue(progress: bool | Progress | None = None) -> AlikedLigh
         from kornia.feature import LightGlue
     except ImportError:
         raise MissingExtra(
-            "the matcher aliked-lightglue needs kornia 0.9 or newer and OpenCV; install with pip install "
+            "the matcher aliked-lightglue needs kornia 0.9 or newer and OpenCV; install with: pip install "
             "'tfa-bench[peers]'"
         ) from None
     weights = get_weights(progress)
     detector = _loaded(Aliked("aliked-n16"), weights[ALIKED])
-    without_weights: Any = LightGlue  # kornia declares no None, which keeps it from fetching weights itself
+    without_weights: Any = LightGlue  # kornia's types lack None, which keeps it from downloading weights
     matcher = _loaded(without_weights(None, input_dim=CHANNELS), weights[_LIGHTGLUE])
     return AlikedLightGlue(detector, matcher, {"kornia": kornia.__version__, "opencv": cv2.__version__})
 
@@ -218,14 +217,14 @@ class AlikedLightGlue:
 
 
 def explained(ours: np.ndarray, theirs: np.ndarray) -> int:
-    """How many pairs of places `n 2` the best fundamental matrix explains; the same for the same pairs."""
+    """Return how many pairs of positions `(n, 2)` the best fundamental matrix explains; deterministic."""
     import cv2
 
     if len(ours) < LEAST:
         return 0
     try:
         found: Any = cv2.findFundamentalMat(ours, theirs, cv2.USAC_MAGSAC, TOLERANCE, SURE, TRIALS)
-    except cv2.error:  # OpenCV 5 fails an assertion of its own where no sample of the pairs gives a matrix
+    except cv2.error:  # OpenCV 5 fails an assertion if no sample of the pairs gives a matrix
         return 0
     return 0 if found[1] is None else int(np.count_nonzero(found[1]))
 
@@ -242,27 +241,27 @@ MATCHER_CACHED_IMAGES = 2048  # described photos in memory, about 0.2 MB each
 
 @dataclass(frozen=True)
 class MatchedCandidates:
-    """What the matcher found for a query among its candidates `c`, and what both ways took in that run."""
+    """The matcher's results for a query and its candidates `(c,)`, and the times of both ways."""
 
     inliers: tuple[int, ...]
     matches: tuple[int, ...]
     keypoints: int  # of the query
-    seconds: Mapping[str, float]  # of OURS and LEARNED
+    seconds: Mapping[str, float]  # for OURS and LEARNED
 
 
 @dataclass(frozen=True)
 class MatchedDataset:
-    """R@1 and milliseconds a query on one dataset, by one head: first split, first replica."""
+    """R@1 and milliseconds per query on one dataset with one head: first split, first replica."""
 
     dataset: str
     title: str
     head: str
     queries: int
     candidates: int
-    recall: Mapping[str, float]  # by way; of NOTHING the head's own
-    within: float  # queries with a right image among the candidates: no order can be better
-    milliseconds: Mapping[str, float]  # of OURS and LEARNED, mean over the queries; photos of the map are described
-    keypoints: float  # of a query, mean
+    recall: Mapping[str, float]  # by way; NOTHING is the head's own
+    within: float  # fraction of queries with a positive among the candidates: the upper bound
+    milliseconds: Mapping[str, float]  # for OURS and LEARNED, mean over queries; map images are already described
+    keypoints: float  # mean per query
 
 
 @dataclass(frozen=True)
@@ -284,7 +283,7 @@ class MatcherStudy:
         return asdict(self)
 
     def markdown(self) -> str:
-        """A table for each head: ways down, datasets across."""
+        """Return a table per head: ways down, datasets across."""
         heads = dict.fromkeys(one.head for one in self.datasets)
         return "\n\n".join(self._table([one for one in self.datasets if one.head == head]) for head in heads)
 
@@ -312,7 +311,7 @@ def match_dataset(
     shared: Shared | None = None,
     progress: bool | Progress | None = None,
 ) -> MatchedDataset:
-    """The first split's queries (`most` of them at most, evenly spaced), their candidates compared in both ways."""
+    """Compare the candidates of the first split's queries (at most `most`, evenly spaced) in both ways."""
     bars, positives = as_progress(progress), bench.truth.positives
     comparison = _BothWays(bench, matcher)
     studied = StudiedQueries(bench, card, most, shared or Shared(spec=bench.spec, progress=bars))
@@ -342,15 +341,15 @@ def match_dataset(
 
 
 def best_of(scores: np.ndarray, candidates: np.ndarray, evidence: np.ndarray, inliers: np.ndarray) -> dict[str, int]:
-    """The answer to a query by each way: of its scores `m`, its candidates `c` in the head's order.
+    """Return each way's answer to a query with scores `(m,)` and candidates `(c,)` in the head's order.
 
-    A row of nothing but equal scores has no answer, -1.
+    A row of equal scores has no answer, -1.
     """
     if scores.max() == scores.min():
         return dict.fromkeys(_TITLES, -1)
     z = standardize_ranked(scores[None], candidates[None])[0]
     orders = {NOTHING: z, OURS: combine_scores(z, evidence), _OURS_ALONE: evidence, _LEARNED: inliers}
-    return {way: int(candidates[order.argmax()]) for way, order in orders.items()}  # of equals the head's first
+    return {way: int(candidates[order.argmax()]) for way, order in orders.items()}  # ties go to the head's first
 
 
 @contextlib.contextmanager
@@ -365,11 +364,11 @@ def _one_thread() -> Iterator[None]:
 
 
 class _BothWays:
-    """The queries of a dataset beside their candidates, by our patches and by the matcher."""
+    """Queries of a dataset with their candidates, matched by our patches and by the matcher."""
 
     def __init__(self, bench: Bench, matcher: Matcher) -> None:
         if bench.database.paths is None or bench.queries.paths is None:
-            raise BadSpec(f"the matcher {matcher.name} reads photos, and {bench.truth.name} has tokens alone")
+            raise BadSpec(f"the matcher {matcher.name} reads photos, but {bench.truth.name} has only tokens")
         self.matcher, self.paths = matcher, (bench.queries.paths, bench.database.paths)
         tokens = bench.queries.tokens
         store = CompactTokens.fit(bench.database.tokens)
@@ -392,7 +391,7 @@ class _BothWays:
         return ours, found
 
     def _compared(self, photo: Path, images: Sequence[Path], ours: float) -> MatchedCandidates:
-        described = [self._describe(image) for image in images]  # a map would keep them, as it keeps our patches
+        described = [self._describe(image) for image in images]  # a map would store them, like our patches
         started = time.process_time()
         query = self.matcher.describe(photo)
         found = [self.matcher.compare(query, candidate) for candidate in described]
@@ -416,7 +415,7 @@ def _cache_file(matcher: Matcher, query: str, images: Iterable[str]) -> Path:
 
 
 def _read(file: Path, candidates: int) -> MatchedCandidates | None:
-    """None where the query was not compared yet, or its file is damaged: it is then compared again."""
+    """Return None if the query was not compared yet or its file is damaged; it is then compared again."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         content = read_json(file)
         inliers, matches = (tuple(int(one) for one in content[name]) for name in ("inliers", "matches"))
@@ -430,7 +429,7 @@ _MATCHERS: Mapping[str, Callable[..., Matcher]] = {"aliked-lightglue": open_alik
 
 
 def open_matcher(name: str, progress: bool | Progress | None = None) -> Matcher:
-    """Open a matcher with its weights, which are fetched if they are not in the cache yet."""
+    """Open a matcher with its weights, downloaded if not cached."""
     if name not in _MATCHERS:
-        raise BadSpec(f"there is no matcher {name!r}; use {', '.join(_MATCHERS)}")
+        raise BadSpec(f"unknown matcher {name!r}; use {', '.join(_MATCHERS)}")
     return _MATCHERS[name](progress)

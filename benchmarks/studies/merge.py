@@ -1,8 +1,8 @@
-"""Two sessions of one route as maps of their own, and as the map that merging makes of them.
+"""Compare two sessions of one route as separate maps with their merged map.
 
-Session one are the even photos of the database, session two the even queries; the odd photos of both are asked of all
-three maps. For datasets that are seen twice frame by frame: photo i of either session shows the place of image i, and
-shows that of j where image j is right for query i.
+Session one are the even database photos, session two the even queries; the odd photos of both query all three maps. For
+datasets recorded twice frame by frame: photo i of either session shows the place of image i, and the place of j if
+image j is a positive of query i.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tfa.photos.token_cache import TokenCache
 from tfa.types import EncoderOptions, MergedPart
 from tfa_bench.datasets.load import Dataset
 
-FEWEST = 8  # photos of a session
-AT_ONCE = 16  # photos answered at a time
+FEWEST = 8  # minimum photos per session
+AT_ONCE = 16  # photos answered per batch
 
 
 @dataclass(frozen=True)
 class Recalled:
-    """Photos of one session, asked of one map."""
+    """Recall of one session's photos in one map."""
 
     recall: float
-    low: float  # 95 % of resampled photos
+    low: float  # 95 % bootstrap interval over photos
     high: float
     sure: int
     sure_right: int
@@ -45,11 +45,11 @@ class Recalled:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Photos of the second map that merging found to show places of the first."""
+    """Photos of the second map that merging matched to places of the first."""
 
     queries: int
     matched: int
-    right: int  # those that do
+    right: int  # correct matches
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class SessionsStudy:
     dataset: str
     title: str
     encoder: str
-    images: Mapping[str, int]  # of each map
-    queries: Mapping[str, int]  # photos of each session
-    recalls: Mapping[str, Mapping[str, Recalled]]  # by the session asked, then by the map
+    images: Mapping[str, int]  # per map
+    queries: Mapping[str, int]  # photos per session
+    recalls: Mapping[str, Mapping[str, Recalled]]  # by query session, then by map
     overlap: Overlap
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,17 +69,17 @@ class SessionsStudy:
 
 
 def check_sessions(dataset: Dataset) -> None:
-    """Refuse, before anything is encoded, what was not seen twice frame by frame."""
+    """Reject datasets that were not recorded twice frame by frame, before encoding."""
     name, count = dataset.card.name, len(dataset.queries)
     if len(dataset.database) != count or count < FEWEST:
         raise BadSpec(
-            f"{name} has {len(dataset.database):,} database images and {count:,} queries; two sessions need as many of "
-            f"one as of the other, at least {FEWEST}, frame by frame"
+            f"{name} has {len(dataset.database):,} database images and {count:,} queries; two sessions need as many, "
+            f"at least {FEWEST}, frame by frame"
         )
     apart = [i for i, right in enumerate(dataset.positives) if i not in right]
     if apart:
         raise BadSpec(
-            f"{name}: query {apart[0]} does not show the place of database image {apart[0]}; two sessions must be seen "
+            f"{name}: query {apart[0]} does not show the place of database image {apart[0]}; two sessions must match "
             "frame by frame"
         )
 
@@ -91,7 +91,7 @@ def study_sessions(
     cache: TokenCache | None = None,
     progress: bool | Progress | None = None,
 ) -> SessionsStudy:
-    """Build both maps as `tfa build` does, merge them as `tfa merge` does, and ask all three."""
+    """Build both maps as `tfa build` does, merge them as `tfa merge` does, and query all three."""
     bars, cache = as_progress(progress), cache or TokenCache()
     photos = {"first": dataset.database, "second": dataset.queries}
     maps = {
@@ -106,7 +106,7 @@ def study_sessions(
         tokens = cache.encode(paths[1::2], encoder, progress=bars).tokens
         rights = [set(dataset.positives[i].tolist()) for i in range(1, len(paths), 2)]
         recalls[session] = {
-            name: _query(one, tokens, rights, frame, f"{session} session, asked of {name}", bars)
+            name: _query(one, tokens, rights, frame, f"{session} session, queries in {name}", bars)
             for name, one in maps.items()
         }
     return SessionsStudy(
@@ -142,9 +142,9 @@ def _overlap(part: MergedPart, dataset: Dataset, frame: Mapping[str, int]) -> Ov
 
 
 def page(studies: Sequence[Mapping[str, Any]]) -> str:
-    """R@1 in percent of each session asked of each map, and what merging found, from `to_dict`."""
+    """Return R@1 in percent of each session in each map, and the matches of merging, from `to_dict`."""
     lines = [
-        "| dataset | asked | photos | first alone | second alone | merged | sure and right, merged |",
+        "| dataset | queries | photos | first alone | second alone | merged | sure and right, merged |",
         "|---|---|--:|--:|--:|--:|--:|",
         *(_row(study, session) for study in studies for session in study["recalls"]),
         "",
@@ -153,8 +153,8 @@ def page(studies: Sequence[Mapping[str, Any]]) -> str:
         found, counts = study["overlap"], study["images"]
         lines.append(
             f"{study['dataset']}, {study['encoder']}: maps of {counts['first']}, {counts['second']} and "
-            f"{counts['merged']} photos; {found['matched']} of {found['queries']} photos of the second were found to "
-            f"show places of the first, {found['right']} of them rightly."
+            f"{counts['merged']} photos; {found['matched']} of {found['queries']} photos of the second were matched to "
+            f"places of the first, {found['right']} of them correctly."
         )
     return "\n".join(lines)
 
@@ -167,12 +167,12 @@ def _row(study: Mapping[str, Any], session: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Recall of two sessions' maps before and after tfa merge. Markdown.
+    """Recall of two sessions' maps before and after tfa merge, as Markdown.
 
     Even photos of the database are the first session, even queries the second; the odd photos of both query either map
     and the merged one.
     """
-    remark = "Its queries must show the places of its database frame by frame: query i that of image i."
+    remark = "Query i must show the place of database image i."
     return run_script(make_parser(main.__doc__ or "", remark), _study, argv)
 
 

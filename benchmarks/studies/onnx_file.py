@@ -1,7 +1,7 @@
-"""What a map recognises as one ONNX file, whole and with fewer numbers, in floats and in integers.
+"""R@1 of a map as one ONNX file, with all and fewer dimensions, in floats and in integers.
 
-onnxruntime runs the file on the photos themselves. What fewer numbers leave is computed from the whole vectors and the
-directions that `--dims` writes; the file of every number of dims is made too, and run on the first photos as a check.
+onnxruntime runs the file on the photos. Results with fewer dimensions are computed from the whole vectors and the
+directions that `--dims` writes; each such file is also written and run on the first photos as a check.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from tfa.search.gallery import top_k
 from tfa.types import HEAD_KINDS, BuildOptions
 from tfa_bench.datasets.load import Dataset
 
-_CHECKED = 8  # photos that scores are compared on
+_CHECKED = 8  # photos on which scores are compared
 
 
 @dataclass(frozen=True)
 class Written:
-    """One file: of all numbers, or of so many."""
+    """One file, with all dimensions or fewer."""
 
     dims: int
     megabytes: float
     recall: float  # R@1
-    # Largest difference of scores, as a share of their range: of the whole file to the map's own under the encoder
-    # that runs in torch, of the others to what was computed from whole vectors.
+    # Largest difference of scores relative to their range: of the whole file to the map's scores with the torch
+    # encoder,
+    # of the others to those computed from whole vectors.
     differs: float
 
 
@@ -73,14 +74,14 @@ class FileStudy:
 
 @dataclass(frozen=True)
 class QueryPhotos:
-    """Queries of a dataset: their photos, and the rows of the map that are right."""
+    """Photos of a dataset's queries, and their positives in the map."""
 
     photos: Sequence[Path]
     positives: Sequence[np.ndarray]
 
 
 def chosen_queries(dataset: Dataset, most: int | None) -> QueryPhotos:
-    """All queries, or so many evenly spaced ones."""
+    """Return all queries, or `most` evenly spaced ones."""
     count = len(dataset.queries)
     numbers = range(count) if most is None or most >= count else np.linspace(0, count - 1, most).round().astype(int)
     return QueryPhotos([dataset.queries[i] for i in numbers], [dataset.positives[i] for i in numbers])
@@ -96,7 +97,7 @@ def study_file(
     cache: TokenCache | None = None,
     progress: bool | Progress | None = None,
 ) -> FileStudy:
-    """`place_map` is of the database, its images in that order."""
+    """Study `place_map`, a map of the database with its images in this order."""
     bars, encoder, compiled = as_progress(progress), place_map.encoder, compile_map(place_map)
     whole = fit_unit_vectors(compiled)
     runs = _Runs(place_map, compiled, fast, place_map.options.threads)
@@ -137,24 +138,24 @@ class _Runs:
     threads: int | None
 
     def written(self, form: UnitVectors) -> tuple[Any, float]:
-        """A session, and the size of its file in megabytes."""
+        """Return a session and its file size in megabytes."""
         runtime = import_onnxruntime()
         model = place_model(self.place_map, self.compiled, form, fast=self.fast)
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = self.threads or 0  # 0: as many as there are cores
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other work is not kept waiting
+        options.intra_op_num_threads = self.threads or 0  # 0: all cores
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # do not block other work
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"]), len(model) / 1e6
 
     def vector(self, graph: Any, photo: Path) -> np.ndarray:
-        """`1 D` of a photo, as any program would make it: RGB from 0 to 1 at the encoder's size."""
+        """Return `(1, D)` of a photo, prepared as any program would: RGB from 0 to 1 at the encoder's size."""
         encoder = self.place_map.encoder
-        assert isinstance(encoder, VitEncoder)  # others were refused when the graph was made
+        assert isinstance(encoder, VitEncoder)  # others were rejected when the graph was made
         pixels = np.asarray(encoder.prepare(as_rgb(photo)), np.float32) / 255
         return graph.run(["vector"], {"images": pixels.transpose(2, 0, 1)[None]})[0]
 
 
 def _reduced(vectors: np.ndarray, whole: UnitVectors, form: UnitVectors) -> np.ndarray:
-    """u(q) of `form` from that of all numbers, but for ρ, which no score has a part in."""
+    """Return u(q) of `form` from that of all dimensions, without ρ, which scores do not use."""
     assert form.axes is not None
     own, rest = vectors[:, : whole.place_numbers], vectors[:, whole.place_numbers :]
     return np.concatenate([own @ form.axes.T, rest], axis=1)
@@ -169,7 +170,7 @@ def _differs(scores: np.ndarray, others: np.ndarray) -> float:
 
 
 def page(studies: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: a row for each dataset and kind, R@1 in percent, from `to_dict`."""
+    """Return Markdown: a row per dataset and kind, R@1 in percent, from `to_dict`."""
     dims = [one["dims"] for one in studies[0]["files"][1:]]
     heads = [
         "dataset",
@@ -195,7 +196,7 @@ def page(studies: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-_LEAST_DIMS = 4  # as of tfa export
+_LEAST_DIMS = 4  # as in tfa export
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,10 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     A map of each database is built and exported as tfa export --format onnx does, without and with --fast.
     """
     parser = make_parser(main.__doc__ or "", "")
-    parser.add_argument("--dims", type=_numbers, default=[512, 256, 128], metavar="D,…", help="as of tfa export --dims")
+    parser.add_argument("--dims", type=_numbers, default=[512, 256, 128], metavar="D,…", help="as in tfa export --dims")
     parser.add_argument("--queries", type=at_least(1), metavar="N", help="query with N photos, evenly spaced")
     parser.add_argument(
-        "--head", choices=HEAD_KINDS, default=BuildOptions.head, help="of the map [default: %(default)s]"
+        "--head", choices=HEAD_KINDS, default=BuildOptions.head, help="head of the map [default: %(default)s]"
     )
     return run_script(parser, _study, argv)
 
@@ -215,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= _LEAST_DIMS for part in parts):
-        raise ArgumentTypeError(f"{text!r} is not allowed; give whole numbers from {_LEAST_DIMS}, for example 256,512")
+        raise ArgumentTypeError(f"{text!r} is not a list of integers from {_LEAST_DIMS}, for example 256,512")
     return [int(part) for part in parts]
 
 

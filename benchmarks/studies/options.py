@@ -28,7 +28,7 @@ _ENCODER = "dinov2-s14-focus"
 def make_parser(description: str, datasets: str | None = None, *, stored: bool = False) -> ArgumentParser:
     """Make a parser with the output options.
 
-    With `datasets`, a remark about them, it also takes datasets and an encoder; with `stored`, a file instead.
+    With `datasets`, a remark on them, it also accepts datasets and an encoder; with `stored`, a file instead.
     """
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     if datasets is not None:
@@ -37,7 +37,7 @@ def make_parser(description: str, datasets: str | None = None, *, stored: bool =
             "--dataset",
             action="append",
             metavar="NAME=PATH",
-            help=f"dataset and its folder, as for tfa bench run; may be repeated. {datasets}",
+            help=f"dataset and its folder, as for tfa bench run; repeatable. {datasets}",
         )
         if stored:
             source.add_argument(
@@ -54,11 +54,11 @@ def make_parser(description: str, datasets: str | None = None, *, stored: bool =
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """Make an argument type: whole numbers from `low` on."""
+    """Return an argument type: integers from `low` on."""
 
     def whole(text: str) -> int:
         if not text.isdecimal() or int(text) < low:
-            raise ArgumentTypeError(f"{text!r} is not a whole number from {low}")
+            raise ArgumentTypeError(f"{text!r} is not an integer from {low}")
         return int(text)
 
     return whole
@@ -79,7 +79,7 @@ def run_script(parser: ArgumentParser, study: Callable[[Namespace], object], arg
 
 
 def load_datasets(arguments: Namespace, cards: Sequence[HeadCard] = ()) -> list[Dataset]:
-    """Load the datasets; what can be refused is refused before an encoder is loaded."""
+    """Load the datasets; invalid options fail before an encoder is loaded."""
     return load_all(arguments.dataset, cards=cards, out=arguments.out)
 
 
@@ -96,7 +96,7 @@ def open_progress(arguments: Namespace) -> Progress:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 2) -> None:
-    """Print rows, the first `left` columns aligned to the left."""
+    """Print rows with the first `left` columns left-aligned."""
     table = open_table()
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right", overflow="fold")
@@ -116,7 +116,7 @@ def read_study(file: Path) -> Any:
     try:
         return json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise BadFile(f"{file} cannot be read: {error}; give a file that the study wrote with --out") from None
+        raise BadFile(f"{file} cannot be read: {error}; use a file that the study wrote with --out") from None
 
 
 def read_result(file: Path, form: str, version: int, script: str) -> dict[str, Any]:

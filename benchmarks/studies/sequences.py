@@ -1,6 +1,6 @@
-"""Photos answered alone, adapted, and followed, on queries in driving order; how fast a stream adapts and recovers.
+"""Compare single, adapted and tracked photos on queries in driving order, and how fast a stream adapts and recovers.
 
-Of the second-order head with partial whitening, which maps adapt. Everything is causal; nothing is fitted to queries.
+For the second-order head with partial whitening, which maps adapt. Everything is causal; nothing is fitted on queries.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ from tfa.verification.reranking import Compared, Comparison
 from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
 
-STREAMS = 6  # of each kind
-_LEG = 30  # frames before and after what happens
+STREAMS = 6  # streams of each kind
+_LEG = 30  # frames before and after the event
 AWAY = 25  # frames outside the map
-_SETTLED = 3  # frames outside, after which the camera should know
+_SETTLED = 3  # frames outside the map after which the camera should know
 _FARTHEST_GAP = 50  # frames
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Photos in an order. Something happens before the frame `event`: from there on the camera has to be found."""
+    """Photos in order. An event happens before the frame `event`; from there the camera must be relocalized."""
 
-    photos: np.ndarray  # t
+    photos: np.ndarray  # (t,)
     event: int
-    outside: np.ndarray  # t: bool, frames of somewhere else
+    outside: np.ndarray  # (t,), bool: frames of another place
 
 
 @dataclass(frozen=True)
 class EventStudy:
-    """How streams of one kind were followed; shares from 0 to 1."""
+    """Tracking of streams of one kind; fractions."""
 
     right: float  # R@1 of frames in the map
-    lost: float  # of them: being lost is likelier than the best place
+    lost: float  # fraction of them where being lost is likelier than the best place
     recovered_after: (
-        float  # frames until two in a row are right and not lost, in the mean; those not found count in full
+        float  # mean frames until two in a row are right and not lost; streams never recovered count in full
     )
-    recovered_last: int  # the most
-    outside_lost: float | None  # of frames outside, after the first three: known to be lost
+    recovered_last: int  # maximum
+    outside_lost: float | None  # fraction of frames outside, after the first three, known to be lost
 
 
 def events(frames: int, foreign: int, seed: int = 1) -> dict[str, list[Stream]]:
-    """Streams of a drive of so many frames, and of so many photos of somewhere else, by what happens."""
+    """Return streams of a drive of `frames` frames and `foreign` photos of another place, by event."""
     rng = np.random.default_rng(seed)
     leg = min(_LEG, max(frames // 4, 2))
     made: dict[str, list[Stream]] = {"gap": [], "jump": []}
@@ -92,7 +92,7 @@ def _joined(before: np.ndarray, after: np.ndarray, frames: int | None = None) ->
 
 
 def _within(stream: Stream, frames: int) -> Stream:
-    """Without frames beyond the end of a short drive."""
+    """Drop frames beyond the end of a short drive."""
     kept = (stream.photos < frames) | stream.outside
     return Stream(stream.photos[kept], int(kept[: stream.event].sum()), stream.outside[kept])
 
@@ -100,7 +100,7 @@ def _within(stream: Stream, frames: int) -> Stream:
 def measured(
     streams: Sequence[Stream], beliefs: Sequence[Sequence[Belief]], positives: Sequence[np.ndarray]
 ) -> EventStudy:
-    """What was believed after each frame of each stream, against what is right."""
+    """Compare the belief after each frame of each stream with the ground truth."""
     right: list[bool] = []
     lost: list[bool] = []
     outside: list[bool] = []
@@ -123,17 +123,17 @@ def measured(
 
 
 Positives = Sequence[np.ndarray]
-SEEN = (0, 1, 2, 4, 8, 16, 32, 64)  # photos that a photo is adapted by
+SEEN = (0, 1, 2, 4, 8, 16, 32, 64)  # number of photos used for adaptation
 _ORDERS = ("driving", "random")
 _BINS = ((0, 8), (8, 16), (16, 32), (32, 64))  # photos after a change of the camera
-BEFORE = 64  # photos of the camera before
-STARTS = (0.0, 0.25, 0.5, 0.75)  # of the drive: where the changed camera begins
-_MOST_FOREIGN = 60  # photos of somewhere else
+BEFORE = 64  # photos of the previous camera
+STARTS = (0.0, 0.25, 0.5, 0.75)  # fraction of the drive at which the changed camera starts
+_MOST_FOREIGN = 60  # photos of another place
 
 
 @dataclass(frozen=True)
 class DriveStudy:
-    """R@1 of one drive, in shares; the mean of three constructions where nothing else is said."""
+    """R@1 of one drive as fractions; the mean of three constructions unless noted."""
 
     dataset: str
     title: str
@@ -141,9 +141,9 @@ class DriveStudy:
     images: int
     photos: int
     drive: dict[str, float]  # alone, online, verified, followed, lost
-    curve: dict[str, list[float]]  # by order: R@1 of photos adapted by so many (`SEEN`), and as a whole; construction 0
-    events: dict[str, EventStudy]  # by what happens; construction 0
-    # By whether another camera came before: R@1 of photos after it (`BINS`); None where a drive is shorter.
+    curve: dict[str, list[float]]  # by order: R@1 of photos adapted by `SEEN` photos, and overall; construction 0
+    events: dict[str, EventStudy]  # by event; construction 0
+    # By whether another camera came before: R@1 of later photos (`BINS`); None if a drive is shorter.
     change: dict[str, list[float | None]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,14 +153,14 @@ class DriveStudy:
 
 @dataclass(frozen=True)
 class Pool:
-    """Photos of a drive, and after them photos of somewhere else: as a scorer describes them, and compared."""
+    """Photos of a drive followed by photos of another place, described by a scorer and compared."""
 
     scorer: Scorer
     photos: Sequence[DescribedPhoto]
-    comparisons: tuple[tuple[int, Comparison], ...]  # how many photos each is of
+    comparisons: tuple[tuple[int, Comparison], ...]  # number of photos in each
 
     def followed(self, numbers: np.ndarray) -> list[StreamFrame]:
-        """The tracker on photos of these numbers, in this order."""
+        """Run the tracker on photos with these indices, in this order."""
         motion = OrderMotion(len(self.scorer.bias), SequenceSpec().reach)
         chosen = [self.photos[number] for number in numbers]
         return list(follow_scores(self.scorer, chosen, _Reordered(self, numbers), candidates=AUTO, motion=motion))
@@ -185,7 +185,7 @@ class _Reordered:
 
 
 def check_drive(dataset: str, queries: int) -> None:
-    """Refuse, before anything is encoded, what is no drive."""
+    """Reject queries that are not a drive, before encoding."""
     if queries < 8:
         raise BadSpec(f"{dataset} has {queries} queries; a drive needs at least 8, in driving order")
 
@@ -193,7 +193,7 @@ def check_drive(dataset: str, queries: int) -> None:
 def study_drive(
     bench: Bench, foreign: Tokens | None = None, device: str = "cpu", progress: bool | Progress | None = None
 ) -> DriveStudy:
-    """Fit the head once, then replay the queries. `foreign` are photos of somewhere else, if there are any."""
+    """Fit the head once, then replay the queries. `foreign` are photos of another place, if any."""
     bars, truth, queries = as_progress(progress), bench.truth, bench.queries.tokens
     head = fit_second_order(bench.database.tokens, "partial", spec=bench.spec, device=device, progress=bars)
     pairs = PatchPairs(bench.database.tokens)
@@ -224,7 +224,7 @@ def study_drive(
 
 
 def study_whole(pool: Pool, positives: Positives) -> dict[str, float]:
-    """The whole drive: photos alone, adapted, verified, followed, and how many of the last are rather lost."""
+    """Study the whole drive: single, adapted, reranked and tracked photos, and how many of the last are lost."""
     count = len(positives)
     frames, alone = pool.followed(np.arange(count)), follow_scores(pool.scorer, pool.photos[:count], online=False)
     beliefs = believed(frames)
@@ -239,7 +239,7 @@ def study_whole(pool: Pool, positives: Positives) -> dict[str, float]:
 
 
 def study_curve(pool: Pool, positives: Positives, seed: int = 0) -> dict[str, list[float]]:
-    """R@1 of every photo, adapted by so many others: those before it in the drive (a loop), or any."""
+    """Return R@1 of every photo adapted by a number of others: those before it in the drive (a loop), or any."""
     rng, count = np.random.default_rng(seed), len(positives)
     curve: dict[str, list[float]] = {}
     for order in _ORDERS:
@@ -259,7 +259,7 @@ def study_curve(pool: Pool, positives: Positives, seed: int = 0) -> dict[str, li
 
 
 def study_events(pool: Pool, positives: Positives) -> dict[str, EventStudy]:
-    """Gaps, jumps and ways outside the map."""
+    """Study gaps, jumps and detours outside the map."""
     made = events(len(positives), len(pool.photos) - len(positives))
     return {
         kind: measured(streams, [believed(pool.followed(stream.photos)) for stream in streams], positives)
@@ -268,7 +268,7 @@ def study_events(pool: Pool, positives: Positives) -> dict[str, EventStudy]:
 
 
 def study_change(pool: Pool, before: Sequence[DescribedPhoto], positives: Positives) -> dict[str, list[float | None]]:
-    """R@1 of adapted photos of a drive, as the first of a stream and after the map's own photos, another camera."""
+    """Return R@1 of adapted photos at the start of a stream and after map images, another camera."""
     count, found = len(positives), dict[str, list[list[float | None]]](fresh=[], changed=[])
     for start in STARTS:
         numbers = ((int(start * count) + np.arange(min(count, _BINS[-1][1]))) % count).tolist()
@@ -288,13 +288,13 @@ def believed(frames: Sequence[StreamFrame]) -> list[Belief]:
 
 
 def share_right(tops: Sequence[int], positives: Positives) -> float:
-    """R@1 of the queries that have positives; 0 if none has."""
+    """Return R@1 of the queries with positives; 0 if none has."""
     right = [top in own for top, own in zip(tops, positives, strict=True) if len(own)]
     return float(np.mean(right)) if right else 0.0
 
 
 def _means(rows: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Of each column, without what is not known."""
+    """Return the mean of each column without None."""
     columns = [
         [value for value in column if value is not None and np.isfinite(value)] for column in zip(*rows, strict=True)
     ]
@@ -313,11 +313,11 @@ _EVENT_COLUMNS = ("dataset", "what happens", "R@1", "lost", "found after", "know
 _CHANGE_COLUMNS = ("dataset", "before", *(f"photos {low + 1}–{high}" for low, high in _BINS))
 TABLES = {
     "drive": (
-        "R@1 of drives: photos alone, adapted, verified, followed (frames rather lost)",
+        "R@1 of drives: single photos, adapted, reranked, tracked (frames lost)",
         _DRIVE_COLUMNS,
     ),
-    "curve": ("R@1 of photos adapted by so many others", _CURVE_COLUMNS),
-    "events": ("The tracker where something happens: frames until two in a row are right", _EVENT_COLUMNS),
+    "curve": ("R@1 by number of photos used for adaptation", _CURVE_COLUMNS),
+    "events": ("The tracker after events: frames until two in a row are right", _EVENT_COLUMNS),
     "change": ("R@1 of adapted photos after another camera", _CHANGE_COLUMNS),
 }
 _EVENT_WORDS = {"gap": "a gap", "jump": "a jump", "outside": "25 photos outside the map"}
@@ -325,7 +325,7 @@ _CHANGE_WORDS = {"fresh": "nothing", "changed": f"{BEFORE} photos of the map"}
 
 
 def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[str, ...]]:
-    """Of `DriveStudy.to_dict()`s, the rows of the "drive", "curve", "events" or "change" table, in percent."""
+    """Return the rows of the "drive", "curve", "events" or "change" table of `DriveStudy.to_dict()`s, in percent."""
     rows: list[tuple[str, ...]] = []
     for one in studies:
         name, facts = one["dataset"], one[table]
@@ -363,12 +363,12 @@ def _percent(share: float | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Replay drives: R@1 of single photos, adapted online, verified and followed; how fast a stream adapts.
+    """Replay drives: R@1 of single photos, adapted online, reranked and tracked; how fast a stream adapts.
 
-    For the second-order head with partial whitening, for which nothing of the queries is fitted. Photos outside a map
-    are those of the dataset given next.
+    For the second-order head with partial whitening, without fitting on queries. Photos outside a map come from the
+    next dataset.
     """
-    remark = "Its database and queries must be in driving order by their names; other numbers mean nothing."
+    remark = "Database and queries must be in driving order by name."
     return run_script(make_parser(main.__doc__ or "", remark, stored=True), _study, argv)
 
 
@@ -387,7 +387,7 @@ def _study(arguments: Namespace) -> None:
         studies.append(study_drive(one, foreign, arguments.device, bars).to_dict())
     if not delivered(studies, out=arguments.out, json=arguments.json):
         for table, (title, columns) in TABLES.items():
-            say(f"{title}; {studies[0]['encoder']}, in percent", style="bold")
+            say(f"{title}; {studies[0]['encoder']}, percent", style="bold")
             print_table(columns, table_rows(studies, table), _left(columns))
             say()
 

@@ -1,7 +1,7 @@
-"""A real service under mixed load, killed without warning, and checked for what it remembers.
+"""A real service under mixed load, killed without warning, and checked for lost edits.
 
-Queries are timed beside the same query without a service: in this process, on the same map. Every edit that was
-answered with success must be there after the kill and a restart.
+Queries are compared with the same query without a service: in this process, on the same map. Every acknowledged edit
+must exist after the kill and a restart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tfa.maps import PlaceMap
 from tfa.types import EncoderOptions, HeadSpec
 
 START_SECONDS = 120.0
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read when a process begins
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read at process start
 Command = Callable[[Path], Sequence[str]]
 
 
@@ -107,7 +107,7 @@ class Child:
         return self._log.read_text("utf-8", "replace")[-2000:]
 
     def kill(self) -> None:
-        """End it as a power cut would: SIGKILL, no chance to tidy up."""
+        """Kill it with SIGKILL, as a power cut would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -116,11 +116,11 @@ class Child:
             self._process = None
 
 
-_FIRST_NEW = 1_000_000  # seeds of photos that are added start here
+_FIRST_NEW = 1_000_000  # first seed of added photos
 
 
 def synthetic_photo(seed: int, light: float = 1.0, size: tuple[int, int] = (320, 240)) -> bytes:
-    """A JPEG of coloured blocks: the seed decides the blocks, the light how bright they are."""
+    """Return a JPEG of colored blocks: the seed chooses the blocks, `light` their brightness."""
     from PIL import Image
 
     blocks = np.random.default_rng(seed).integers(0, 256, (6, 8, 3)) * light
@@ -132,7 +132,7 @@ def synthetic_photo(seed: int, light: float = 1.0, size: tuple[int, int] = (320,
 
 @dataclass
 class Edits:
-    """Edits that the service said were done. What was requested and not answered may be there or not."""
+    """Acknowledged edits. A request without an answer may or may not have taken effect."""
 
     added: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)
@@ -140,7 +140,7 @@ class Edits:
 
 
 class Load:
-    """Queriers and editors, a thread and a client each."""
+    """Clients that query or edit, one thread each."""
 
     def __init__(self, url: str, photos: Sequence[bytes], clients: int, editors: int) -> None:
         self._url, self._photos = url, photos
@@ -157,7 +157,7 @@ class Load:
         ]
 
     def run(self, seconds: float, advance: Callable[[], None], last: Callable[[], None]) -> float:
-        """Let all of them work, then call `last` in the midst of it (the kill); how long they worked."""
+        """Let all of them work, then call `last` meanwhile (the kill); return the duration."""
         started = time.monotonic()
         for thread in self._threads:
             thread.start()
@@ -165,14 +165,14 @@ class Load:
             time.sleep(min(1.0, max(seconds - (time.monotonic() - started), 0.0)))
             advance()
         spent = time.monotonic() - started
-        self._over.set()  # from here on an error is the kill's
+        self._over.set()  # later errors are caused by the kill
         last()
         for thread in self._threads:
             thread.join()
         return spent
 
     def _timed(self, call: Callable[[], object], into: list[float]) -> bool:
-        """Did it succeed? What fails after the kill is nobody's error, and not counted."""
+        """Return True on success. Failures after the kill are not counted."""
         started = time.perf_counter()
         try:
             call()
@@ -193,7 +193,7 @@ class Load:
             self._timed(lambda: client.query(photo), self.query_seconds)  # noqa: B023
 
     def _edit(self, number: int) -> None:
-        """Add a photo, or remove one of those it added, in turn by chance."""
+        """Add a photo, or remove one of those it added, at random."""
         client, choose, seed = Client(self._url), random.Random(number), _FIRST_NEW * (number + 1)
         mine: list[int] = []
         while not self._over.is_set():
@@ -213,8 +213,8 @@ class Load:
                     self.edits.added.update(added)
 
 
-ENCODER = "dinov2-s14@56/l0"  # one block of random weights at 56 pixels: quick, so that the service itself is seen
-QUIET = 100  # queries sent one after the other, to the service and in this process in turn
+ENCODER = "dinov2-s14@56/l0"  # one block with random weights at 56 pixels: fast, so that the service dominates
+QUIET = 100  # queries sent one after the other, alternating between the service and this process
 _FETCHED_PHOTOS = 20  # photos of surviving additions that are fetched after the restart
 
 
@@ -235,22 +235,22 @@ class Latency:
 
 @dataclass(frozen=True)
 class ServingBenchmark:
-    """What the clients saw, and what the map remembers."""
+    """Measurements of the clients, and edits that survived."""
 
     images: int
     encoder: str
     clients: int
     editors: int
-    threads: int  # of matrix products, in the service and in this process
+    threads: int  # threads of matrix products, in the service and in this process
     seconds: float
     bare: Latency  # a query in this process, without a service
-    alone: Latency  # a query of an idle service
+    alone: Latency  # a query to an idle service
     queries: Latency  # under load
     edits: Latency  # under load
     errors: list[str]
     added: int  # accepted before the kill
     removed: int
-    lost: list[str]  # accepted edits that are not there after the restart, a sentence each
+    lost: list[str]  # acknowledged edits missing after the restart, one sentence each
     machine: str
 
     @property
@@ -273,9 +273,9 @@ class ServingBenchmark:
         for name, latency in rows:
             lines.append(f"{name:<40}{latency.count:10,}{latency.p50:9.1f}{latency.p99:9.1f}")
         rate = self.queries.count / self.seconds
-        lines += ["", f"{rate:.1f} queries a second under load, {len(self.errors)} errors"]
+        lines += ["", f"{rate:.1f} queries per second under load, {len(self.errors)} errors"]
         lines += [f"  {error}" for error in self.errors[:5]]
-        kept = "every one is there" if not self.lost else f"{len(self.lost)} are lost"
+        kept = "none lost" if not self.lost else f"{len(self.lost)} are lost"
         lines.append(f"after kill -9 and restart: {self.added} additions, {self.removed} removals accepted, {kept}")
         lines += [f"  {sentence}" for sentence in self.lost[:5]]
         return "\n".join(lines)
@@ -292,9 +292,9 @@ def run_serving_benchmark(
     command: Command | None = None,
     progress: bool | Progress | None = None,
 ) -> ServingBenchmark:
-    """Build a map of made-up photos, serve it, load it, kill it, and compare.
+    """Build a map of synthetic photos, serve it under load, kill it, and compare.
 
-    `build` makes the map in a folder, `command` is what serves it; by default `tfa serve` itself.
+    `build` makes the map in a folder, `command` serves it [default: `tfa serve`].
     """
     with tempfile.TemporaryDirectory(prefix="tfa-bench-serve-") as name:
         folder = Path(name)
@@ -330,7 +330,7 @@ def run_serving_benchmark(
 
 
 def synthetic_map(folder: Path, images: int) -> PlaceMap:
-    """A saved map of made-up photos under a real encoder of random weights, which are written beside it."""
+    """Save a map of synthetic photos under a real encoder with random weights, which are stored next to it."""
     from tfa.photos.token_cache import TokenCache
 
     (folder / "photos").mkdir()
@@ -347,7 +347,7 @@ def synthetic_map(folder: Path, images: int) -> PlaceMap:
 
 
 def random_weights_file(folder: Path) -> Path:
-    """Weights of the quick encoder, written into a folder."""
+    """Write weights of the fast encoder into a folder."""
     from tfa.core.files import write_tensors
     from tfa.encoders import parse_encoder
     from tfa.encoders.packaged_weights import expected_shapes
@@ -362,7 +362,7 @@ def random_weights_file(folder: Path) -> Path:
 def _in_turn(
     place_map: PlaceMap, client: Client, photos: Sequence[bytes], count: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of queries without and with the service, in turn, so that a busy machine slows them alike."""
+    """Return seconds of queries without and with the service, alternating, so that a busy machine slows both."""
 
     def bare(photo: bytes) -> None:
         place_map.query(photo)
@@ -379,7 +379,7 @@ def _in_turn(
 
 
 def _lost(client: Client, edits: Edits) -> list[str]:
-    """Accepted edits that the map does not know any more."""
+    """Return acknowledged edits that the map lost."""
     present = {record.id for record in client.images()}
     lost = [f"image {i} was added and is gone" for i in sorted(edits.added - edits.removal_requested - present)]
     lost += [f"image {i} was removed and is back" for i in sorted(edits.removed & present)]
@@ -390,16 +390,16 @@ def _lost(client: Client, edits: Edits) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve a made-up map on this machine under queries and edits, kill it, restart it, and count what is lost.
+    """Serve a synthetic map on this machine under queries and edits, kill it, restart it, and count lost edits.
 
-    The exit code is 1 if a request failed or an accepted edit is lost.
+    The exit code is 1 if a request failed or an acknowledged edit is lost.
     """
     parser = make_parser(main.__doc__ or "")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long clients query and edit")
     parser.add_argument("--clients", type=at_least(1), default=8, help="clients that query at once")
     parser.add_argument("--editors", type=at_least(0), default=2, help="clients that add and remove images at once")
     parser.add_argument("--threads", type=at_least(1), default=1, help="threads of matrix products")
-    parser.add_argument("--images", type=at_least(2), default=200, help="images of the made-up map")
+    parser.add_argument("--images", type=at_least(2), default=200, help="images of the synthetic map")
     return run_script(parser, _study, argv)
 
 

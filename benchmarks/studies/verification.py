@@ -1,7 +1,7 @@
-"""Verification as built against other ways to do it, one factor changed at a time.
+"""Compare default reranking with alternatives, one factor changed at a time.
 
-Datasets are divided before anything is computed: those at odd positions of the command line are for tuning,
-those at even positions confirm. A choice is made on the first half only; the second says whether it carries over.
+Datasets are divided before anything is computed: those at odd positions of the command line are for tuning, those at
+even positions confirm. Choices use only the first half; the second tests whether they carry over.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from tfa_bench.rank import QUERIES_AT_ONCE
 from tfa_bench.run import Bench, calibrated, prepare
 
 Measure = Callable[["Pair"], float]
-TOLERANCE = 2.0  # cells by which a match may miss a transformation and still agree with it
-_SCALES = (0.5, 2.0)  # photos of one place from further apart share too few patches
+TOLERANCE = 2.0  # cells by which a match may miss a transformation and still agree
+_SCALES = (0.5, 2.0)  # at larger scale differences, photos share too few patches
 _SAMPLES = 256  # pairs of matches that propose a similarity
-USUAL = 0.05  # distinctiveness of a match, about
+USUAL = 0.05  # approximate distinctiveness of a match
 TRIALS = 40  # samples that propose an affine map or a homography
 
 
 class Pair:
-    """Compact patches `n r` and `m r` of a query and a candidate; what is found in them is kept while they are."""
+    """Compact patches `(n, r)` and `(m, r)` of a query and a candidate, with cached matches."""
 
     def __init__(self, query: np.ndarray, candidate: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> None:
         self.query, self.candidate, self.grid, self.other = query, candidate, grid, other
@@ -64,12 +64,12 @@ class Pair:
 
     @cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every patch of the query with its most similar one, whether or not that is mutual."""
+        """Every query patch with its most similar candidate patch, mutual or not."""
         return np.arange(len(self.query)), self.similarities.argmax(axis=1)
 
     @cached_property
     def distinctiveness(self) -> np.ndarray:
-        """Best minus second best similarity of each patch of the query; 0 where there is no second."""
+        """Best minus second-best similarity of each query patch; 0 without a second."""
         if self.similarities.shape[1] < 2:
             return np.zeros(len(self.query))
         two = np.partition(self.similarities, -2, axis=1)[:, -2:]
@@ -81,46 +81,46 @@ class Pair:
 
     @cached_property
     def cells(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places of the mutual matches in both grids as complex numbers, column + i·row."""
+        """Positions of mutual matches in both grids as complex numbers, column + i·row."""
         ours, theirs = self.mutual
         (y, x), (v, u) = np.divmod(ours, self.grid[1]), np.divmod(theirs, self.other[1])
         return x + 1j * y, u + 1j * v
 
 
 def as_built(pair: Pair) -> float:
-    """The evidence of `tfa.verification`."""
+    """Return the evidence of `tfa.verification`."""
     return find_matches(pair.query, pair.candidate[None], pair.grid, pair.other)[0].evidence
 
 
 def without_geometry(pair: Pair) -> float:
-    """Mutual matches wherever they lie."""
+    """Count mutual matches at any position."""
     return float(pair.distinctiveness[pair.mutual[0]].sum())
 
 
 def window_of(cells: int) -> Measure:
-    """Votes for displacements within a window of so many cells a side."""
+    """Return a measure that votes for displacements in a window of `cells` cells a side."""
     return lambda pair: voted(pair, *pair.mutual, half=cells // 2, weights=pair.distinctiveness[pair.mutual[0]])
 
 
 def one_way(pair: Pair) -> float:
-    """Every patch of the query votes, not only those whose match is mutual."""
+    """Let every query patch vote, not only mutual matches."""
     return voted(pair, *pair.best, weights=pair.distinctiveness)
 
 
 def counted(pair: Pair) -> float:
-    """Every match has the same vote: a usual distinctiveness, so that the score weighs as much beside it."""
+    """Give every match the same vote, a usual distinctiveness, so that the score keeps its relative weight."""
     return USUAL * voted(pair, *pair.mutual)
 
 
 def by_similarity(pair: Pair) -> float:
-    """Votes weigh as much as the patches are alike; an opposite patch has no vote."""
+    """Weight votes by patch similarity; an opposite patch has no vote."""
     return USUAL * voted(pair, *pair.mutual, weights=pair.similarities[pair.mutual].clip(min=0))
 
 
 def voted(
     pair: Pair, ours: np.ndarray, theirs: np.ndarray, *, half: int | None = None, weights: np.ndarray | None = None
 ) -> float:
-    """The largest sum of votes in a window of 2·half + 1 displacements a side; `half` as built if not given."""
+    """Return the largest sum of votes in a window of 2·half + 1 displacements a side [default: the default window]."""
     half = matching.WINDOW if half is None else half
     down, right = compute_displacements(ours, theirs, pair.grid, pair.other)
     height, width = 2 * pair.reach[0] + 1, 2 * pair.reach[1] + 1
@@ -134,13 +134,13 @@ def voted(
 
 
 def similarity(pair: Pair) -> float:
-    """Matches that one shift, turn and scale explains: w = a z + b through two matches, the best of many pairs."""
+    """Sum matches that one shift, rotation and scale explains: w = a z + b, the best of many pairs of matches."""
     z, w = pair.cells
     votes = pair.distinctiveness[pair.mutual[0]]
     if len(z) < 2:
         return float(votes.sum())
     i, j = _two_of(len(z))
-    apart = z[i] != z[j]  # always so of mutual matches; a division by zero otherwise
+    apart = z[i] != z[j]  # always true for mutual matches; avoids a division by zero otherwise
     i, j = i[apart], j[apart]
     a = (w[i] - w[j]) / (z[i] - z[j])
     allowed = (np.abs(a) >= _SCALES[0]) & (np.abs(a) <= _SCALES[1])
@@ -150,7 +150,7 @@ def similarity(pair: Pair) -> float:
 
 
 def _two_of(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of different numbers below `count`: all of them if they are few, else always the same draw."""
+    """Return pairs of different indices below `count`: all if few, otherwise a fixed draw."""
     first, second = np.triu_indices(count, 1)
     if len(first) <= _SAMPLES:
         return first, second
@@ -167,31 +167,31 @@ def homography(pair: Pair) -> float:
 
 
 def _explained(pair: Pair, model: str, needed: int) -> float:
-    """The votes of matches that the best transformation of scikit-image's RANSAC explains."""
+    """Sum the votes of matches explained by the best transformation of scikit-image's RANSAC."""
     try:
         from skimage import measure, transform
     except ImportError:
-        raise MissingExtra("the study fits with scikit-image; install with pip install 'tfa-bench'") from None
+        raise MissingExtra("the study fits with scikit-image; install with: pip install 'tfa-bench'") from None
     z, w = pair.cells
     if len(z) <= needed:  # any sample explains itself
         return 0
     sides: Any = tuple(np.stack([side.real, side.imag], axis=1) for side in (z, w))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # samples on a line have no transformation: they count for nothing
+        warnings.simplefilter("ignore")  # collinear samples have no transformation and count as nothing
         _, inliers = measure.ransac(sides, getattr(transform, model), needed, TOLERANCE, max_trials=TRIALS, rng=0)
     votes = pair.distinctiveness[pair.mutual[0]]
     return 0.0 if inliers is None else float(votes[np.asarray(inliers, bool)].sum())
 
 
-Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them
+Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `(c,)` and evidence `(c,)` → ordering
 DEFAULT = RerankSpec()
-FEW = 20  # candidates of what differs from the default in another factor
-FULL = 1 << 20  # more dimensions than any encoder has: all of them are kept
+FEW = 20  # candidates of variants that differ from the default in another factor
+FULL = 1 << 20  # more dimensions than any encoder: keep all
 NOTHING, BUILT = "none", "default"
 
 
 class StoredPatch(NamedTuple):
-    """What is kept of a patch."""
+    """Stored form of a patch."""
 
     dimensions: int = DEFAULT.dimensions
     patches: str = DEFAULT.patches  # full or small
@@ -201,7 +201,7 @@ _AS_BUILT = StoredPatch()
 
 
 def weighted(weight: float) -> Fuse:
-    """The standardised score and so many times the root of the evidence."""
+    """Return a fusion of the standardized score and `weight` times the root of the evidence."""
     return lambda standing, evidence: standing + weight * np.sqrt(evidence)
 
 
@@ -212,11 +212,11 @@ def alone(standing: np.ndarray, evidence: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to verify. What is not said is as built, with 20 candidates."""
+    """One way to rerank. Fields not set are the default, with 20 candidates."""
 
     factor: str
     title: str
-    measure: Measure | None = as_built  # None: the head's own order
+    measure: Measure | None = as_built  # None: the head's order
     fuse: Fuse = combine_scores
     stored: StoredPatch = _AS_BUILT
     candidates: Candidates = FEW
@@ -257,41 +257,41 @@ _FACTORS = tuple(dict.fromkeys(variant.factor for variant in VARIANTS.values() i
 
 
 def of_factors(names: Sequence[str] | None) -> dict[str, Variant]:
-    """The variants of some factors, and what all are compared with; None: of all factors."""
+    """Return the variants of some factors [default: all] and the one they are compared with."""
     for name in names or ():
         if name not in _FACTORS:
-            raise BadSpec(f"there is no factor {name!r}; use {', '.join(_FACTORS)}")
+            raise BadSpec(f"unknown factor {name!r}; use {', '.join(_FACTORS)}")
     return {name: one for name, one in VARIANTS.items() if names is None or one.factor in ("", *names)}
 
 
 HALVES = ("tuning", "confirmation")
-CACHED_IMAGES = 256  # compact patches of so many images and dimensions, in memory
+CACHED_IMAGES = 256  # compact patches of images and dimensions in memory
 
 
 @dataclass(frozen=True)
 class Studied:
-    """R@1 of every variant on one dataset, by one head: first split, first replica."""
+    """R@1 of every variant on one dataset with one head: first split, first replica."""
 
     dataset: str
     title: str
     half: str
     head: str
     queries: int
-    recall: Mapping[str, float]  # by the name of the variant
-    candidates: float  # images that were verified as built, mean over the queries
-    bytes_per_image: Mapping[str, int]  # of compact patches in a map, by the name of the variant that compares them
+    recall: Mapping[str, float]  # by variant name
+    candidates: float  # images reranked by default, mean over queries
+    bytes_per_image: Mapping[str, int]  # compact patches in a map, by the variant that compares them
 
 
 @dataclass(frozen=True)
 class Study:
-    """All datasets under one head."""
+    """All datasets with one head."""
 
     head: str
     encoder: str
     datasets: tuple[Studied, ...]
 
     def mean(self, variant: str, half: str) -> float | None:
-        """Over the datasets of one half, each counted once; None if there are none."""
+        """Return the mean over the datasets of one half; None if it is empty."""
         values = [one.recall[variant] for one in self.datasets if one.half == half]
         return float(np.mean(values)) if values else None
 
@@ -309,13 +309,13 @@ class Study:
             for name, variant in VARIANTS.items()
             if name in self.datasets[0].recall
         ]
-        apart = ("recall", "bytes_per_image", "head")  # by variant, or said once
+        apart = ("recall", "bytes_per_image", "head")  # stored by variant, or once
         listed = [{k: v for k, v in asdict(one).items() if k not in apart} for one in self.datasets]
         return {"head": self.head, "encoder": self.encoder, "datasets": listed, "variants": rows}
 
 
 def half_of(position: int) -> str:
-    """Which half the dataset at a position of the command line is in; the first is number 0 here."""
+    """Return the half of the dataset at a position of the command line, counted from 0."""
     return HALVES[position % 2]
 
 
@@ -329,8 +329,9 @@ def study_dataset(
     shared: Shared | None = None,
     progress: bool | Progress | None = None,
 ) -> Studied:
-    """Query the head with the first split's queries (`most` of them at most, evenly spaced), and verify its
-    candidates in every way given, that as built among them."""
+    """Query with the first split's queries (at most `most`, evenly spaced) and rerank with every variant and the
+    default.
+    """
     bars, positives = as_progress(progress), bench.truth.positives
     studied = StudiedQueries(bench, card, most, shared or Shared(spec=bench.spec, progress=bars))
     patches = _Patches(bench.database.tokens, bench.queries.tokens, [variant.stored for variant in variants.values()])
@@ -346,8 +347,9 @@ def study_dataset(
 
 
 class StudiedQueries:
-    """Queries of the first split (`most` of them at most, evenly spaced), each with its row of scores `m` by the first
-    replica of the head that was calibrated for its fold."""
+    """Queries of the first split (at most `most`, evenly spaced), each with scores `(m,)` of the first replica of the
+    head calibrated for its fold.
+    """
 
     def __init__(self, bench: Bench, card: HeadCard, most: int | None, shared: Shared) -> None:
         self.queries = bench.queries
@@ -366,7 +368,7 @@ class StudiedQueries:
 
 
 def thinned(split: Split, most: int | None) -> Split:
-    """At most so many of the evaluated queries, evenly spaced in each fold."""
+    """Keep at most `most` evaluated queries, evenly spaced in each fold."""
     if most is None:
         return split
     share = -(-most // len(split.folds))
@@ -375,8 +377,8 @@ def thinned(split: Split, most: int | None) -> Split:
 
 
 class Answer(NamedTuple):
-    image: int  # -1: none
-    candidates: int  # images that were verified
+    image: int  # -1: no answer
+    candidates: int  # number of reranked images
 
 
 def answers(
@@ -384,9 +386,9 @@ def answers(
     pair: Callable[[StoredPatch, int], Pair],
     variants: Mapping[str, Variant] = VARIANTS,
 ) -> dict[str, Answer]:
-    """The best database image of a row of scores `m` under each variant.
+    """Return the best database image of scores `(m,)` under each variant.
 
-    `pair(kept, image)` gives patches of the query and an image. A row of nothing but equal scores has no answer.
+    `pair(kept, image)` returns patches of the query and an image. A row of equal scores has no answer.
     """
     if scores.max() == scores.min():
         return dict.fromkeys(variants, Answer(-1, 0))
@@ -410,12 +412,12 @@ def answers(
             evidence = _verified(order, variant.candidates, lambda end: evidence_of(variant, images[:end]))  # noqa: B023
             count = len(evidence)
             order = variant.fuse(order[:count], evidence)
-        best[name] = Answer(int(images[order.argmax()]), count)  # of equals the head's first
+        best[name] = Answer(int(images[order.argmax()]), count)  # ties go to the head's first
     return best
 
 
 def _verified(standing: np.ndarray, candidates: Candidates, first: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Evidence of as many of the images `c` as are verified, by their z-scores; `first(end)` is that of the first."""
+    """Return the evidence of the reranked images `(c,)` by their z-scores; `first(end)` computes it up to `end`."""
     ends = plan_rounds(candidates, len(standing))
     for end in ends[:-1]:
         evidence = first(end)
@@ -427,7 +429,7 @@ def _verified(standing: np.ndarray, candidates: Candidates, first: Callable[[int
 def _measured(
     chosen: Mapping[str, np.ndarray], pair: Callable[[StoredPatch, int], Pair], variants: Mapping[str, Variant]
 ) -> dict[tuple[StoredPatch, Measure, int], float]:
-    """What each measure says of each of its candidates, by what is kept of a patch."""
+    """Return each measure of each of its candidates, by stored form of patches."""
     wanted: dict[tuple[StoredPatch, int], dict[Measure, None]] = {}
     for name, images in chosen.items():
         measure = variants[name].measure
@@ -436,13 +438,13 @@ def _measured(
                 wanted.setdefault((variants[name].stored, image), {})[measure] = None
     evidence_of = {}
     for (stored, image), measures in wanted.items():
-        patches = pair(stored, image)  # its matches serve every measure, then are forgotten
+        patches = pair(stored, image)  # its matches serve every measure
         evidence_of.update({(stored, measure, image): measure(patches) for measure in measures})
     return evidence_of
 
 
 class _Patches:
-    """Compact patches of database and queries, by what is kept of them; the projection is fitted once."""
+    """Compact patches of database and queries by stored form; the projection is fitted once."""
 
     def __init__(self, database: Tokens, queries: Tokens, kinds: Iterable[StoredPatch]) -> None:
         self.database, self.queries = database, queries
@@ -451,14 +453,14 @@ class _Patches:
         widest = fit_compaction(sample, FULL)
 
         def compaction(stored: StoredPatch) -> Compaction:
-            # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
+            # Directions are sorted by variance, so a smaller fit would keep the first of them.
             full = replace(
                 widest, projection=widest.projection[:, : count_dimensions(stored.patches, stored.dimensions)]
             )
             return full if stored.patches == "full" else use_two_bits(full, sample)
 
         self._compactions = {stored: compaction(stored) for stored in dict.fromkeys(kinds)}
-        # Of one query after the other, and of the images that several queries have as candidates.
+        # One query after the other, with images that are candidates of several queries.
         self.of_query = lru_cache(len(self._compactions))(self._of_query)
         self.of_image = lru_cache(CACHED_IMAGES)(self._of_image)
 
@@ -466,7 +468,7 @@ class _Patches:
         return Pair(self.of_query(stored, query), self.of_image(stored, image), *self.grids)
 
     def bytes_per_image(self, stored: StoredPatch) -> int:
-        """In a map."""
+        """Return the size in a map."""
         rows, columns = self.grids[1]
         return rows * columns * self._compactions[stored].bytes_per_patch
 
@@ -474,26 +476,26 @@ class _Patches:
         return self._compactions[stored].compact(self.queries.load(query, query + 1)[0])
 
     def _of_image(self, stored: StoredPatch, image: int) -> np.ndarray:
-        """As a map keeps it: in few bits."""
+        """Return patches as a map stores them, in few bits."""
         return CompactTokens.of(self.database.select([image]), self._compactions[stored]).rows([0])[0]
 
 
 def check_halves(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
-        raise BadSpec(f"a dataset is given twice among {', '.join(names)}; the halves must not share one")
+        raise BadSpec(f"a dataset is repeated in {', '.join(names)}; the halves must not share one")
 
 
 def joined(studied: Iterable[Studied], encoder: str) -> list[Study]:
-    """Results of all datasets, put together for each head."""
+    """Combine the results of all datasets per head."""
     listed = list(studied)
     heads = dict.fromkeys(one.head for one in listed)
     return [Study(head, encoder, tuple(one for one in listed if one.head == head)) for head in heads]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare ways to verify candidates, one factor changed at a time: R@1 of the first split and replica."""
+    """Compare ways to rerank candidates, one factor changed at a time: R@1 of the first split and replica."""
     parser = make_parser(main.__doc__ or "", "The first, third, … are for tuning, the second, fourth, … confirm.")
-    parser.add_argument("--heads", default="tfa-c64+", metavar="NAME,…", help="heads whose candidates are verified")
+    parser.add_argument("--heads", default="tfa-c64+", metavar="NAME,…", help="heads whose candidates are reranked")
     parser.add_argument("--factors", metavar="NAME,…", help="only variants of these factors, such as candidates,fusion")
     parser.add_argument("--queries", type=at_least(1), metavar="N", help="at most N queries each, evenly spaced")
     parser.add_argument("--matcher", metavar="NAME", help="compare with a learned matcher instead: aliked-lightglue")
@@ -502,7 +504,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _study(arguments: Namespace) -> None:
     if arguments.matcher is not None and arguments.factors is not None:
-        raise BadSpec("--matcher and --factors are two studies; give one of them")
+        raise BadSpec("--matcher and --factors are two studies; use one of them")
     check_halves([named_folder(text)[0] for text in arguments.dataset])
     variants = of_factors(None if arguments.factors is None else arguments.factors.split(","))
     cards = head_cards(named_heads(arguments.heads))
@@ -543,12 +545,12 @@ def _study(arguments: Namespace) -> None:
 
 
 def show(study: Study) -> None:
-    """Variants down, datasets across, the mean of each half at the end."""
+    """Print variants down, datasets across, with the mean of each half."""
     halves = {half: [one for one in study.datasets if one.half == half] for half in HALVES}
     shown = [(half, own) for half, own in halves.items() if own]
-    say(f"Verification of {study.head}, {study.encoder}: R@1 in percent, first split and replica", style="bold")
+    say(f"Reranking of {study.head}, {study.encoder}: R@1 in percent, first split and replica", style="bold")
     members = "; ".join(f"{half}: {', '.join(one.dataset for one in own)}" for half, own in shown)
-    say(f"{members} (by their position on the command line: odd ones are for tuning, even ones confirm); * as built")
+    say(f"{members} (by their position on the command line: odd ones are for tuning, even ones confirm); * default")
     table = open_table()
     for column in ("factor", "variant"):
         table.add_column(column, overflow="fold")
@@ -566,9 +568,9 @@ def show(study: Study) -> None:
         table.add_row(variant.factor if variant.factor != factor else "", title, *cells)
         factor = variant.factor
         if name == BUILT:
-            table.add_row("", "  candidates it takes, mean", *_candidates(shown))
+            table.add_row("", "  mean number of candidates", *_candidates(shown))
         if name == BUILT or variant.stored.patches == "small":
-            table.add_row("", "  bytes an image in a map", *_bytes(shown, name))
+            table.add_row("", "  bytes per image in a map", *_bytes(shown, name))
     console().print(table)
     say()
 

@@ -1,4 +1,4 @@
-"""Photos of somewhere else: fields, hills, fences and woods, queries of places that a map does not hold."""
+"""Photos of another place (fields, hills, fences and woods): queries that a map does not contain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfa.core.files import write_atomically
 from tfa.errors import BadSpec
 from town.props import Tree, tree_quads
 from town.render import Camera, Quad, Scene, Texture, draw_scene
-from town.textures import Colour, asphalt, grass, plain
+from town.textures import Color, asphalt, grass, plain
 from town.weather import CLEAR_DAY, WET_DUSK, Weather, develop, fill_sky, light_table, paint_sky, save_options
 
-CROPS: tuple[Colour, ...] = ((178, 156, 84), (112, 138, 62), (136, 104, 70), (150, 164, 78), (92, 118, 56))
+CROPS: tuple[Color, ...] = ((178, 156, 84), (112, 138, 62), (136, 104, 70), (150, 164, 78), (92, 118, 56))
 OVERSAMPLE = 2
 
 
@@ -24,11 +24,11 @@ def outside_photos(folder: Path, count: int = 8, size: tuple[int, int] = (480, 3
     """Write `count` country photos, `outside_000.jpg` and on, each of another landscape; return their paths."""
     if count < 1 or min(size) < 32:
         raise BadSpec(
-            f"{count} photos of {size[0]}×{size[1]} pixels cannot be drawn; give at least 1 of 32 pixels a side"
+            f"{count} photos of {size[0]}×{size[1]} pixels cannot be drawn; at least 1 of 32 pixels a side is needed"
         )
     paths = []
     for number in range(count):
-        # A clear day and a dull one in turn: the light must not tell the country from the town.
+        # Alternate clear and dull days: the light must not distinguish country from town.
         weather = CLEAR_DAY if number % 2 == 0 else replace(WET_DUSK, wet=0.0)
         path = folder / f"outside_{number:03d}.jpg"
         photo = draw_landscape(size, weather, [seed, 50, number])
@@ -49,7 +49,7 @@ def draw_landscape(size: tuple[int, int], weather: Weather, seed: list[int]) -> 
 
 
 def _fields(rng: np.random.Generator, weather: Weather) -> list[Quad]:
-    """A lawn to the horizon, fields of several crops on it, and sometimes a track."""
+    """Return a lawn to the horizon, fields of several crops on it, and sometimes a track."""
     turf = Texture(partial(grass, np.random.default_rng(rng.integers(2**32)), weather.lawn))
     quads = [Quad((-100.0, 500.0, 0.0), (900.0, 0.0, 0.0), (0.0, -1000.0, 0.0), turf, (90.0, 100.0))]
     for number in range(int(rng.integers(3, 7))):
@@ -76,8 +76,8 @@ def _fences(rng: np.random.Generator) -> list[Quad]:
 
 
 def _fence() -> Image.Image:
-    """One post and the two rails to the next."""
-    brown: Colour = (116, 94, 70)
+    """Draw one post and the two rails to the next."""
+    brown: Color = (116, 94, 70)
     image = Image.new("RGBA", (72, 36), (*brown, 0))
     pen = ImageDraw.Draw(image)
     pen.rectangle((0, 0, 4, 35), fill=(*brown, 255))
@@ -87,7 +87,7 @@ def _fence() -> Image.Image:
 
 
 def _woods(rng: np.random.Generator, weather: Weather, seed: list[int]) -> list[Quad]:
-    """The edge of a wood far off, a copse nearer by, and single trees."""
+    """Return the edge of a distant wood, a nearer copse, and single trees."""
     trees = []
     edge = float(rng.uniform(60, 140))
     side = float(rng.choice([-1, 1]))
@@ -107,7 +107,7 @@ def _woods(rng: np.random.Generator, weather: Weather, seed: list[int]) -> list[
 
 
 def _bales(rng: np.random.Generator) -> list[Quad]:
-    """A few hay bales: boxes of straw."""
+    """Return a few hay bales: boxes of straw."""
     straw = [Texture(partial(plain, c)) for c in ((196, 168, 96), (176, 148, 82))]
     quads = []
     for _ in range(int(rng.integers(0, 6))):

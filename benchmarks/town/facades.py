@@ -1,4 +1,4 @@
-"""Fronts of houses. A few styles repeat over the town; each house varies its style."""
+"""Building fronts. A few styles repeat over the town; each building varies its style."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from town.render import LIT
-from town.textures import SCALE, Colour, wall
+from town.textures import SCALE, Color, wall
 
 SHOPS = (
     "BAKERY",
@@ -28,17 +28,17 @@ SHOPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """What houses of one kind have in common; lengths in metres."""
+    """Common properties of buildings of one kind; lengths in meters."""
 
     wall: str
-    colours: tuple[Colour, ...]
+    colors: tuple[Color, ...]
     storeys: tuple[int, int]
     storey: float = 3.0
     bay: float = 2.4
     window: tuple[float, float] = (1.1, 1.6)
-    frame: Colour = (236, 234, 226)
+    frame: Color = (236, 234, 226)
     arched: bool = False
-    shutters: Colour | None = None
+    shutters: Color | None = None
     balconies: float = 0.0
     bands: bool = False
     timbered: bool = False
@@ -48,42 +48,42 @@ class Style:
 
 STYLES: dict[str, Style] = {
     "terrace": Style(
-        wall="brick", colours=((150, 82, 62), (164, 98, 72), (128, 72, 60)), storeys=(2, 3),
+        wall="brick", colors=((150, 82, 62), (164, 98, 72), (128, 72, 60)), storeys=(2, 3),
         frame=(240, 240, 234), bands=True,
     ),
     "cottage": Style(
-        wall="plaster", colours=((226, 214, 190), (214, 196, 160), (206, 208, 204)), storeys=(2, 2), storey=2.7,
+        wall="plaster", colors=((226, 214, 190), (214, 196, 160), (206, 208, 204)), storeys=(2, 2), storey=2.7,
         window=(1.2, 1.2), shutters=(70, 98, 84),
     ),
     "palazzo": Style(
-        wall="plaster", colours=((214, 160, 104), (202, 138, 108), (222, 188, 128)), storeys=(3, 4), storey=3.3,
+        wall="plaster", colors=((214, 160, 104), (202, 138, 108), (222, 188, 128)), storeys=(3, 4), storey=3.3,
         window=(1.1, 1.9), shutters=(86, 70, 52), arched=True, bands=True, roof="flat",
     ),
     "block": Style(
-        wall="panel", colours=((186, 186, 180), (170, 178, 186), (196, 182, 164)), storeys=(4, 5), storey=2.8, bay=3.0,
+        wall="panel", colors=((186, 186, 180), (170, 178, 186), (196, 182, 164)), storeys=(4, 5), storey=2.8, bay=3.0,
         window=(1.9, 1.4), frame=(90, 94, 98), balconies=0.5, roof="flat",
     ),
     "shop": Style(
-        wall="stone", colours=((196, 182, 152), (178, 170, 158), (206, 196, 176)), storeys=(3, 4), storey=3.1, bay=2.2,
+        wall="stone", colors=((196, 182, 152), (178, 170, 158), (206, 196, 176)), storeys=(3, 4), storey=3.1, bay=2.2,
         window=(1.1, 1.8), bands=True, ground="shop", roof="flat",
     ),
     "corner": Style(
-        wall="brick", colours=((120, 62, 52), (172, 120, 84), (96, 84, 80)), storeys=(3, 4), window=(1.3, 1.7),
+        wall="brick", colors=((120, 62, 52), (172, 120, 84), (96, 84, 80)), storeys=(3, 4), window=(1.3, 1.7),
         arched=True, ground="shop", frame=(60, 66, 62),
     ),
     "modern": Style(
-        wall="plaster", colours=((232, 230, 226), (120, 126, 130), (206, 120, 92)), storeys=(3, 4), bay=3.4,
+        wall="plaster", colors=((232, 230, 226), (120, 126, 130), (206, 120, 92)), storeys=(3, 4), bay=3.4,
         window=(2.4, 1.7), frame=(44, 46, 50), balconies=0.35, ground="garage", roof="flat",
     ),
     "timber": Style(
-        wall="plaster", colours=((232, 222, 198), (224, 206, 168)), storeys=(2, 3), storey=2.6, bay=1.9,
+        wall="plaster", colors=((232, 222, 198), (224, 206, 168)), storeys=(2, 3), storey=2.6, bay=1.9,
         window=(0.9, 1.2), frame=(92, 60, 40), shutters=(120, 52, 44), timbered=True, ground="shop",
     ),
 }  # fmt: skip
 
 
 class Sheet:
-    """A picture drawn on in metres, with the origin at the foot of the wall's left edge."""
+    """An image drawn in meters, with the origin at the foot of the wall's left edge."""
 
     def __init__(self, image: Image.Image) -> None:
         self.image, self.pen = image, ImageDraw.Draw(image)
@@ -93,34 +93,34 @@ class Sheet:
         bottom = self.image.height
         return round(x0 * SCALE), bottom - round(z1 * SCALE), round(x1 * SCALE) - 1, bottom - round(z0 * SCALE) - 1
 
-    def box(self, x0: float, z0: float, x1: float, z1: float, colour: Colour, alpha: int = 255) -> None:
+    def box(self, x0: float, z0: float, x1: float, z1: float, color: Color, alpha: int = 255) -> None:
         left, top, right, bottom = self.pixels(x0, z0, x1, z1)
         if right >= left and bottom >= top:
-            self.pen.rectangle((left, top, right, bottom), fill=(*colour, alpha))
+            self.pen.rectangle((left, top, right, bottom), fill=(*color, alpha))
 
-    def arch(self, x0: float, z: float, x1: float, rise: float, colour: Colour, alpha: int = 255) -> None:
+    def arch(self, x0: float, z: float, x1: float, rise: float, color: Color, alpha: int = 255) -> None:
         left, top, right, bottom = self.pixels(x0, z - rise, x1, z + rise)
-        self.pen.pieslice((left, top, right, bottom), 180, 360, fill=(*colour, alpha))
+        self.pen.pieslice((left, top, right, bottom), 180, 360, fill=(*color, alpha))
 
 
-def shaded(colour: Colour, factor: float) -> Colour:
-    red, green, blue = (int(min(max(c * factor, 0), 255)) for c in colour)
+def shaded(color: Color, factor: float) -> Color:
+    red, green, blue = (int(min(max(c * factor, 0), 255)) for c in color)
     return red, green, blue
 
 
 def height_of(style: Style, storeys: int) -> float:
-    """Metres from the ground to the eaves."""
+    """Return meters from the ground to the eaves."""
     return 3.6 + style.storey * (storeys - 1) + 0.5
 
 
 def draw_facade(style: Style, width: float, storeys: int, seed: list[int]) -> Image.Image:
-    """The front of one house; `seed` fixes its colour, windows, door, shop and lit rooms."""
+    """Draw the front of one building; `seed` fixes its color, windows, door, shop and lit rooms."""
     rng = np.random.default_rng(seed)
     height = height_of(style, storeys)
-    colour = shaded(style.colours[rng.integers(len(style.colours))], float(rng.uniform(0.9, 1.08)))
+    color = shaded(style.colors[rng.integers(len(style.colors))], float(rng.uniform(0.9, 1.08)))
     size = (round(width * SCALE), round(height * SCALE))
-    sheet = Sheet(wall(rng, size, style.wall, colour))
-    trim = shaded(colour, 1.22) if sum(colour) < 480 else shaded(colour, 0.8)
+    sheet = Sheet(wall(rng, size, style.wall, color))
+    trim = shaded(color, 1.22) if sum(color) < 480 else shaded(color, 0.8)
     bays = max(2, int((width - 0.6) / style.bay))
     pitch = width / bays
     balcony = rng.random(bays) < style.balconies
@@ -130,15 +130,15 @@ def draw_facade(style: Style, width: float, storeys: int, seed: list[int]) -> Im
             sheet.box(0, sill - 0.95, width, sill - 0.8, trim)
         for bay in range(bays):
             _window(sheet, style, (bay + 0.5) * pitch, sill, rng, bool(balcony[bay]))
-    _ground_floor(sheet, style, bays, pitch, colour, rng)
-    _edges(sheet, colour, trim)
+    _ground_floor(sheet, style, bays, pitch, color, rng)
+    _edges(sheet, color, trim)
     if style.timbered:
         _beams(sheet, storeys, style)
     return sheet.image
 
 
-def _pane(rng: np.random.Generator) -> tuple[Colour, int]:
-    """Colour and alpha of a pane of glass: about a third of the rooms have their lamp on."""
+def _pane(rng: np.random.Generator) -> tuple[Color, int]:
+    """Return color and alpha of a pane of glass: about a third of the rooms are lit."""
     tone = float(rng.uniform(0.7, 1.3))
     return shaded((62, 74, 88), tone), LIT if rng.random() < 0.36 else 255
 
@@ -170,9 +170,7 @@ def _window(sheet: Sheet, style: Style, x: float, z: float, rng: np.random.Gener
         sheet.box(x - half - 0.4, z + 0.36, x + half + 0.4, z + 0.44, (52, 54, 58))
 
 
-def _ground_floor(
-    sheet: Sheet, style: Style, bays: int, pitch: float, colour: Colour, rng: np.random.Generator
-) -> None:
+def _ground_floor(sheet: Sheet, style: Style, bays: int, pitch: float, color: Color, rng: np.random.Generator) -> None:
     paint = ((110, 40, 36), (40, 70, 96), (46, 84, 60), (70, 52, 40), (34, 36, 40), (150, 110, 50))[rng.integers(6)]
     door = int(rng.integers(bays))
     if style.ground == "shop":
@@ -180,7 +178,7 @@ def _ground_floor(
         sheet.box(0.2, 2.75, sheet.width - 0.2, 3.3, shaded(paint, 0.72))
         _sign(sheet, SHOPS[rng.integers(len(SHOPS))], paint)
     else:
-        sheet.box(0, 0, sheet.width, 0.55, shaded(colour, 0.66))
+        sheet.box(0, 0, sheet.width, 0.55, shaded(color, 0.66))
     for bay in range(bays):
         x = (bay + 0.5) * pitch
         if bay == door:
@@ -201,22 +199,22 @@ def _ground_floor(
             _window(sheet, style, x, 1.0, rng, False)
 
 
-def _sign(sheet: Sheet, name: str, paint: Colour) -> None:
+def _sign(sheet: Sheet, name: str, paint: Color) -> None:
     font = ImageFont.load_default(size=0.46 * SCALE)
-    centre = (sheet.image.width / 2, sheet.image.height - 3.02 * SCALE)
-    sheet.pen.text(centre, name, font=font, fill=(240, 226, 180, 255), anchor="mm")
+    center = (sheet.image.width / 2, sheet.image.height - 3.02 * SCALE)
+    sheet.pen.text(center, name, font=font, fill=(240, 226, 180, 255), anchor="mm")
 
 
-def _edges(sheet: Sheet, colour: Colour, trim: Colour) -> None:
-    """Cornice with its shadow, and darker joints to the neighbours."""
+def _edges(sheet: Sheet, color: Color, trim: Color) -> None:
+    """Draw the cornice with its shadow, and darker joints to the neighbors."""
     sheet.box(0, sheet.height - 0.32, sheet.width, sheet.height, trim)
-    sheet.box(0, sheet.height - 0.46, sheet.width, sheet.height - 0.32, shaded(colour, 0.55))
+    sheet.box(0, sheet.height - 0.46, sheet.width, sheet.height - 0.32, shaded(color, 0.55))
     for x in (0.0, sheet.width - 0.08):
-        sheet.box(x, 0, x + 0.08, sheet.height, shaded(colour, 0.7))
+        sheet.box(x, 0, x + 0.08, sheet.height, shaded(color, 0.7))
 
 
 def _beams(sheet: Sheet, storeys: int, style: Style) -> None:
-    """Dark timbers between the storeys and down the bays."""
+    """Draw dark timbers between the storeys and down the bays."""
     for floor in range(storeys):
         z = 3.4 + style.storey * floor
         sheet.box(0, z, sheet.width, z + 0.2, style.frame)

@@ -1,6 +1,6 @@
-"""The town's ground: lawn, pavements, kerbs and carriageways as flat layers, with what is painted on them.
+"""The town's ground: lawn, pavements, kerbs and carriageways as flat layers, and road markings.
 
-Layers lie a centimetre apart, so the carriageways of two streets join at a corner by covering both pavements.
+Layers are a centimeter apart, so the carriageways of two streets join at a corner by covering both pavements.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from PIL import Image, ImageDraw
 
 from town.render import Quad, Texture
 from town.route import Street
-from town.textures import Colour, asphalt, dashes, grass, paving, plain
+from town.textures import Color, asphalt, dashes, grass, paving, plain
 
-LAWN, FOOTWAY, KERB, ROAD, PAINT = -0.03, 0.0, 0.01, 0.02, 0.035  # heights of the layers, metres
+LAWN, FOOTWAY, KERB, ROAD, PAINT = -0.03, 0.0, 0.01, 0.02, 0.035  # heights of the layers, meters
 
 
-def ground_quads(streets: list[Street], seed: int, lawn: Colour) -> list[Quad]:
+def ground_quads(streets: list[Street], seed: int, lawn: Color) -> list[Quad]:
     rng = np.random.default_rng([seed, 10])
     turf = Texture(partial(grass, np.random.default_rng([seed, 11]), lawn))
     slabs = [Texture(partial(paving, np.random.default_rng([seed, 12, i]), c)) for i, c in enumerate(_SLABS)]
@@ -34,19 +34,19 @@ def ground_quads(streets: list[Street], seed: int, lawn: Colour) -> list[Quad]:
     return quads
 
 
-_SLABS: tuple[Colour, ...] = ((158, 152, 144), (146, 138, 132), (166, 150, 138))
-_ROADS: tuple[Colour, ...] = ((86, 86, 88), (98, 95, 92), (74, 76, 80))
+_SLABS: tuple[Color, ...] = ((158, 152, 144), (146, 138, 132), (166, 150, 138))
+_ROADS: tuple[Color, ...] = ((86, 86, 88), (98, 95, 92), (74, 76, 80))
 
 
 def _flat(corner: np.ndarray, u: np.ndarray, down: np.ndarray, height: float, texture: Texture, tile: float) -> Quad:
-    """A ground rectangle from its corner nearest to the reader of the plan; one texture copy is `tile` metres."""
+    """Return a ground rectangle from its corner nearest to the viewer; one texture copy is `tile` meters."""
     top = corner + down
     repeat = (float(np.linalg.norm(u)) / tile, float(np.linalg.norm(down)) / tile)
     return Quad((top[0], top[1], height), (u[0], u[1], 0.0), (-down[0], -down[1], 0.0), texture, repeat)
 
 
 def _strip(street: Street, half: float, beyond: float, height: float, texture: Texture, tile: float) -> Quad:
-    """A band along the street's centre line, reaching `beyond` metres past both corners."""
+    """Return a band along the street's center line, reaching `beyond` meters past both corners."""
     corner = street.at(-beyond, -half)
     return _flat(corner, street.along * (street.length + 2 * beyond), street.left * (2 * half), height, texture, tile)
 
@@ -54,7 +54,7 @@ def _strip(street: Street, half: float, beyond: float, height: float, texture: T
 def _patch(
     street: Street, at: float, lateral: float, size: tuple[float, float], texture: Texture, height: float = PAINT
 ) -> Quad:
-    """One copy of a picture laid on the street, its width along the street."""
+    """Return one copy of an image on the street, its width along the street."""
     along, across = size
     corner = street.at(at - along / 2, lateral - across / 2)
     quad = _flat(corner, street.along * along, street.left * across, height, texture, 1)
@@ -62,13 +62,13 @@ def _patch(
 
 
 def _paint(street: Street, rng: np.random.Generator) -> list[Quad]:
-    """Centre dashes or line, parking bays, a zebra crossing, manholes and repaired asphalt."""
+    """Return center lines, parking bays, a zebra crossing, manholes and repaired asphalt."""
     clear = street.half + 7.0  # paint stops short of the corners
     run = street.length - 2 * clear
     long, gap = [(3.0, 3.0), (1.5, 4.5), (6.0, 0.0)][rng.integers(3)]
     line = Texture(partial(dashes, long, gap))
-    centre = _flat(street.at(clear, -0.07), street.along * run, street.left * 0.14, PAINT, line, 1)
-    quads = [Quad(centre.origin, centre.u, centre.v, line, (run / (long + gap), 1.0))]
+    center = _flat(street.at(clear, -0.07), street.along * run, street.left * 0.14, PAINT, line, 1)
+    quads = [Quad(center.origin, center.u, center.v, line, (run / (long + gap), 1.0))]
     bays = Texture(partial(dashes, 0.12, 5.4))
     for side in (-1, 1):
         bay = _flat(

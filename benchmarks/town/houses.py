@@ -1,4 +1,4 @@
-"""Houses of the demo town: where they stand and the quads they are drawn with."""
+"""Houses of the demo town: their positions and quads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PIL import Image, ImageDraw
 from town.facades import STYLES, draw_facade, height_of, shaded
 from town.render import Quad, Texture
 from town.route import Street, on_street
-from town.textures import Colour, plain, roof_tiles, wall
+from town.textures import Color, plain, roof_tiles, wall
 
-# Which styles line which kind of street: every style appears in more than one place.
+# Styles by kind of street: every style appears in more than one place.
 LINED_BY = {
     "terraces": ("terrace", "terrace", "terrace", "cottage", "corner"),
     "shops": ("shop", "corner", "palazzo", "timber", "shop"),
@@ -22,7 +22,7 @@ LINED_BY = {
     "park": ("palazzo", "modern", "terrace"),
     "villas": ("cottage", "cottage", "timber", "modern"),
 }
-ROOFS: tuple[Colour, ...] = ((142, 74, 54), (112, 62, 50), (84, 86, 92), (104, 96, 88))
+ROOFS: tuple[Color, ...] = ((142, 74, 54), (112, 62, 50), (84, 86, 92), (104, 96, 88))
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class House:
 
     @cached_property
     def samples(self) -> np.ndarray:
-        """A grid of points over the footprint, for clearance tests."""
+        """Return a grid of points over the footprint, for clearance tests."""
         a, b = np.meshgrid(np.linspace(0, self.width, 6), np.linspace(0, self.depth, 5))
         return self.corner + a.reshape(-1, 1) * self.along + b.reshape(-1, 1) * self.back
 
     def holds(self, points: np.ndarray, margin: float) -> bool:
-        """Whether any point lies in the footprint grown by `margin`."""
+        """True if any point is in the footprint grown by `margin`."""
         a, b = (points - self.corner) @ self.along, (points - self.corner) @ self.back
         inside = (a > -margin) & (a < self.width + margin) & (b > -margin) & (b < self.depth + margin)
         return bool(inside.any())
 
 
 def plan_houses(streets: list[Street], seed: int) -> list[House]:
-    """Rows along both sides of every street and a second row behind; nothing stands on a street or in a house."""
+    """Plan rows along both sides of every street and a second row behind, without overlaps."""
     rng = np.random.default_rng([seed, 2])
     houses: list[House] = []
     for setback, spacing in ((0.0, 0.0), (19.0, 5.0)):
@@ -122,12 +122,12 @@ def _fits(house: House, streets: list[Street], others: list[House]) -> bool:
 
 
 def house_quads(house: House, seed: int) -> list[Quad]:
-    """Front, back, gable ends, roof, chimney and, over a shop, an awning."""
+    """Return front, back, gable ends, roof, chimney and, over a shop, an awning."""
     style = STYLES[house.style]
     rng = np.random.default_rng([seed, 3, house.number])
     corners = house.footprint()
     front = Texture(partial(draw_facade, style, house.width, house.storeys, [seed, 4, house.number]))
-    tint = shaded(style.colours[rng.integers(len(style.colours))], 0.92)
+    tint = shaded(style.colors[rng.integers(len(style.colors))], 0.92)
     end = Texture(partial(_gable_end, house, tint, [seed, 5, house.number]))
     plain_wall = Texture(partial(_blank_wall, house, tint, [seed, 6, house.number]))
     quads = [
@@ -136,7 +136,7 @@ def house_quads(house: House, seed: int) -> list[Quad]:
         _upright(corners[2], corners[3], house.eaves, plain_wall),
         _upright(corners[3], corners[0], house.ridge, end),
     ]
-    roof: Colour = ROOFS[rng.integers(len(ROOFS))]
+    roof: Color = ROOFS[rng.integers(len(ROOFS))]
     if style.roof == "gable":
         quads += _gable_roof(house, Texture(partial(roof_tiles, np.random.default_rng([seed, 7, house.number]), roof)))
     quads += _chimney(house, float(rng.uniform(0.1, 0.8)), Texture(partial(plain, (118, 74, 60))))
@@ -146,13 +146,13 @@ def house_quads(house: House, seed: int) -> list[Quad]:
 
 
 def _upright(left: np.ndarray, right: np.ndarray, height: float, texture: Texture) -> Quad:
-    """A wall from `left` to `right` as seen from outside."""
+    """Return a wall from `left` to `right` as seen from outside."""
     u = right - left
     return Quad((left[0], left[1], height), (u[0], u[1], 0.0), (0.0, 0.0, -height), texture, one_sided=True)
 
 
-def _gable_end(house: House, tint: Colour, seed: list[int]) -> Image.Image:
-    """The side wall, with holes above the slopes of the roof and a small window."""
+def _gable_end(house: House, tint: Color, seed: list[int]) -> Image.Image:
+    """Draw the side wall, with holes above the slopes of the roof and a small window."""
     rng = np.random.default_rng(seed)
     width, height = round(house.depth * 16), round(house.ridge * 16)
     image = wall(rng, (width, height), STYLES[house.style].wall, tint)
@@ -168,16 +168,16 @@ def _gable_end(house: House, tint: Colour, seed: list[int]) -> Image.Image:
     return image
 
 
-def _blank_wall(house: House, tint: Colour, seed: list[int]) -> Image.Image:
+def _blank_wall(house: House, tint: Color, seed: list[int]) -> Image.Image:
     size = (round(house.width * 8), round(house.eaves * 8))
     return wall(np.random.default_rng(seed), size, STYLES[house.style].wall, tint)
 
 
 def _gable_roof(house: House, tiles: Texture) -> list[Quad]:
-    """Two slopes from a little outside the eaves up to the ridge."""
+    """Return two slopes from a little outside the eaves up to the ridge."""
     quads = []
     rise, half = house.ridge - house.eaves, house.depth / 2
-    over = 0.35  # the eaves stand out and hang down on the line of the slope
+    over = 0.35  # the eaves project along the slope
     for left, right, inward in ((0, 1, house.back), (2, 3, -house.back)):
         corners = house.footprint()
         u = corners[right] - corners[left]
@@ -207,7 +207,7 @@ def _awning(house: House, cloth: Texture) -> Quad:
 
 
 def _stripes(choice: int) -> Image.Image:
-    colour: Colour = ((176, 52, 44), (46, 96, 74), (52, 80, 130), (196, 150, 60))[choice]
+    color: Color = ((176, 52, 44), (46, 96, 74), (52, 80, 130), (196, 150, 60))[choice]
     image = Image.new("RGBA", (32, 8), (236, 230, 216, 255))
-    ImageDraw.Draw(image).rectangle((0, 0, 15, 7), fill=(*colour, 255))
+    ImageDraw.Draw(image).rectangle((0, 0, 15, 7), fill=(*color, 255))
     return image

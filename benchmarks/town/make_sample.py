@@ -13,7 +13,7 @@ from tfa.core.files import write_text
 from town.traverses import render_town
 
 _SAMPLE = Path(__file__).parents[2] / "src" / "tfa" / "demo" / "town"
-_SIZE = (400, 300)  # pixels; encoders see less
+_SIZE = (400, 300)  # pixels; encoders use fewer
 _QUALITY = 64  # 135 photos in 2 MB
 
 

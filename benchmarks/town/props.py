@@ -1,4 +1,4 @@
-"""What stands in the streets: trees, lamps, hedges, signs, and the cars parked on the day."""
+"""Objects in the streets: trees, lamps, hedges, signs and parked cars."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from PIL import Image, ImageDraw
 
 from town.render import Quad, Texture
 from town.route import Street
-from town.textures import Colour, leaves, plain, smooth_noise, tinted
+from town.textures import Color, leaves, plain, smooth_noise, tinted
 
-PAINTS: tuple[Colour, ...] = (
+PAINTS: tuple[Color, ...] = (
     (186, 188, 190), (48, 50, 54), (150, 34, 32), (38, 62, 112), (222, 222, 218),
     (92, 98, 104), (62, 88, 74), (196, 166, 92),
 )  # fmt: skip
-# Outline of a car seen from its left side, nose first: metres from the nose and above the ground.
+# Outline of a car seen from its left side, nose first: meters from the nose and above the ground.
 OUTLINES = {
     "saloon": ((0.05, 0.3), (0.0, 0.65), (0.25, 0.8), (1.25, 0.95), (1.95, 1.42),
                (3.2, 1.44), (3.75, 1.0), (4.3, 0.95), (4.4, 0.3)),
@@ -28,7 +28,7 @@ OUTLINES = {
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree that stays where it is; its picture follows the season."""
+    """A tree with a fixed position; its image follows the season."""
 
     x: float
     y: float
@@ -38,7 +38,7 @@ class Tree:
 
 
 def plan_trees(streets: list[Street], seed: int) -> list[Tree]:
-    """Rows in the pavements of leafy streets, and a grove in the park."""
+    """Plan rows in the pavements of leafy streets, and a grove in the park."""
     rng = np.random.default_rng([seed, 20])
     trees: list[Tree] = []
     spacing = {"terraces": 26.0, "shops": 34.0, "blocks": 15.0, "old": 60.0, "park": 10.0, "villas": 13.0}
@@ -58,8 +58,8 @@ def plan_trees(streets: list[Street], seed: int) -> list[Tree]:
     return trees
 
 
-def tree_quads(trees: list[Tree], seed: int, tints: tuple[Colour, ...]) -> list[Quad]:
-    """Billboards; `tints` are the season's leaf colours."""
+def tree_quads(trees: list[Tree], seed: int, tints: tuple[Color, ...]) -> list[Quad]:
+    """Return billboards; `tints` are the season's leaf colors."""
     looks: dict[tuple[str, int], Texture] = {}
     quads = []
     for tree in trees:
@@ -74,7 +74,7 @@ def tree_quads(trees: list[Tree], seed: int, tints: tuple[Colour, ...]) -> list[
 
 
 def furniture_quads(streets: list[Street], seed: int) -> list[Quad]:
-    """Lamps, bins, traffic signs and the park's hedge."""
+    """Return lamps, bins, traffic signs and the park's hedge."""
     rng = np.random.default_rng([seed, 22])
     lamp, bin_, hedge = Texture(_lamp), Texture(_bin), Texture(partial(_hedge, [seed, 23]))
     quads = []
@@ -142,7 +142,7 @@ def _hedge(seed: list[int]) -> Image.Image:
 
 
 def parked_cars(streets: list[Street], rng: np.random.Generator, occupied: float) -> list[Quad]:
-    """Cars in a share of the parking bays of both kerbs."""
+    """Return cars in a share of the parking bays of both kerbs."""
     quads: list[Quad] = []
     sides: dict[tuple[str, int], Texture] = {}
     for street in streets:
@@ -153,7 +153,7 @@ def parked_cars(streets: list[Street], rng: np.random.Generator, occupied: float
                 kind = str(rng.choice(list(OUTLINES), p=[0.45, 0.42, 0.13]))
                 paint = int(rng.integers(len(PAINTS)))
                 picture = sides.setdefault((kind, paint), Texture(partial(_car_side, kind, PAINTS[paint])))
-                # Cars stand with their nose in the direction of traffic, which keeps to the right.
+                # Cars point in the direction of traffic, which keeps to the right.
                 ahead = -street.along * side
                 nose = street.at(
                     float(at + rng.uniform(0.2, 0.9)), side * (street.half - 1.05 + float(rng.uniform(-0.15, 0.15)))
@@ -163,8 +163,8 @@ def parked_cars(streets: list[Street], rng: np.random.Generator, occupied: float
     return quads
 
 
-def _car(nose: np.ndarray, ahead: np.ndarray, kind: str, paint: Colour, picture: Texture) -> list[Quad]:
-    """The outline drawn on both flanks, and one strip of bodywork or glass across for each edge of it."""
+def _car(nose: np.ndarray, ahead: np.ndarray, kind: str, paint: Color, picture: Texture) -> list[Quad]:
+    """Return both flanks with the outline, and one strip of bodywork or glass for each of its edges."""
     outline = OUTLINES[kind]
     length, height = outline[-1][0], max(z for _, z in outline)
     left = np.array([-ahead[1], ahead[0]]) * 0.86
@@ -182,7 +182,7 @@ def _car(nose: np.ndarray, ahead: np.ndarray, kind: str, paint: Colour, picture:
     return quads
 
 
-def _car_side(kind: str, paint: Colour) -> Image.Image:
+def _car_side(kind: str, paint: Color) -> Image.Image:
     outline = OUTLINES[kind]
     length, height = outline[-1][0], max(z for _, z in outline)
     scale = 32
@@ -190,11 +190,11 @@ def _car_side(kind: str, paint: Colour) -> Image.Image:
     pen = ImageDraw.Draw(image)
     pen.polygon([(x * scale, (height - z) * scale) for x, z in outline], fill=(*paint, 255))
     top = [(x, z) for x, z in outline if z > 0.9]
-    centre = (sum(x for x, _ in top) / len(top), sum(z for _, z in top) / len(top))
-    glass = [(centre[0] + (x - centre[0]) * 0.84, centre[1] + (z - centre[1]) * 0.72 + 0.02) for x, z in top]
+    center = (sum(x for x, _ in top) / len(top), sum(z for _, z in top) / len(top))
+    glass = [(center[0] + (x - center[0]) * 0.84, center[1] + (z - center[1]) * 0.72 + 0.02) for x, z in top]
     if kind != "van":
         pen.polygon([(x * scale, (height - z) * scale) for x, z in glass], fill=(44, 52, 60, 255))
-        middle = round(centre[0] * scale)
+        middle = round(center[0] * scale)
         pen.rectangle((middle - 1, 0, middle + 2, image.height * 0.7), fill=(*paint, 255))
     else:
         pen.polygon(
@@ -207,12 +207,12 @@ def _car_side(kind: str, paint: Colour) -> Image.Image:
         width=1,
     )
     for x in (0.85, length - 0.85):
-        for radius, colour in ((0.33, (22, 22, 24)), (0.19, (150, 152, 154))):
+        for radius, color in ((0.33, (22, 22, 24)), (0.19, (150, 152, 154))):
             box = [
                 (x - radius) * scale,
                 (height - 0.33 - radius) * scale,
                 (x + radius) * scale,
                 (height - 0.33 + radius) * scale,
             ]
-            pen.ellipse(box, fill=(*colour, 255))
+            pen.ellipse(box, fill=(*color, 255))
     return image

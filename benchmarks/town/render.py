@@ -1,11 +1,11 @@
-"""Perspective drawing of textured parallelograms: a pinhole camera, a depth buffer, nothing else.
+"""Perspective drawing of textured parallelograms with a pinhole camera and a depth buffer.
 
-The whole scene is parallelograms `origin + a u + b v` with `a, b` in [0, 1]. In camera axes, the ray through a
-pixel is `t r` and the point it meets solves `[u v origin] (a, b, 1) = t r`, so with `H = [u v origin]⁻¹`
+The whole scene is parallelograms `origin + a u + b v` with `a, b` in [0, 1]. In camera axes, the ray through a pixel is
+`t r` and the point it meets solves `[u v origin] (a, b, 1) = t r`, so with `H = [u v origin]⁻¹`
 
     q = H r,    a = q₀ / q₂,    b = q₁ / q₂,    1 / depth = q₂.
 
-`q` is linear in the pixel, which makes one rectangle a handful of numpy lines.
+`q` is linear in the pixel, so one rectangle takes a few numpy lines.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from functools import cached_property
 import numpy as np
 from PIL import Image
 
-NEAR = 0.3  # metres; nothing closer is drawn
+NEAR = 0.3  # meters; nothing closer is drawn
 SOLID = 110  # a texel with less alpha than this is a hole
 LIT = 128  # the alpha of a fully lit window; 255 is a surface that only reflects
 
 
 @dataclass(frozen=True)
 class Camera:
-    """A level camera: position and height in metres, heading counter-clockwise from +x in radians."""
+    """A level camera: position and height in meters, heading counter-clockwise from +x in radians."""
 
     x: float
     y: float
     height: float
     heading: float
     fov: float = np.deg2rad(75.0)
-    horizon: float = 0.56  # where the horizon lies, as a share of the image height: a lens shift, not a tilt
+    horizon: float = 0.56  # height of the horizon as a fraction of the image: a lens shift, not a tilt
 
     @property
-    def centre(self) -> np.ndarray:
+    def center(self) -> np.ndarray:
         return np.array([self.x, self.y, self.height])
 
     @property
@@ -47,36 +47,36 @@ class Camera:
         return width / 2 / np.tan(self.fov / 2)
 
     def rays(self, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Right slope of each pixel column and up slope of each pixel row, at forward depth one."""
+        """Return the right slope of each pixel column and the up slope of each pixel row, at forward depth one."""
         width, height = size
         columns = (np.arange(width) + 0.5 - width / 2) / self.focal(width)
         rows = (self.horizon * height - np.arange(height) - 0.5) / self.focal(width)
         return columns, rows
 
     def project(self, points: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels (n, 2) and depths (n,) of world points (n, 3) by the pinhole formula."""
-        right, up, depth = ((points - self.centre) @ self.axes.T).T
+        """Return pixels `(n, 2)` and depths `(n,)` of world points `(n, 3)` by the pinhole formula."""
+        right, up, depth = ((points - self.center) @ self.axes.T).T
         focal = self.focal(size[0])
         pixels = np.stack([size[0] / 2 + focal * right / depth, self.horizon * size[1] - focal * up / depth], -1)
         return pixels, depth
 
 
 class Texture:
-    """An RGBA picture with its halvings, painted when first looked at."""
+    """An RGBA image with its mipmaps, painted on first use."""
 
     def __init__(self, paint: Callable[[], Image.Image]) -> None:
         self._paint = paint
 
     @cached_property
     def levels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """All texels as packed uint32, then start, width and height of each level."""
+        """Return all texels as packed uint32, then start, width and height of each level."""
         image = self._paint().convert("RGBA")
         pictures = [np.asarray(image)]
         holes = bool((pictures[0][..., 3] < SOLID).any())
         while min(image.size) > 1 and len(pictures) < 8:
             image = image.reduce(2)
             picture = np.array(image)
-            if holes:  # averaged alpha at the rim of a hole must not be taken for a lit window
+            if holes:  # averaged alpha at the rim of a hole must not count as a lit window
                 picture[..., 3] = np.where(picture[..., 3] < SOLID, 0, 255)
             pictures.append(picture)
         texels = np.concatenate([np.ascontiguousarray(p).view(np.uint32).ravel() for p in pictures])
@@ -85,7 +85,7 @@ class Texture:
         return texels, starts, widths, heights
 
     def sample(self, a: np.ndarray, b: np.ndarray, octave: np.ndarray) -> np.ndarray:
-        """Nearest texels at `a, b` (one unit is one copy of the picture) of the level nearest to `octave`."""
+        """Return nearest texels at `a, b` (one unit is one copy of the image) of the level nearest to `octave`."""
         texels, starts, widths, heights = self.levels
         level = np.clip(octave + 0.5, 0, len(starts) - 1).astype(np.int32)
         width, height = widths[level], heights[level]
@@ -99,7 +99,7 @@ class Texture:
 class Quad:
     """A textured parallelogram. Seen from its front, `origin` is top left, `u` runs right and `v` runs down.
 
-    A billboard turns towards the camera: its origin is the top centre and only the length of `u` counts.
+    A billboard turns toward the camera: its origin is the top center and only the length of `u` counts.
     """
 
     origin: tuple[float, float, float]
@@ -112,7 +112,7 @@ class Quad:
 
 
 class Scene:
-    """Quads stacked for culling, and for light that depends on how each one faces the sun."""
+    """Quads stacked for culling, and for light by their direction to the sun."""
 
     def __init__(self, quads: Sequence[Quad]) -> None:
         self.quads = tuple(quads)
@@ -124,29 +124,29 @@ class Scene:
         self.ground = (np.abs(self.normals[:, 2]) > 0.99) & (self.corners[:, 0, 2] < 0.1)
 
     def facing(self, camera: Camera) -> np.ndarray:
-        """(n, 3, 3) origins, u and v in camera axes, billboards turned."""
+        """Return `(n, 3, 3)` origins, u and v in camera axes, billboards turned."""
         spans = self.corners.copy()
         width = np.linalg.norm(spans[:, 1], axis=1, keepdims=True)
         right = camera.axes[0]
         turned = self.billboard[:, None]
         spans[:, 1] = np.where(turned, width * right, spans[:, 1])
         spans[:, 0] -= np.where(turned, width * right / 2, 0)
-        spans[:, 0] -= camera.centre
+        spans[:, 0] -= camera.center
         return spans @ camera.axes.T
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Packed colours (h, w, 4); the fourth byte is the share of direct sun. Inverse depth 0 is sky."""
+    """Packed colors `(h, w, 4)`; the fourth byte is the share of direct sun. Inverse depth 0 is sky."""
 
-    colour: np.ndarray
+    color: np.ndarray
     inverse_depth: np.ndarray
 
 
 def draw_scene(
     scene: Scene, camera: Camera, size: tuple[int, int], light: np.ndarray, glow: np.ndarray, reach: float = 160.0
 ) -> Frame:
-    """Draw every quad within `reach` metres. `light` (n, 4) is RGB gain and sun share, in 0..255, a quad."""
+    """Draw every quad within `reach` meters. `light` `(n, 4)` is RGB gain and sun share per quad, in 0..255."""
     frame = Frame(np.zeros((size[1], size[0], 4), np.uint8), np.zeros((size[1], size[0]), np.float32))
     spans = scene.facing(camera)
     corners = spans[:, :1] + np.stack([0 * spans[:, 1], spans[:, 1], spans[:, 1] + spans[:, 2], spans[:, 2]], 1)
@@ -165,14 +165,14 @@ def draw_scene(
 
 
 def _nearest_first(scene: Scene, corners: np.ndarray) -> np.ndarray:
-    """An order in which hidden texels are seldom fetched."""
+    """Return an order in which hidden texels are rarely fetched."""
     nearest = corners[..., 2].clip(NEAR).min(1) + 0.25 * np.abs(corners[..., 0]).min(1)
-    # Ground lies under everything: it comes last, its upper layers before the lower ones.
+    # Ground is below everything: it comes last, its upper layers before the lower ones.
     return np.argsort(np.where(scene.ground, 1e4 - 1e3 * scene.corners[:, 0, 2], nearest), kind="stable")
 
 
 def pixel_boxes(corners: np.ndarray, camera: Camera, size: tuple[int, int]) -> np.ndarray:
-    """(n, 4) left, top, right, bottom of the pixels whose centres a quad in front of the near plane may cover."""
+    """Return `(n, 4)` left, top, right, bottom of the pixels whose centers a quad before the near plane may cover."""
     ahead = np.roll(corners, -1, 1)
     depth, depth_ahead = corners[..., 2], ahead[..., 2]
     crossing = (depth < NEAR) != (depth_ahead < NEAR)
@@ -217,18 +217,18 @@ def _draw(
     octave = np.float32(0.5 * np.log2(texels)) - np.float32(1.5) * np.log2(inverse)
     a = q0[rows, columns] / inverse * np.float32(quad.repeat[0])
     b = q1[rows, columns] / inverse * np.float32(quad.repeat[1])
-    # The far edge belongs to the picture, not to its next copy.
+    # The far edge belongs to the image, not to its next copy.
     a, b = np.minimum(a, np.float32(quad.repeat[0] - 1e-4)), np.minimum(b, np.float32(quad.repeat[1] - 1e-4))
     texel = quad.texture.sample(a, b, octave).view(np.uint8).reshape(-1, 4)
     solid = texel[:, 3] >= SOLID
     if not solid.all():
         rows, columns, inverse, texel = rows[solid], columns[solid], inverse[solid], texel[solid]
     depth[rows, columns] = inverse
-    frame.colour[top:bottom, left:right].view(np.uint32)[rows, columns, 0] = shade(texel, light, glow)
+    frame.color[top:bottom, left:right].view(np.uint32)[rows, columns, 0] = shade(texel, light, glow)
 
 
 def shade(texel: np.ndarray, light: np.ndarray, glow: np.ndarray) -> np.ndarray:
-    """Packed lit colours: reflected light plus the glow of lit windows; the fourth byte keeps the sun share."""
+    """Return packed lit colors: reflected light plus the glow of lit windows; the fourth byte keeps the sun share."""
     lit = (texel.astype(np.uint16) * light.astype(np.uint16)) >> 8
     lit[:, 3] = light[3]
     windows = np.flatnonzero(texel[:, 3] < 250) if glow.any() else np.empty(0, int)

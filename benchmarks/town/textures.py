@@ -1,18 +1,18 @@
-"""Procedural pictures the demo town is covered with: walls, roofs, asphalt, leaves."""
+"""Procedural textures of the demo town: walls, roofs, asphalt, leaves."""
 
 from __future__ import annotations
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-Colour = tuple[int, int, int]
-SCALE = 28  # texels a metre of a façade
+Color = tuple[int, int, int]
+SCALE = 28  # texels a meter of a façade
 
 
 def smooth_noise(
     rng: np.random.Generator, shape: tuple[int, int], cells: tuple[int, int], octaves: int = 3
 ) -> np.ndarray:
-    """Fractal noise in about [-1, 1] that repeats seamlessly in both directions."""
+    """Return fractal noise in about [-1, 1] that repeats seamlessly in both directions."""
     total, weight = np.zeros(shape, np.float32), 1.0
     for octave in range(octaves):
         rows, columns = (min(c << octave, s) for c, s in zip(cells, shape, strict=True))
@@ -28,9 +28,9 @@ def smooth_noise(
     return total / max(float(np.abs(total).max()), 1e-6)
 
 
-def tinted(colour: Colour, tone: np.ndarray) -> Image.Image:
-    """An opaque picture of one colour whose brightness follows `tone` (h, w), 1 being the colour itself."""
-    pixels = np.clip(np.array(colour, np.float32) * tone[..., None], 0, 255).astype(np.uint8)
+def tinted(color: Color, tone: np.ndarray) -> Image.Image:
+    """Return an opaque image of one color whose brightness follows `tone` `(h, w)`, 1 being the color itself."""
+    pixels = np.clip(np.array(color, np.float32) * tone[..., None], 0, 255).astype(np.uint8)
     return Image.fromarray(pixels).convert("RGBA")
 
 
@@ -38,15 +38,15 @@ def grain(rng: np.random.Generator, shape: tuple[int, int], amount: float) -> np
     return rng.standard_normal(shape, np.float32) * np.float32(amount)
 
 
-def plaster(rng: np.random.Generator, size: tuple[int, int], colour: Colour) -> Image.Image:
+def plaster(rng: np.random.Generator, size: tuple[int, int], color: Color) -> Image.Image:
     shape = (size[1], size[0])
     stains = smooth_noise(rng, shape, (3, 4)) * 0.07
     dirt = np.linspace(0.04, -0.10, shape[0], dtype=np.float32)[:, None]  # splashed street dirt low down
-    return tinted(colour, 1 + stains + dirt + grain(rng, shape, 0.02))
+    return tinted(color, 1 + stains + dirt + grain(rng, shape, 0.02))
 
 
-def blocks(rng: np.random.Generator, size: tuple[int, int], colour: Colour, block: tuple[int, int]) -> Image.Image:
-    """Courses of bricks or stones, each with a tone of its own, every second course shifted by half."""
+def blocks(rng: np.random.Generator, size: tuple[int, int], color: Color, block: tuple[int, int]) -> Image.Image:
+    """Draw courses of bricks or stones with varying tones, every second course shifted by half."""
     width, height = block
     rows, columns = np.arange(size[1])[:, None], np.arange(size[0])[None, :]
     course = rows // height
@@ -55,63 +55,63 @@ def blocks(rng: np.random.Generator, size: tuple[int, int], colour: Colour, bloc
     tone = tones[np.broadcast_to(course, shifted.shape), shifted // width]
     mortar = (rows % height == 0) | (shifted % width == 0)
     tone = np.where(mortar, 1.14, tone) + smooth_noise(rng, (size[1], size[0]), (3, 3)) * 0.06
-    return tinted(colour, tone)
+    return tinted(color, tone)
 
 
-def wall(rng: np.random.Generator, size: tuple[int, int], kind: str, colour: Colour) -> Image.Image:
+def wall(rng: np.random.Generator, size: tuple[int, int], kind: str, color: Color) -> Image.Image:
     if kind == "brick":
-        return blocks(rng, size, colour, (9, 4))
+        return blocks(rng, size, color, (9, 4))
     if kind == "stone":
-        return blocks(rng, size, colour, (26, 13))
+        return blocks(rng, size, color, (26, 13))
     if kind == "panel":
-        return blocks(rng, size, colour, (84, 84))
-    return plaster(rng, size, colour)
+        return blocks(rng, size, color, (84, 84))
+    return plaster(rng, size, color)
 
 
-def roof_tiles(rng: np.random.Generator, colour: Colour) -> Image.Image:
-    """Four metres square of tiles."""
+def roof_tiles(rng: np.random.Generator, color: Color) -> Image.Image:
+    """Draw four meters square of tiles."""
     rows, columns = np.mgrid[:96, :96]
     wave = 0.10 * np.sin(columns * (2 * np.pi / 6)) - 0.22 * (rows % 8 == 0)
     tone = 1 + wave + smooth_noise(rng, (96, 96), (4, 4)) * 0.16 + grain(rng, (96, 96), 0.03)
-    return tinted(colour, tone.astype(np.float32))
+    return tinted(color, tone.astype(np.float32))
 
 
-def asphalt(rng: np.random.Generator, colour: Colour, spots: float = 0.07) -> Image.Image:
-    """Eight metres square of road with worn stains and a crack or two."""
+def asphalt(rng: np.random.Generator, color: Color, spots: float = 0.07) -> Image.Image:
+    """Draw eight meters square of road with worn stains and a crack or two."""
     shape = (256, 256)
     tone = 1 + smooth_noise(rng, shape, (3, 3)) * 0.12 + grain(rng, shape, spots)
-    image = tinted(colour, tone)
+    image = tinted(color, tone)
     pen = ImageDraw.Draw(image)
-    dark = (int(colour[0] * 0.7), int(colour[1] * 0.7), int(colour[2] * 0.7), 255)
+    dark = (int(color[0] * 0.7), int(color[1] * 0.7), int(color[2] * 0.7), 255)
     for _ in range(3):
         steps = np.cumsum(rng.normal(0, 7, (9, 2)), 0) + rng.uniform(40, 216, 2)
         pen.line([(float(x), float(y)) for x, y in steps], fill=dark, width=1)
     return image
 
 
-def paving(rng: np.random.Generator, colour: Colour) -> Image.Image:
-    """Four metres square of slabs."""
-    return blocks(rng, (128, 128), colour, (16, 16))
+def paving(rng: np.random.Generator, color: Color) -> Image.Image:
+    """Draw four meters square of slabs."""
+    return blocks(rng, (128, 128), color, (16, 16))
 
 
-def grass(rng: np.random.Generator, colour: Colour) -> Image.Image:
+def grass(rng: np.random.Generator, color: Color) -> Image.Image:
     shape = (256, 256)
-    return tinted(colour, 1 + smooth_noise(rng, shape, (5, 5), 5) * 0.35 + grain(rng, shape, 0.12))
+    return tinted(color, 1 + smooth_noise(rng, shape, (5, 5), 5) * 0.35 + grain(rng, shape, 0.12))
 
 
-def dashes(length: float, gap: float, colour: Colour = (226, 226, 216)) -> Image.Image:
-    """One painted dash and the gap after it, along the picture's width; the gap is a hole."""
-    image = Image.new("RGBA", (64, 4), (*colour, 0))
-    ImageDraw.Draw(image).rectangle((0, 0, int(64 * length / (length + gap)) - 1, 3), fill=(*colour, 255))
+def dashes(length: float, gap: float, color: Color = (226, 226, 216)) -> Image.Image:
+    """Draw one painted dash and the gap after it, along the image's width; the gap is a hole."""
+    image = Image.new("RGBA", (64, 4), (*color, 0))
+    ImageDraw.Draw(image).rectangle((0, 0, int(64 * length / (length + gap)) - 1, 3), fill=(*color, 255))
     return image
 
 
-def plain(colour: Colour) -> Image.Image:
-    return Image.new("RGBA", (2, 2), (*colour, 255))
+def plain(color: Color) -> Image.Image:
+    return Image.new("RGBA", (2, 2), (*color, 255))
 
 
-def leaves(rng: np.random.Generator, shape: str, leaf: Colour, bark: Colour) -> Image.Image:
-    """A tree on a transparent ground: trunk, branches, and foliage as lumps of lit and shaded leaves."""
+def leaves(rng: np.random.Generator, shape: str, leaf: Color, bark: Color) -> Image.Image:
+    """Draw a tree on a transparent ground: trunk, branches, and foliage as lumps of lit and shaded leaves."""
     width, height = 160, 240
     image = Image.new("RGBA", (width, height), (*leaf, 0))
     pen = ImageDraw.Draw(image)

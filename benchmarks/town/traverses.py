@@ -1,7 +1,7 @@
-"""A small procedural town, photographed twice along one route: the demo's dataset, and the tests'.
+"""A small procedural town, photographed twice along one route: the dataset of demo and tests.
 
-The seed fixes streets, houses and their fronts. A traverse brings its own light, weather, season and parked
-cars; the second one also drives in another part of the road and looks a little to the side.
+The seed fixes streets, houses and their fronts. A traverse has its own light, weather, season and parked cars; the
+second one also drives in another part of the road and looks a little to the side.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from town.weather import (
     save_options,
 )
 
-SPACING = 7.0  # metres between references, unless the whole tour is covered more densely
+SPACING = 7.0  # meters between references, unless the whole tour is covered more densely
 RADIUS = 12.0  # a reference this near along the route shows the same place
 SIMILAR_HEADING = np.deg2rad(40.0)
-LANE = -0.8  # the references' lateral position, metres left of the centre line
+LANE = -0.8  # lateral position of the references, meters left of the center line
 OVERSAMPLE = 2
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Where a photo was taken: metres along the route, position, and heading in radians."""
+    """Pose of a photo: meters along the route, position, and heading in radians."""
 
-    travelled: float
+    traveled: float
     x: float
     y: float
     heading: float
@@ -53,7 +53,7 @@ class Pose:
 
 @dataclass(frozen=True)
 class Town:
-    """What `render_town` wrote. Positions are (n, 2) metres, headings (n,) radians."""
+    """Output of `render_town`. Positions are `(n, 2)` meters, headings `(n,)` radians."""
 
     folder: Path
     references: Path
@@ -71,7 +71,7 @@ class Town:
 
 @dataclass(frozen=True)
 class World:
-    """What the seed fixes."""
+    """Everything that the seed fixes."""
 
     seed: int
     streets: list[Street]
@@ -81,7 +81,7 @@ class World:
 
     @cached_property
     def built(self) -> list[Quad]:
-        """What looks the same in both traverses, painted once."""
+        """Return the quads that look the same in both traverses, painted once."""
         houses = [quad for house in self.houses for quad in house_quads(house, self.seed)]
         return houses + furniture_quads(self.streets, self.seed)
 
@@ -104,7 +104,7 @@ def render_town(
     if references < 2 or queries < 1 or min(size) < 32:
         raise BadSpec(
             f"a town of {references} references and {queries} queries of {size[0]}×{size[1]} pixels cannot be drawn; "
-            "give at least 2 references, 1 query and 32 pixels a side"
+            "it needs at least 2 references, 1 query and 32 pixels a side"
         )
     world = plan_world(seed)
     first, second = plan_poses(world.route, references, queries, seed)
@@ -128,35 +128,35 @@ def render_town(
 
 
 def plan_poses(route: Route, references: int, queries: int, seed: int) -> tuple[list[Pose], list[Pose]]:
-    """References at even steps; queries spread over the same stretch, beside the references' lane."""
+    """Plan references at even steps, and queries over the same stretch, next to the references' lane."""
     rng = np.random.default_rng([seed, 30])
     whole = route.length / references
-    step = whole if whole <= 8 else SPACING  # few references cover the beginning of the tour
+    step = whole if whole <= 8 else SPACING  # few references cover the start of the tour
     first = [_pose(route, step * i, LANE) for i in range(references)]
     stretch = step * (references - 1)
     second = []
     for i in range(queries):
-        travelled = stretch * (i + float(rng.uniform(0.1, 0.9))) / queries
-        # To the right there are parked cars: the offset is smaller there.
+        traveled = stretch * (i + float(rng.uniform(0.1, 0.9))) / queries
+        # Parked cars are on the right, so the offset is smaller there.
         aside = float(rng.uniform(1.0, 2.5)) if rng.random() < 0.6 else -float(rng.uniform(1.0, 1.7))
-        second.append(_pose(route, travelled, LANE + aside, float(np.deg2rad(rng.uniform(-10, 10)))))
+        second.append(_pose(route, traveled, LANE + aside, float(np.deg2rad(rng.uniform(-10, 10)))))
     return first, second
 
 
-def _pose(route: Route, travelled: float, lateral: float, turn: float = 0.0) -> Pose:
-    x, y, heading = route.pose(travelled, lateral)
-    return Pose(travelled % route.length, x, y, heading + turn)
+def _pose(route: Route, traveled: float, lateral: float, turn: float = 0.0) -> Pose:
+    x, y, heading = route.pose(traveled, lateral)
+    return Pose(traveled % route.length, x, y, heading + turn)
 
 
 def find_positives(
     route: Route, reference_files: list[str], references: list[Pose], query_files: list[str], queries: list[Pose]
 ) -> dict[str, list[str]]:
-    """For each query the references within `RADIUS` along the route that look about the same way."""
-    travelled, headings = np.array([p.travelled for p in references]), _headings(references)
+    """Return, for each query, the references within `RADIUS` along the route with a similar heading."""
+    traveled, headings = np.array([p.traveled for p in references]), _headings(references)
     positives = {}
     for file, pose in zip(query_files, queries, strict=True):
         turn = np.abs((headings - pose.heading + np.pi) % (2 * np.pi) - np.pi)
-        good = (route.apart(travelled, np.array(pose.travelled)) <= RADIUS) & (turn <= SIMILAR_HEADING)
+        good = (route.apart(traveled, np.array(pose.traveled)) <= RADIUS) & (turn <= SIMILAR_HEADING)
         assert good.any(), f"{file} has no reference within {RADIUS} m"  # steps are at most 8 m, turns are gentle
         positives[file] = [reference_files[i] for i in np.flatnonzero(good)]
     return positives
@@ -185,7 +185,7 @@ class Traverse:
 
 
 def town_shadows(world: World, weather: Weather, cell: float = 0.5) -> Shadows:
-    """Heights of houses and crowns on a grid of the plan, cast away from the sun."""
+    """Cast the heights of houses and crowns on a grid of the plan away from the sun."""
     outline = np.concatenate([house.footprint() for house in world.houses])
     low, high = outline.min(0) - 10, outline.max(0) + 10
     columns, rows = ((high - low) / cell).astype(int)

@@ -1,4 +1,4 @@
-"""Light and weather of a traverse: what the sun and sky give, and what the camera makes of it."""
+"""Light and weather of a traverse: light of sun and sky, and the camera's development."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from town.render import Camera, Frame, Scene
-from town.textures import Colour, smooth_noise
+from town.textures import Color, smooth_noise
 
 Triple = tuple[float, float, float]
-SKY_HEIGHT = 1.3  # slope up to which the sky picture reaches
+SKY_HEIGHT = 1.3  # slope up to which the sky image reaches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +23,19 @@ class Weather:
     sun: Triple
     sunlight: Triple
     skylight: Triple
-    zenith: Colour
-    low_sky: Colour
-    cloud: Colour
+    zenith: Color
+    low_sky: Color
+    cloud: Color
     cover: float  # share of the sky under cloud
     glow: Triple  # light of lit windows, added
     wet: float  # strength of reflections in the road
-    mist: float  # metres until the air hides two thirds of a colour
-    leaves: tuple[Colour, ...]
-    lawn: Colour
+    mist: float  # meters until the air hides two thirds of a color
+    leaves: tuple[Color, ...]
+    lawn: Color
     gain: Triple  # white balance and exposure of the camera
-    noise: float  # sensor noise, grey levels
+    noise: float  # sensor noise, gray levels
     quality: int  # of the JPEG file
-    parked: float  # share of parking bays taken
+    parked: float  # share of occupied parking bays
 
 
 CLEAR_DAY = Weather(
@@ -55,12 +55,12 @@ WET_DUSK = Weather(
 
 
 def light_table(scene: Scene, camera: Camera, weather: Weather) -> np.ndarray:
-    """(n, 4) in 0..255 for each quad: RGB gain, and how much of the light comes straight from the sun."""
+    """Return `(n, 4)` in 0..255 per quad: RGB gain, and the share of light directly from the sun."""
     toward = np.asarray(weather.sun) / np.linalg.norm(weather.sun)
-    away = np.einsum("ni,ni->n", scene.normals, camera.centre - scene.corners[:, 0]) < 0
-    normals = np.where((away & ~scene.one_sided)[:, None], -scene.normals, scene.normals)  # the side that is seen
+    away = np.einsum("ni,ni->n", scene.normals, camera.center - scene.corners[:, 0]) < 0
+    normals = np.where((away & ~scene.one_sided)[:, None], -scene.normals, scene.normals)  # the visible side
     cosine = np.where(scene.billboard, 0.55, (normals @ toward).clip(0))
-    # The sky lights what looks up; walls see half of it, and the street's own light.
+    # The sky lights surfaces that face up; walls see half of it, and the light of the street.
     open_sky = np.where(scene.billboard, 0.85, 0.78 + 0.22 * normals[:, 2])
     direct = cosine[:, None] * np.asarray(weather.sunlight)
     total = direct + open_sky[:, None] * np.asarray(weather.skylight)
@@ -70,7 +70,7 @@ def light_table(scene: Scene, camera: Camera, weather: Weather) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Shadows:
-    """For each cell of the plan, the height below which the sun is hidden."""
+    """Height below which the sun is hidden, for each cell of the plan."""
 
     corner: tuple[float, float]
     cell: float
@@ -83,7 +83,7 @@ class Shadows:
 
 
 def cast_shadows(heights: np.ndarray, corner: tuple[float, float], cell: float, sun: Triple) -> Shadows:
-    """March the plan's heights away from the sun, lowering them by the sun's slope at each step."""
+    """Move the plan's heights away from the sun, lowering them by the sun's slope at each step."""
     run = np.asarray(sun[:2]) / np.hypot(sun[0], sun[1])
     fall = sun[2] / np.hypot(sun[0], sun[1]) * cell
     shaded = np.zeros_like(heights)
@@ -97,15 +97,15 @@ def cast_shadows(heights: np.ndarray, corner: tuple[float, float], cell: float, 
 def paint_sky(
     weather: Weather, rng: np.random.Generator, hills: np.random.Generator, relief: float = 0.05
 ) -> np.ndarray:
-    """(h, w, 3) round picture of the sky: columns turn with the heading, rows rise with the slope.
+    """Return a panorama of the sky `(h, w, 3)`: columns are headings, rows are slopes.
 
-    `hills` draws the far hills, whose slope is about `relief`.
+    `hills` draws the distant hills, whose slope is about `relief`.
     """
     height, width = 384, 2048
     slope = np.linspace(SKY_HEIGHT, 0, height, dtype=np.float32)[:, None]
     blend = np.exp(-3.0 * slope)[..., None]
     sky = np.asarray(weather.zenith) * (1 - blend) + np.asarray(weather.low_sky) * blend
-    # Clouds are flatter and closer together towards the horizon, as on a level layer seen from below.
+    # Clouds are flatter and denser toward the horizon, like a level layer seen from below.
     noise = smooth_noise(rng, (height, width), (7, 14), 6)
     rows = (height * (0.35 / (slope[:, 0] + 0.35)) * 0.999).astype(int)
     cloud = np.clip((noise[rows] + 2 * weather.cover - 1.1) * 3.0, 0, 1)[..., None]
@@ -119,7 +119,7 @@ def paint_sky(
 
 
 def fill_sky(frame: Frame, camera: Camera, sky: np.ndarray) -> None:
-    """Paint the pixels no quad has reached."""
+    """Paint the pixels that no quad covers."""
     rows, columns = np.nonzero(frame.inverse_depth == 0)
     height, width = frame.inverse_depth.shape
     right, up = camera.rays((width, height))
@@ -127,33 +127,33 @@ def fill_sky(frame: Frame, camera: Camera, sky: np.ndarray) -> None:
     across = ((azimuth / (2 * np.pi)) % 1 * sky.shape[1]).astype(np.int32) % sky.shape[1]
     rise = (up[rows] * np.cos(np.arctan(right))[columns]) / SKY_HEIGHT
     down = np.clip((1 - rise) * sky.shape[0], 0, sky.shape[0] - 1).astype(np.int32)
-    frame.colour[rows, columns, :3] = sky[down, across[columns]]
+    frame.color[rows, columns, :3] = sky[down, across[columns]]
 
 
 def develop(
     frame: Frame, camera: Camera, weather: Weather, shadows: Shadows | None, oversample: int, rng: np.random.Generator
 ) -> Image.Image:
-    """From the drawn frame to the photo: shadows, reflections, mist, exposure, noise."""
+    """Develop the drawn frame into a photo: shadows, reflections, mist, exposure, noise."""
     height, width = (n // oversample for n in frame.inverse_depth.shape)
     mean = np.zeros((height, width, 4), np.float32)
-    for row, column in np.ndindex(oversample, oversample):  # far quicker than a mean over two short axes
-        mean += frame.colour[row::oversample, column::oversample] * np.float32(oversample**-2)
-    colour, share = mean[..., :3], mean[..., 3:] / 255
+    for row, column in np.ndindex(oversample, oversample):  # far faster than a mean over two short axes
+        mean += frame.color[row::oversample, column::oversample] * np.float32(oversample**-2)
+    color, share = mean[..., :3], mean[..., 3:] / 255
     inverse = frame.inverse_depth[::oversample, ::oversample]
     depth = 1 / np.maximum(inverse, 1e-4)
     right, up = camera.rays((width, height))
     level = camera.height + up[:, None] * depth
     if shadows is not None:
-        colour = colour * (1 - share * _shadow(shadows, camera, right, depth, level)[..., None])
+        color = color * (1 - share * _shadow(shadows, camera, right, depth, level)[..., None])
     if weather.wet:
-        colour = _reflect(colour, level, inverse, weather, rng)
+        color = _reflect(color, level, inverse, weather, rng)
     veil = np.where(inverse > 0, 1 - np.exp(-depth / weather.mist), 0.0)[..., None]
-    colour = colour * (1 - veil) + np.asarray(weather.low_sky, np.float32) * veil
-    return _expose(colour, weather, rng)
+    color = color * (1 - veil) + np.asarray(weather.low_sky, np.float32) * veil
+    return _expose(color, weather, rng)
 
 
 def _shadow(shadows: Shadows, camera: Camera, right: np.ndarray, depth: np.ndarray, level: np.ndarray) -> np.ndarray:
-    # A wall stands on the rim of its own cell: look up a point a little nearer to the camera.
+    # A wall is on the rim of its own cell, so look up a point a little nearer to the camera.
     nearer = np.maximum(depth - 0.9, 0)
     ahead, across = camera.axes[2], camera.axes[0]
     x = camera.x + nearer * (ahead[0] + right * across[0])
@@ -164,30 +164,30 @@ def _shadow(shadows: Shadows, camera: Camera, right: np.ndarray, depth: np.ndarr
 
 
 def _reflect(
-    colour: np.ndarray, level: np.ndarray, inverse: np.ndarray, weather: Weather, rng: np.random.Generator
+    color: np.ndarray, level: np.ndarray, inverse: np.ndarray, weather: Weather, rng: np.random.Generator
 ) -> np.ndarray:
-    """Mirror each column about the row where its ground ends: exact for what stands upright on that row."""
+    """Mirror each column about the row where its ground ends: exact for upright objects on that row."""
     height, width = level.shape
     ground = (level < 0.2) & (inverse > 0)
     foot = np.where(ground.any(0), ground.argmax(0), height)
     rows = np.arange(height)[:, None]
     ripple = smooth_noise(rng, (height, width), (max(height // 8, 2), max(width // 24, 2)), 2)
     source = np.clip(2 * foot - rows + ripple * height * 0.012, 0, height - 1).astype(int)
-    blurred = Image.fromarray(colour.astype(np.uint8)).filter(ImageFilter.BoxBlur((1, height // 60)))
+    blurred = Image.fromarray(color.astype(np.uint8)).filter(ImageFilter.BoxBlur((1, height // 60)))
     mirrored = np.asarray(blurred)[source, np.arange(width)]
     puddles = 0.65 + 0.5 * smooth_noise(rng, (height, width), (14, 4), 2)
-    # Wet ground mirrors more at grazing angles, far off; it is darker where it does not.
+    # Wet ground mirrors more at grazing angles in the distance; it is darker elsewhere.
     grazing = np.clip((rows - foot) / height, 0, 1)
     strength = np.where(ground, weather.wet * (1 - 0.6 * grazing) * np.clip(puddles, 0, 1), 0)[..., None]
-    return colour * (1 - strength) * np.where(ground, 0.88, 1)[..., None] + mirrored * strength
+    return color * (1 - strength) * np.where(ground, 0.88, 1)[..., None] + mirrored * strength
 
 
-def _expose(colour: np.ndarray, weather: Weather, rng: np.random.Generator) -> Image.Image:
-    height, width = colour.shape[:2]
+def _expose(color: np.ndarray, weather: Weather, rng: np.random.Generator) -> Image.Image:
+    height, width = color.shape[:2]
     y, x = np.linspace(-1, 1, height)[:, None], np.linspace(-1, 1, width)[None, :]
     vignette = 1 - 0.12 * (x**2 + y**2)
     exposure = np.asarray(weather.gain) * 2 ** rng.uniform(-0.15, 0.15) * 1.2
-    values = colour * exposure * vignette[..., None]
+    values = color * exposure * vignette[..., None]
     values += rng.standard_normal(values.shape, np.float32) * weather.noise
     return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
 

@@ -8,7 +8,7 @@ from PIL import ImageColor
 
 from tests.benchmarks.figure_records import EVIDENCE, synthetic_truth, write_photos, write_record, write_town
 from tfa.errors import BadSpec
-from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, MONTAGE_LINE, TILE
+from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GRAY, MONTAGE_LINE, TILE
 from tfa_bench.figures.plots import (
     HEADER,
     calibration_curves,
@@ -18,12 +18,12 @@ from tfa_bench.figures.plots import (
     find_studies,
     positives_in,
     spread_out,
-    standardised,
+    standardize_rows,
 )
 from tfa_bench.protocols import FULL_QUERY, budget, cross_fit
 from tfa_bench.records import BadRecord
 
-GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GREY))
+GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GRAY))
 PHOTO = (120, 120, 120)
 
 
@@ -152,8 +152,8 @@ def test_damaged_evidence_is_refused(tmp_path):
         evidence_of(record)
 
 
-def test_rows_are_standardised_and_equal_scores_are_zero():
-    rows = standardised(np.array([[1, 2, 3], [4, 4, 4], [np.inf, 1, 3], [np.nan] * 3], np.float16))
+def test_rows_are_standardized_and_equal_scores_are_zero():
+    rows = standardize_rows(np.array([[1, 2, 3], [4, 4, 4], [np.inf, 1, 3], [np.nan] * 3], np.float16))
     assert rows[0] == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
     assert rows[1].tolist() == [0, 0, 0]
     assert np.isnan(rows[2, 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tfa_bench.tables.page import judgements
+from tfa_bench.tables.page import judgments
 
 
 def scored(head, decisions, dataset="town"):
@@ -23,7 +23,7 @@ def decided(carrier, *learnt, representation="second_order", **candidates):
 
 
 def rows(*records):
-    return [line for line in judgements(records).splitlines() if line.startswith(("| Town", "| Lake"))]
+    return [line for line in judgments(records).splitlines() if line.startswith(("| Town", "| Lake"))]
 
 
 def test_the_choice_its_evidence_and_the_splits():
@@ -40,4 +40,4 @@ def test_what_is_missing_is_left_blank():
     assert rows(unjudged) == ["| Lake | second_order/tempered | – | – | – |"]
     only = scored("judged-c64", [decided("partial")])
     assert rows(only) == ["| Town | – | – | – | second_order/partial 1 |"]
-    assert judgements([scored("tfa", [{}])]) == ""
+    assert judgments([scored("tfa", [{}])]) == ""

@@ -77,7 +77,7 @@ def test_a_file_is_there_even_if_nobody_reads_what_is_printed(run, folder, monke
         (("--out", "near.jpg/a.csv"), 1, "near.jpg is a file, not a folder"),
         (("--out", "a.csv", "--set", "out.images=no"), 2, "pass --out FILE.mcap"),
         (("--set", "out.utm=33N"), 2, "pass --out FILE"),
-        (("--out", "a.csv", "--set", "out.utm=99N"), 1, "'99N' is no UTM zone"),
+        (("--out", "a.csv", "--set", "out.utm=99N"), 1, "'99N' is not a UTM zone"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_map_is_read(run, spy, folder, words, code, complaint):

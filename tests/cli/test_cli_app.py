@@ -108,7 +108,10 @@ def test_usage_errors_exit_with_2(run, spy, folder, words):
         ("export town.tfa -o x --format csv", "--format: 'csv' is unknown; use npz, faiss, onnx-head, onnx or hloc"),
         ("build photos --out a.tfa --positions gone.csv", "--positions: 'gone.csv' does not exist"),
         ("query town.tfa near.jpg -k 0", "-k: 0 is out of range: must be between 1 and 1000"),
-        ("explain town.tfa near.jpg --rank 99", "--rank: 99 is out of range: the map has 14 photos, 1 is the best hit"),
+        (
+            "explain town.tfa near.jpg --rank 99",
+            "--rank: 99 is out of range: must be between 1 and 14, 1 is the best hit",
+        ),
     ],
 )
 def test_a_usage_error_names_the_option_and_the_help(run, folder, words, said):
@@ -186,9 +189,9 @@ def test_a_defect_and_a_full_disk_are_readable_too(run, spy, folder):
     ("error", "words"),
     [
         (OSError(122, "Disk quota exceeded"), "error: the disk is full (Disk quota exceeded)"),
-        (OSError(24, "Too many open files", "town.tfa"), "error: too many files are open at town.tfa"),
-        (MemoryError(), "error: there is not enough memory; "),
-        (MemoryError("Unable to allocate 3 GiB"), "error: there is not enough memory (Unable to allocate 3 GiB); "),
+        (OSError(24, "Too many open files", "town.tfa"), "error: too many open files at town.tfa"),
+        (MemoryError(), "error: out of memory; "),
+        (MemoryError("Unable to allocate 3 GiB"), "error: out of memory (Unable to allocate 3 GiB); "),
     ],
 )
 def test_what_ran_out_is_no_defect(run, spy, folder, error, words):

@@ -89,7 +89,7 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "photos", "--force"], "--force does not replace photos"),
         (["--out", "near.jpg/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
-        (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
+        (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it is not a text file: NUL byte"),
     ],
 )
 def test_what_cannot_end_well_is_not_begun(run, spy, folder, words, complaint):

@@ -56,7 +56,7 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
     assert result.stdout.count("best image") == 1
     assert "no place (confidence 0.84 below 0.90)" in result.stdout
     assert "3 of 4 photos answered" in result.stdout
-    assert re.search(r"^of photos like these about \d+ % are recognized, \d+–\d+; \d+ % surely$", result.stdout, re.M)
+    assert re.search(r"^expected R@1 on similar photos: \d+ % \(\d+–\d+ %\); \d+ % sure$", result.stdout, re.M)
 
 
 def test_json_answers(run, folder):

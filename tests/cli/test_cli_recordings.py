@@ -126,10 +126,10 @@ def test_what_does_not_go_together_is_refused(run, folder):
     for words, complaint in {
         "build drive.mcap photo.png --out new.tfa": "drive.mcap is a recording and photo.png is not",
         "build drive.mcap --out new.tfa --positions where.csv": "frames of a recording have no names yet",
-        "build drive.mcap --out new.tfa --every 1x": "--every: '1x' is not allowed; give 10 (every tenth frame)",
+        "build drive.mcap --out new.tfa --every 1x": "--every '1x' is not allowed; use 10 (every tenth frame)",
         "build photo.png --out new.tfa --topic /a": "--topic is for bags and videos",
-        "add town.tfa drive.mcap": "make photos of it first, with: tfa frames drive.mcap --out FOLDER",
-        "frames photo.png --out new": "photo.png is no recording; give a ROS 1 bag",
+        "add town.tfa drive.mcap": "extract photos first with: tfa frames drive.mcap --out FOLDER",
+        "frames photo.png --out new": "photo.png is not a recording; pass a ROS 1 bag",
         "query town.tfa photo.png --set frames.folder=new": "frames.folder is for bags and videos",
     }.items():
         result = run(*words.split())

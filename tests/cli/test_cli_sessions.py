@@ -35,7 +35,7 @@ def test_merge(run, folder):
     assert all(Path(one["image"]).name == Path(one["shows"]).name for one in shared)
     again = run("merge", "calibrated.tfa", "dusk.tfa", "--out", "both.tfa", "--force")
     assert f"merged 2 maps into both.tfa: {2 * PLACES} images" in again.stdout
-    assert f"dusk: {len(shared)} of {PLACES} photos show places of the maps before it" in again.stdout
+    assert f"dusk: {len(shared)} of {PLACES} photos show places of earlier maps" in again.stdout
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_an_interval_stays_within_0_and_1_and_never_vanishes():
 
 def test_a_sentence():
     expected = ExpectedRecall(share=0.72, low=0.66, high=0.78, sure=0.58, photos=64)
-    assert str(expected) == "of photos like these about 72 % are recognized, 66–78; 58 % surely"
+    assert str(expected) == "expected R@1 on similar photos: 72 % (66–78 %); 58 % sure"
 
 
 def test_answers_together_leave_out_what_was_not_answered():

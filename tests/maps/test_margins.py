@@ -23,7 +23,7 @@ def test_an_older_map_shows_what_its_judge_said():
     head = second_order()
     older = {"photos": 9, "kind": "x", "incumbent": "y", "candidates": {}, "strengths": {}, "reasons": {"judge": "why"}}
     row, carrier, *_ = list_decisions({**head, "evidence": older})
-    assert (row.reason, carrier.reason) == ("why", "plain scores tempered by whitened ones")
+    assert (row.reason, carrier.reason) == ("why", "two thirds plain scores, one third whitened scores")
 
 
 @pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])

@@ -70,7 +70,7 @@ def test_what_is_no_photo_is_refused(place_map):
         ):  # fmt: skip
             with pytest.raises(BadSpec, match=r"a photo must be .*, got "):
                 ask(wrong)
-    with pytest.raises(BadSpec, match="by their paths here, got ndarray"):
+    with pytest.raises(BadSpec, match="photos must be paths here, got ndarray"):
         place_map.add([np.zeros((8, 8, 3), np.uint8)])
 
 

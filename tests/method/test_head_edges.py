@@ -117,7 +117,7 @@ def test_an_admitted_head_asks_for_the_global_token():
     fitted = fit(tokens, SPEC)
     decisions = dataclasses.replace(fitted.decisions, admit_cls=True)
     head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
-    with pytest.raises(BadTokens, match="give cls"):
+    with pytest.raises(BadTokens, match="pass cls"):
         head.scores(Tokens(np.asarray(tokens.patches)))
     with pytest.raises(ChannelMismatch, match="must have 6"):
         head.scores(Tokens(np.asarray(tokens.patches), np.ones((24, 2))))

@@ -137,7 +137,7 @@ def test_a_service_that_stops_ends_its_jobs_also_those_that_wait():
     assert [job.id for job in ends] == [running.id, waiting.id]
     for job in ends:
         assert board.get(job.id) == job
-        assert job.error == "the service was stopped before the job was done; start it again"
+        assert job.error == "the service stopped before the job finished; start the job again"
 
 
 def test_a_job_that_is_given_up_ends_once(caplog):
@@ -152,5 +152,5 @@ def test_a_job_that_is_given_up_ends_once(caplog):
     board.give_up()
     board.close()
     assert [(one.id, one.state) for one in ends] == [(job.id, "failed")]
-    assert board.get(job.id).error.startswith("the service was ended before the job was;")
-    assert "the end of a job cannot be noted" in caplog.text
+    assert board.get(job.id).error.startswith("the service was killed before the job finished;")
+    assert "the callback of an ended job failed" in caplog.text

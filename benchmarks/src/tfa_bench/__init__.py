@@ -1,5 +1,5 @@
-"""The benchmark: datasets and heads → records of rankings → numbers, tables, figures.
+"""The benchmark: run heads on datasets, record their rankings, and score, tabulate and draw the records.
 
-In: folders of photos with a protocol. Out: records that anyone can score again. May see: labels, but only after the
-rankings are written.
+Input: image folders with a protocol. Output: records that anyone can rescore. Labels are read only after the rankings
+are written.
 """

@@ -1,4 +1,4 @@
-"""Records of the benchmark as a judgement: one split and one replica of each head, as they were answered."""
+"""Judgments for the failure explorer, from one split and one replica of each recorded head."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfa_bench.datasets.load import POSITIONS
 from tfa_bench.records import BadRecord, Record, Truth, find_records, truth_of
 from tfa_bench.scores import KS, Scored, check_revisions, score
 
-_MOST_HEADS = 8  # of one page
+_MOST_HEADS = 8  # heads on one page
 
 
 @dataclass(frozen=True)
 class RecordsJudgement:
-    """Records of one dataset as a judgement, and what each comes to over all its splits and replicas."""
+    """Judgment of one dataset's records, with their scores over all splits and replicas."""
 
     judgement: Judgement
     truth: Truth
@@ -34,23 +34,23 @@ class RecordsJudgement:
 def judge_records(
     places: Sequence[Path], *, heads: Collection[str] = (), photos: Path | None = None, split: int = 0
 ) -> RecordsJudgement:
-    """The records below some files and folders, of the heads named if there are names.
+    """Read the records in files and folders, optionally only those of some heads.
 
-    `photos` is the dataset's folder: pictures and positions come from there.
+    `photos` is the dataset's folder: images and positions are read from it.
     """
     found = _read(places, heads)
     truths = [truth for _, truth in found]
     others = [truth.name for truth in truths if truth.fingerprint != truths[0].fingerprint]
     if others:
         raise BadRecord(
-            f"records of {truths[0].name} and of {others[0]} cannot stand side by side, for their queries or positives "
-            "differ; give records of one dataset"
+            f"records of {truths[0].name} and of {others[0]} cannot be compared: their queries or positives "
+            "differ; choose records of one dataset"
         )
     truth, records = truths[0], [record for record, _ in found]
     scored = tuple(score(record, truth, ks=[k for k in KS if k <= record.depth]) for record in records)
     check_revisions(scored)
     if photos is not None and not photos.is_dir():
-        raise BadSpec(f"{photos} is not a folder; give the folder that holds the photos of {truth.name}")
+        raise BadSpec(f"{photos} is not a folder; choose the folder with the images of {truth.name}")
     where = _positions(truth, photos)
     names = _names(records)
     runs = tuple(_run(*one, truth, split, where) for one in zip(names, records, strict=True))
@@ -73,23 +73,23 @@ def _queries(truth: Truth, where: Sequence[Position | None]) -> tuple[JudgedQuer
 def _read(places: Sequence[Path], heads: Collection[str]) -> list[tuple[Record, Truth]]:
     paths = list(dict.fromkeys(path for place in places for path in find_records(place)))
     if not paths:
-        raise BadRecord(f"{places[0]} holds no records; write some with tfa bench run --out {places[0]}")
+        raise BadRecord(f"{places[0]} holds no records; write them with: tfa bench run --out {places[0]}")
     if heads:
         there = {path.head for path in paths}
         for name in heads:
             if name not in there:
-                raise BadRecord(f"there is no record of head {name!r}; there are {', '.join(sorted(there))}")
+                raise BadRecord(f"no record of head {name!r}; recorded: {', '.join(sorted(there))}")
         paths = [path for head in heads for path in paths if path.head == head]
     if len(paths) > _MOST_HEADS:
         raise BadSpec(
-            f"{len(paths)} records are too many for one page, at most {_MOST_HEADS} are shown; choose with "
+            f"{len(paths)} records do not fit on one page (at most {_MOST_HEADS}); choose some with "
             "--head NAME, or name their files"
         )
     return [(Record.read(path), truth_of(path)) for path in paths]
 
 
 def _names(records: Sequence[Record]) -> list[str]:
-    """The heads' names; with their encoders where two are of one head."""
+    """Return the heads' names, with their encoders if two records have the same head."""
     plain = [record.name for record in records]
     named = [
         name if plain.count(name) == 1 else f"{name} {record.encoder['id']}"
@@ -103,13 +103,13 @@ def _notes(records: Sequence[Record], names: Sequence[str], split: int) -> list[
     if not several:
         return []
     return [
-        f"{', '.join(several)}: queries and answers are those of split {split} and of the first replica; "
-        "the table is of all splits and replicas"
+        f"{', '.join(several)}: queries and answers are from split {split} and the first replica; "
+        "the table averages all splits and replicas"
     ]
 
 
 def _positions(truth: Truth, photos: Path | None) -> list[Position | None]:
-    """Read positions of database and queries from the dataset's folder; None unless all are of one kind."""
+    """Read database and query positions from the dataset's folder. None unless all have the same kind."""
     names = (*truth.database, *truth.queries)
     if photos is None:
         return [None] * len(names)
@@ -134,10 +134,10 @@ def _run(name: str, record: Record, truth: Truth, split: int, where: Sequence[Po
             JudgedHit(truth.database[image], bool(verdict), distance=meters)
             for image, verdict, meters in zip(images.tolist(), verdicts, away, strict=True)
         ]
-        # As written in decimals: 5.2, not the float64 below it that a float32 becomes.
+        # Keep the decimals as written: 5.2, not the nearest float64 of its float32 value.
         confidence = float(str(record.confidence[query, split, 0]))
         answers[query] = JudgedAnswer(tuple(hits), None if np.isnan(confidence) else confidence)
-    # Probabilities only where all folds have them: z-scores among them would be called more than sure.
+    # Use probabilities only if all folds have them: a z-score among them would look like near certainty.
     kind = record.confidence_kinds[0] if len(record.confidence_kinds) == 1 else "z-score or probability"
     title = f"{record.head['title']} ({record.head['data_used']})"
     return Run(name, title, kind, record.depth, tuple(answers))

@@ -1,14 +1,14 @@
-"""Plans: which queries calibrate a head and which are evaluated. Numbers of queries in, index lists out.
+"""Plans: which queries calibrate a head and which are evaluated. Query counts in, index lists out.
 
-    no calibration   all queries are evaluated with the head as it is
-    C-N              N queries calibrate, the others are evaluated; ten splits
-    FullQ            all queries calibrate and all are evaluated
-    cross-fit        each half is evaluated with a head calibrated on the other
-    online           all queries are evaluated in the order of their files, or shuffled; a head may learn from a query
-                     once it has answered it (ours, beyond the paper)
+    no calibration   evaluate all queries with the head as fitted
+    C-N              calibrate on N queries, evaluate the others; ten splits
+    FullQ            calibrate on all queries and evaluate all
+    cross-fit        evaluate each half with a head calibrated on the other half
+    online           evaluate all queries in file order or shuffled; a head may learn from queries it has answered
+                     (ours, beyond the paper)
 
-Conditions (day, night, …) are parts of one list of queries. A budget is drawn over all of them and serves one
-head, or, where a plan says so, each condition draws its own and has a head of its own.
+Conditions (day, night, …) are parts of one query list. A budget is drawn over all conditions for one head, or per
+condition with one head each, as the plan says.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import numpy as np
 
 from tfa.errors import BadSpec
 
-SPLITS = 10  # split seeds 0 to 9
+SPLITS = 10  # seeds 0 to 9
 HALVES = ("even-odd", "contiguous")
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One head: the queries it is calibrated on (in the order drawn) and the queries it is evaluated on."""
+    """A head's calibration queries (in the order drawn) and evaluation queries."""
 
     calibration: np.ndarray
     evaluated: np.ndarray
-    condition: str | None = None  # where each condition has a head of its own
+    condition: str | None = None  # set if each condition has its own head
 
 
 @dataclass(frozen=True)
 class Split:
-    """One draw. A cross-fit has two folds in its one split, most plans one."""
+    """One draw. A cross-fit has two folds in its only split; most plans have one fold."""
 
     seed: int | None
     folds: tuple[Fold, ...]
@@ -48,14 +48,14 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A protocol. `conditions` in `splits` name the queries of each condition; {} where there are none."""
+    """A protocol. `conditions` in `splits` maps each condition to its queries; {} without conditions."""
 
     kind: str  # "none" | "budget" | "full" | "cross-fit" | "online"
-    n: int = 0  # calibration queries of a budget
-    count: int = 1  # splits
+    n: int = 0  # number of calibration queries of a budget
+    count: int = 1  # number of splits
     halves: str = "even-odd"
-    specific: bool = False  # a budget for each condition, not one shared by all
-    shuffled: bool = False  # online: in the order of seed 0, not in that of the files
+    specific: bool = False  # one budget per condition instead of one shared by all
+    shuffled: bool = False  # online: use the order of seed 0 instead of file order
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def calibrates(self) -> bool:
-        """Is a head given target photos before it is queried?"""
+        """True if a head is calibrated on target photos before it is queried."""
         return self.kind not in ("none", "online")
 
     @property
@@ -112,7 +112,9 @@ class Plan:
             drawn = np.random.default_rng(seed).permutation(len(queries))
             return [Fold(queries[drawn[: self.n]], queries[np.sort(drawn[self.n :])], condition)]
         if len(queries) < 2:
-            raise BadSpec(f"{len(queries)} queries have no two halves to cross-fit; give at least 2, better 32")
+            raise BadSpec(
+                f"{len(queries)} queries cannot be split in halves; cross-fitting needs at least 2, better 32"
+            )
         if self.halves == "even-odd":
             one, other = queries[0::2], queries[1::2]
         else:
@@ -143,5 +145,5 @@ def check_budget(n: int, available: int, condition: str | None = None) -> None:
     what = "queries" if condition is None else f"queries of {condition!r}"
     if not 1 <= n < available:
         raise BadSpec(
-            f"a budget of {n} of {available} {what} is not allowed; at least 1 must calibrate and 1 be evaluated"
+            f"a budget of {n} of {available} {what} is out of range: at least 1 must calibrate and 1 be evaluated"
         )

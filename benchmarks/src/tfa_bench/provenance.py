@@ -1,4 +1,4 @@
-"""What a record is made by: the revision of the algorithm, versions of what computes, and the machine."""
+"""Provenance of a record: revisions of the algorithm, versions of libraries, and the machine."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from tfa.version import __version__
 
 _PACKAGES = ("numpy", "torch", "transformers")
 
-# Raised by whoever changes what a stage computes, be it in the last digit. Records of two revisions never mix.
+# Raise a revision with any change to what a stage computes, even in the last digit. Records of two revisions never mix.
 ALGORITHM: Mapping[str, int] = {
-    "kmeans": 2,  # 2: assignments are kept where bounds prove them
+    "kmeans": 2,  # 2: assignments are kept if bounds prove them
     "residuals": 1,
     "spectrum": 1,
     "evidence": 1,
     "controllers": 1,
-    "score_calibration": 2,  # 2: levels by a partition, in the last digit
-    # 4: ordered by the code of a map; 5: candidates that pay; 6: a sign test admits; 7: confidence knows the lead
+    "score_calibration": 2,  # 2: levels by a partition, which changes the last digit
+    # 4: reranks like a map; 5: adaptive candidates; 6: a sign test admits; 7: confidence uses the lead
     "verification": 7,
     "second_order": 1,  # directions, descriptors, spaces and their scores
     "judge": 1,
     "online": 1,
     "peers": 1,  # heads of other papers
-    "trained": 2,  # trained systems: preprocessing, model and ranking; 2: confidence of two stages from cosines
+    "trained": 2,  # preprocessing, model and ranking; 2: confidence of two stages from cosines
 }
 METHOD = ("kmeans", "residuals", "spectrum", "evidence", "controllers", "score_calibration")
-_UNRECORDED = "unrecorded"  # the revision of records that carry none
+_UNRECORDED = "unrecorded"  # revision of records that store none
 
 
 def revisions(stages: Sequence[str]) -> dict[str, int]:
-    """The present revision of each stage that a head runs through."""
+    """Return the current revision of each stage that a head uses."""
     return {stage: ALGORITHM[stage] for stage in stages}
 
 
 def mixed_revisions(records: Iterable[Mapping[str, int]]) -> dict[str, list[str]]:
-    """Stages that several records ran through in different revisions → these revisions."""
+    """Return stages that several records used in different revisions, with these revisions."""
     everyone = list(records)
     known: dict[str, set[str]] = {}
     for stage in {stage for record in everyone for stage in record}:
@@ -62,7 +62,7 @@ def hardware(device: str = "cpu") -> dict[str, str | int]:
 
 
 def processor() -> str:
-    """The processor's own name where the system gives it."""
+    """Return the processor's name if the system reports it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):

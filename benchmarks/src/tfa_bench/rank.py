@@ -1,4 +1,4 @@
-"""Querying a head: the first places of each query's ranking, and how far the best answer stands out of its row."""
+"""Query a head: top-ranked images per query and the z-score of the best score in its row."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tfa_bench.heads.contract import Confident, Fitted, InOrder, Photos
 from tfa_bench.protocols import Fold, Split
 from tfa_bench.records import ScoreSample
 
-QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
-_CONFIDENCE_BITS = 16  # of a confidence in float32: sign, exponent and 7 of its mantissa, two digits
-SAMPLE = 40  # queries and database images of the piece of the score matrix that a record keeps
+QUERIES_AT_ONCE = 256  # rows of a score matrix `(q, m)` in memory
+_CONFIDENCE_BITS = 16  # stored bits of a float32 confidence: sign, exponent and 7 bits of the mantissa
+SAMPLE = 40  # queries and database images of the score matrix sample in a record
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the queries were answered in one split. Queries that were not evaluated have `nothing` and nan."""
+    """Answers to the queries of one split. Queries that were not evaluated have `nothing` and nan."""
 
     replicas: tuple[str, ...]
     folds: tuple[Mapping[str, Any], ...]
-    rankings: np.ndarray  # queries replicas depth
-    confidence: np.ndarray  # queries replicas
+    rankings: np.ndarray  # (queries, replicas, depth)
+    confidence: np.ndarray  # (queries, replicas)
 
 
 def index_type(images: int) -> np.dtype:
-    """The smallest type of a database index, its largest value left for `nothing`."""
+    """Return the smallest dtype of a database index; its largest value is reserved for `nothing`."""
     return next(kind for kind in map(np.dtype, ("u1", "u2", "u4")) if images < np.iinfo(kind).max)
 
 
@@ -45,7 +45,7 @@ def answers_of_split(
     depth: int,
     progress: Progress | None = None,
 ) -> Answers:
-    """Each fold's head answers its queries, under every replica."""
+    """Let each fold's head answer its queries, for every replica."""
     replicas, kind = heads[0].replicas, index_type(images)
     rankings = np.full((len(queries), len(replicas), min(depth, images)), np.iinfo(kind).max, kind)
     confidence = np.full((len(queries), len(replicas)), np.nan, np.float32)
@@ -65,17 +65,17 @@ def answers_of_split(
 
 
 def in_few_bits(confidence: np.ndarray) -> np.ndarray:
-    """Confidences `q …` cut to two digits, in the same order: of equal ones after the cut, the last bits tell the rank.
+    """Cut confidences `(q, …)` to two digits and keep their order: the last bits store the rank among equal ones.
 
-    What is made of confidences, precision against recall, depends on their order alone. Cut ones take half the bytes.
+    Precision against recall depends only on the order of confidences. Cut ones take half the bytes.
     """
     bits = (np.array(confidence, np.float32) + 0.0).reshape(len(confidence), -1).view(np.uint32)  # no -0.0
     low = 32 - _CONFIDENCE_BITS
     for column in bits.T:
-        known = np.unique(column)  # numbers of one sign are ordered as their bits are: ranks count away from zero
+        known = np.unique(column)  # floats of one sign are ordered like their bits, so ranks count away from zero
         first = np.searchsorted(known >> low, known >> low)
         rank = np.arange(len(known)) - first
-        if rank.max(initial=0) < 1 << low:  # 65,536 confidences in one step: they are left as they are
+        if rank.max(initial=0) < 1 << low:  # leave 65,536 or more confidences in one step unchanged
             column[:] = ((known >> low << low) + rank)[np.searchsorted(known, column)]
     return bits.view(np.float32).reshape(confidence.shape)
 
@@ -83,7 +83,7 @@ def in_few_bits(confidence: np.ndarray) -> np.ndarray:
 def answered(
     head: Fitted, queries: Photos, order: np.ndarray, replica: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    """Queries in that order, some at a time: their numbers `q`, scores `q m`, and the head's own confidence `q`."""
+    """Yield queries in this order in batches: indices `(q,)`, scores `(q, m)` and the head's confidence `(q,)`."""
     if isinstance(head, InOrder):
         start = 0
         for scores, sure in head.in_order(queries.select(order), replica):
@@ -96,14 +96,14 @@ def answered(
 
 
 def scored(head: Fitted, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """`q m`, and the head's own confidence `q` if it has one."""
+    """Return scores `(q, m)` and the head's confidence `(q,)`, or None if it has none."""
     if isinstance(head, Confident):
         return head.scores_and_confidence(queries, replica)
     return head.scores(queries, replica), None
 
 
 def mean_recall(head: Fitted, queries: Photos, positives: Positives, ks: Sequence[int]) -> list[float]:
-    """Recall of each replica over all queries, averaged: what the paper reports of a head that is not calibrated."""
+    """Return recall over all queries averaged over replicas, as the paper reports it for uncalibrated heads."""
     everyone = Split(None, (Fold(np.arange(0), np.arange(len(queries))),))
     images = head.scores(queries.select(slice(0, 1)), head.replicas[0]).shape[1]
     answers = answers_of_split(everyone, [head], queries, images, max(ks))
@@ -112,10 +112,10 @@ def mean_recall(head: Fitted, queries: Photos, positives: Positives, ks: Sequenc
 
 
 def ranked(scores: np.ndarray, depth: int, kind: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """The best `depth` images of each row, ties to the smaller index, and the z-score of the best.
+    """Return the `depth` best images of each row, ties to the smaller index, and the z-score of the best.
 
-    A row of nothing but equal scores ranks nothing: by the tie rule a constant scorer would otherwise be right
-    wherever image 0 is. A score that is not a number is below all others.
+    A row of equal scores ranks nothing: by the tie rule a constant scorer would otherwise be right whenever image 0 is
+    a positive. NaN scores rank below all others.
     """
     scores = np.where(np.isnan(scores), -np.inf, scores)
     first = top_k(scores, depth)[0].astype(kind)
@@ -127,9 +127,9 @@ def ranked(scores: np.ndarray, depth: int, kind: np.dtype) -> tuple[np.ndarray, 
 
 
 def score_sample(head: Fitted, queries: Photos, images: int, order: np.ndarray) -> ScoreSample:
-    """Scores of evenly spaced queries against evenly spaced database images, for a picture of the whole.
+    """Sample scores of evenly spaced queries and database images, for a figure of the score matrix.
 
-    A head that learns from queries answers all of them, in that `order`.
+    A head that learns from queries answers all of them, in this `order`.
     """
     rows = np.unique(np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(np.int64))
     columns = np.unique(np.linspace(0, images - 1, min(SAMPLE, images)).astype(np.int64))

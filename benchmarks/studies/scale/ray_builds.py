@@ -1,8 +1,8 @@
-"""The part `ray`: photos built into a map by one process and by a Ray cluster of two nodes, also when a worker, a node
-or the driver is killed.
+"""The part `ray`: build a map with one process and with a Ray cluster of two nodes, also when a worker, a node or
+the driver is killed.
 
-Every build is `tfa build --out URL --ray …` in a process of its own, with caches of its own: nothing is taken over
-but what a build that was killed has left.
+Every build is `tfa build --out URL --ray …` in a separate process with separate caches: it reuses only what a killed
+build has left.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from tfa.search.store import open_map_store
 
 PATIENCE = 60.0  # seconds for a node to start
 LOOPBACK = "127.0.0.1"
-# Ray takes the machine's own address instead of loopback, and then listens on all interfaces: it is made to take ours.
-# It is also kept from a server for ray://, whose port would be the same for every cluster.
+# Ray replaces loopback by the machine's address and then listens on all interfaces, so make it use ours. Also
+# disable the ray:// server, whose port would be the same for every cluster.
 _SCRIPT = (
     "from ray._private import services; from ray.scripts import scripts\n"
     "services.resolve_ip_for_localhost = str\n"
-    "scripts.get_ray_client_dependency_error = lambda: 'not wanted'\n"
+    "scripts.get_ray_client_dependency_error = lambda: 'disabled'\n"
     "scripts.main()"
 )
-# The same for a driver, by a switch of Ray's own; nodes may not have it, as it refuses clusters of several.
+# The same for a driver, with a switch of Ray; nodes must not have it, because it rejects clusters of several.
 _ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Cluster:
-    """Two nodes, of two cores each unless told otherwise."""
+    """Two nodes with two cores each by default."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, cores: int = 2) -> None:
-        """`environment` is what workers see beside ours."""
-        self.folder = Path(tempfile.mkdtemp(prefix="r"))  # Ray's sockets lie below it, and their paths must be short
-        # What a driver must have in its environment. A token of its own: nobody else runs anything on it.
+        """Start a cluster; `environment` is added to the environment of workers."""
+        self.folder = Path(tempfile.mkdtemp(prefix="r"))  # Ray's socket paths below it must be short
+        # Environment of a driver, with a token of its own, so that nobody else can use the cluster.
         self.keys = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), _ON_LOOPBACK: "0"}
         self._environment, self._cores = dict(environment or {}), cores
         self.address = f"{LOOPBACK}:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []
         head = ("--head", f"--port={self.address.rpartition(':')[2]}", f"--temp-dir={self.folder}")
         self._start(*head, "--include-dashboard=false", "--no-monitor")
-        self._wait(self._listens)  # the second node starts while the first is still at it
+        self._wait(self._listens)  # the second node starts while the first is still starting
         self._start(f"--address={self.address}")
         self._wait(lambda: all(b"runtime started" in self._said(node).read_bytes() for node in range(2)))
 
@@ -98,14 +98,14 @@ class Cluster:
             time.sleep(0.1)
 
     def raylet(self, node: int) -> int:
-        """The process that is the node to the others."""
+        """Return the main process of a node."""
         for own, name, parent in _processes():
             if name == "raylet" and parent == self.nodes[node].pid:
                 return own
         raise StoreUnavailable("the node has no raylet")
 
     def busy_worker(self, node: int) -> int | None:
-        """A process of the node that computes now; None if there is none."""
+        """Return a process of the node that is computing; None if there is none."""
         raylet = self.raylet(node)
         for own, _, parent in _processes():
             if parent == raylet:
@@ -116,7 +116,7 @@ class Cluster:
 
     def stop(self) -> None:
         for node in self.nodes:
-            node.terminate()  # it ends the processes that it has started
+            node.terminate()  # it ends the processes that it started
         for node in self.nodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(20)
@@ -127,12 +127,12 @@ class Cluster:
 
 
 def paths() -> dict[str, str]:
-    """What lets another process import what this one can."""
+    """Return the environment that lets another process import the same modules."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
 
 
 def _processes() -> list[tuple[int, str, int]]:
-    """(process, name, parent) of everything that runs."""
+    """Return (process, name, parent) of all running processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -142,42 +142,42 @@ def _processes() -> list[tuple[int, str, int]]:
 
 
 _PART = "ray"
-QUICK = "quick"  # an encoder of one block of random weights
+QUICK = "quick"  # an encoder of one block with random weights
 CLOSE = 1e-5
 CASES = ("one process", "two nodes", "worker killed", "node killed", "driver killed")
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """What is built."""
+    """Settings of the builds."""
 
     photos: Path | None = None  # None: a town is drawn
-    images: int = 600  # of the town
+    images: int = 600  # images of the town
     encoder: str = QUICK
     shard_size: int = 25
     store: str = "postgres"
-    limit: float = 900.0  # seconds of a build
+    limit: float = 900.0  # seconds per build
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build has put into its store, by id."""
+    """Content of a build's store, by id."""
 
     ids: np.ndarray
     digests: list[str]
     vectors: np.ndarray
     seconds: float
     shards: int
-    before: int  # shards of photos that an earlier run had done
+    before: int  # shards of photos done by an earlier run
 
     def same_as(self, other: Built) -> bool:
-        """The very images, once each, and vectors that differ by rounding at most."""
+        """True if it has the same images, once each, and vectors that differ only by rounding."""
         once = self.ids.tolist() == other.ids.tolist() == list(range(len(self.ids))) and self.digests == other.digests
         return once and bool(np.abs(self.vectors - other.vectors).max() <= CLOSE)
 
 
 def run_ray(settings: RaySettings, saved: SavedRows) -> Iterator[dict[str, Any]]:
-    """All cases; a case is compared with the first two, so that all are run if one is missing."""
+    """Run all cases; they are compared with the first two, so one missing row reruns all."""
     if all(saved.has(_PART, _named(case, settings)) for case in CASES):
         return
     server = new_server(settings.store)
@@ -212,7 +212,7 @@ def _named(case: str, settings: RaySettings) -> str:
 
 
 def drawn_town(folder: Path, images: int) -> Path:
-    """Photos of the demo's town."""
+    """Draw photos of the demo's town."""
     from town.traverses import render_town
 
     render_town(folder / "town", references=images, queries=1, size=(320, 240))
@@ -224,13 +224,13 @@ def drawn_town(folder: Path, images: int) -> Path:
 
 
 class _Builds:
-    """Builds of the same photos, each under a name of its own."""
+    """Builds of the same photos under different names."""
 
     def __init__(self, settings: RaySettings, photos: Path, folder: Path, server: AnyServer) -> None:
         self.settings, self.photos, self.folder, self.server = settings, photos, folder, server
 
     def run(self, name: str, cluster: Cluster | None = None, *, killed: Callable[[int], bool] | None = None) -> Built:
-        """`killed` is told of the driver's process and says whether it has killed it; then there is no result."""
+        """Build a map; `killed` gets the driver's process and returns whether it killed it; then there is no result."""
         work, url = self.work(name), f"{self.server.url}/{name}"
         command = [sys.executable, "-m", "tfa", "build", str(self.photos), "--out", url, "--work", str(work),
                    "--shard-size", str(self.settings.shard_size), "--json"]  # fmt: skip
@@ -252,11 +252,11 @@ class _Builds:
             output, errors = driver.communicate(timeout=self.settings.limit)
         except subprocess.TimeoutExpired:
             driver.kill()
-            raise StoreUnavailable(f"the build {name} was not done within {self.settings.limit:.0f} s") from None
+            raise StoreUnavailable(f"the build {name} did not finish within {self.settings.limit:.0f} s") from None
         seconds = time.monotonic() - started
         if driver.returncode != 0:
             raise TfaError(f"the build {name} failed: {errors.decode()[-500:]}")
-        report = parse_json(output[output.index(b"{\n") :])  # Ray may print a line of its own before
+        report = parse_json(output[output.index(b"{\n") :])  # Ray may print a line before it
         passes = [one for one in report["passes"] if one["name"] in ("sample", "descriptors")]
         shards, before = (sum(one[key] for one in passes) for key in ("shards", "before"))
         return self._published(url, seconds, shards, before)
@@ -273,11 +273,11 @@ class _Builds:
         return self.folder / "work" / name
 
     def done(self, name: str) -> int:
-        """Shards of photos that are done."""
+        """Return the number of finished shards."""
         return sum(1 for kind in ("sample", "descriptors") for _ in self.work(name).glob(f"*/{kind}-*"))
 
     def on_cluster(self, case: str) -> tuple[Built, dict[str, Any]]:
-        """A case on a cluster of its own, which is up before the clock starts."""
+        """Run a case on a new cluster, started before the clock."""
         name = case.replace(" ", "_")
         cluster = Cluster()
         try:
@@ -296,7 +296,7 @@ class _Builds:
             cluster.stop()
 
     def _kill_midway(self, name: str, victim: Callable[[int], int | None], ended: list[int]) -> None:
-        """End a process of the second node once a fourth of the shards is done."""
+        """Kill a process of the second node once a quarter of the shards is done."""
         wanted = max(len(find_images(self.photos)) // self.settings.shard_size // 4, 1)
         deadline = time.monotonic() + self.settings.limit
         while time.monotonic() < deadline:
@@ -319,7 +319,7 @@ class _Builds:
 
         first = self.run(name, cluster, killed=kill)
         known = self.done(name)
-        shutil.rmtree(self.folder / "caches" / name, ignore_errors=True)  # shards alone tell what was done
+        shutil.rmtree(self.folder / "caches" / name, ignore_errors=True)  # only shards show what was done
         built = self.run(name, cluster)
         facts = {
             "first_seconds": first.seconds,

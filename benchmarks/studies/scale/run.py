@@ -1,4 +1,4 @@
-"""Run the parts of the scale study one after the other and keep what is done."""
+"""Run the parts of the scale study and save their rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from studies.options import make_parser, run_script
 from studies.scale.engines import CONTENDERS
-from studies.scale.page import all_tables, filled, tables
-from studies.scale.rows import SavedRows
+from studies.scale.rows import SavedRows, all_tables, filled, tables
 from tfa.cli import options
 from tfa.cli.console import note, print_json, print_text, wants_progress
 from tfa.core.files import cache_folder, write_text
@@ -34,19 +33,19 @@ SIZES = (20_000, 100_000, 1_000_000)
 
 @dataclass(frozen=True)
 class ScaleSettings:
-    """What the parts are given; each takes what it needs."""
+    """Settings of all parts; each uses those it needs."""
 
     sizes: Sequence[int] = SIZES
-    engines: Sequence[str] = ()  # contenders, or stores; none: all
-    limit: float = 900.0  # seconds of a row
-    milvus: str | None = None  # a server that runs already
+    engines: Sequence[str] = ()  # contenders or stores [default: all]
+    limit: float = 900.0  # seconds per row
+    milvus: str | None = None  # a running server
     postgres: str | None = None
-    work: Path | None = None  # where vectors are made up; None: in the cache folder
+    work: Path | None = None  # folder of synthetic vectors [default: the cache folder]
     photos: Path | None = None
     encoder: str | None = None
     heads: Sequence[str] = ()
-    records: Path | None = None  # of heads on each dataset alone
-    datasets: Callable[[], Datasets] | None = None  # called only where they are needed
+    records: Path | None = None  # records of heads on separate datasets
+    datasets: Callable[[], Datasets] | None = None  # called only if needed
     dims: int = 1024
     block: int = 10_000
     switches: int = 30
@@ -132,7 +131,7 @@ _OF_DATASETS = ("union", "reduction")  # parts that need --dataset
 
 
 def chosen_parts(names: Sequence[str]) -> list[str]:
-    """The parts to run, in the order of the suite: those named, or all."""
+    """Return the named parts, or all, in the order of the suite."""
     _check("part", names, list(PARTS))
     return [name for name in PARTS if not names or name in names]
 
@@ -146,40 +145,40 @@ def _check(what: str, names: Sequence[str], names_there: Sequence[str]) -> None:
         if name not in names_there:
             close = get_close_matches(name, names_there, 1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise BadSpec(f"there is no {what} {name!r} to measure; {hint}there are {', '.join(names_there)}")
+            raise BadSpec(f"unknown {what} {name!r}; {hint}choose from {', '.join(names_there)}")
 
 
 def run_parts(
     names: Sequence[str], settings: ScaleSettings, saved: SavedRows, progress: Progress | bool | None = None
 ) -> Rows:
-    """Rows that were not there yet, as they are done."""
+    """Yield missing rows as they are measured."""
     check_engines(settings.engines)
     for name in chosen_parts(names):
         yield from PARTS[name](settings, saved, progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what carries a map past one machine: stores by size, switches of versions, kills, replicas, Ray, all
-    datasets as one gallery, fewer dimensions an image.
+    """Measure maps beyond one machine: stores by size, version switches, kills, replicas, Ray, all datasets as one
+    gallery, fewer dimensions per image.
 
-    With --out, every row is kept as soon as it is done; rows that are there are not measured again.
+    With --out, every row is saved when it is done; existing rows are not measured again.
     """
     parser = make_parser(main.__doc__ or "")
     named = "engines, switches, killed, replicas, ray, union or reduction; the last two need --dataset"
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{named} [default: all]")
     parser.add_argument("--sizes", type=_sizes, default=[20_000, 100_000, 1_000_000], metavar="N,…", help="images")
     parser.add_argument("--engines", type=_listed, default=[], metavar="NAME,…", help="only these, such as exact,lance")
-    parser.add_argument("--limit", type=float, default=900.0, metavar="SECONDS", help="give up a row after so long")
-    parser.add_argument("--milvus", metavar="URL", help="use this server, rather than start one")
-    parser.add_argument("--postgres", metavar="URL", help="use this server, rather than start one")
-    parser.add_argument("--photos", type=Path, metavar="DIR", help="photos for ray [default: a town is drawn]")
+    parser.add_argument("--limit", type=float, default=900.0, metavar="SECONDS", help="time limit per row")
+    parser.add_argument("--milvus", metavar="URL", help="use this server instead of starting one")
+    parser.add_argument("--postgres", metavar="URL", help="use this server instead of starting one")
+    parser.add_argument("--photos", type=Path, metavar="DIR", help="photos for ray [default: a drawn town]")
     parser.add_argument("--dataset", action="append", default=[], metavar="NAME=PATH", help="for union and reduction")
     parser.add_argument("--heads", type=_listed, default=[], metavar="NAME,…", help="for union")
-    parser.add_argument("--records", type=Path, metavar="DIR", help="for union: records of each dataset alone")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="for union: records of the datasets")
     parser.add_argument("--encoder", metavar="NAME", help="for ray, union and reduction")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="where vectors are made up, 4 kB an image")
-    parser.add_argument("--again", action="store_true", help="measure rows once more that --out has")
-    parser.add_argument("--page", type=Path, metavar="FILE.md", help="put the tables between the marks of this page")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="folder for synthetic vectors, 4 kB per image")
+    parser.add_argument("--again", action="store_true", help="measure existing rows again")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="fill the tables into this page")
     return run_script(parser, _run, argv)
 
 
@@ -189,9 +188,9 @@ def _run(arguments: Namespace) -> None:
     if joining and len(arguments.dataset) < 2:
         named = " and ".join(joining)
         if arguments.parts:
-            raise BadSpec(f"{named}: datasets are joined; give --dataset NAME=PATH, at least twice")
+            raise BadSpec(f"{named}: datasets are joined; pass --dataset NAME=PATH at least twice")
         parts = [part for part in parts if part not in joining]
-        note(f"{named} are left out: they need --dataset NAME=PATH, at least twice")
+        note(f"{named} are skipped: they need --dataset NAME=PATH at least twice")
     if out is not None:
         options.check_writable(out)
     progress = wants_progress(arguments.quiet)
@@ -224,7 +223,7 @@ def _run(arguments: Namespace) -> None:
 
 
 def _identify(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets:
-    """Datasets, which are encoded when a row needs their tokens."""
+    """Return datasets that are encoded when a row needs their tokens."""
     from studies.scale.union import Datasets
 
     model, bars, loaded = loaded_encoder(encoder, EncoderOptions()), as_progress(progress), load_all(dataset)
@@ -239,7 +238,7 @@ def _listed(text: str) -> list[str]:
 def _sizes(text: str) -> list[int]:
     listed = _listed(text)
     if not listed or not all(one.isdecimal() and int(one) >= 1000 for one in listed):
-        raise ArgumentTypeError(f"{text!r} is no list of sizes; give numbers of 1000 or more, such as 20000,100000")
+        raise ArgumentTypeError(f"{text!r} is not a list of sizes; use numbers of 1000 or more, such as 20000,100000")
     return [int(one) for one in listed]
 
 

@@ -26,9 +26,9 @@ from tfa.maps.store import StoreStorage
 _SWITCHES = "switches"
 ENGINES = ("postgres", "lance", "milvus")
 ASKERS = 2
-_PUBLISHED_EVERY = 3  # switches; the others take the last one back
+_PUBLISHED_EVERY = 3  # every third switch publishes; the others roll the last one back
 _WATCHED = 1.6  # seconds between two switches
-_LATE = 1.0  # seconds after which no old answer may begin
+_LATE = 1.0  # seconds after which no old answer may start
 K = 10
 NAMES = ("first", "second")
 
@@ -39,7 +39,7 @@ class Seen:
 
     began: float  # time.time()
     ended: float
-    names: tuple[str, ...]  # of the maps its images are of
+    names: tuple[str, ...]  # maps that its images belong to
     error: str = ""
 
 
@@ -47,7 +47,7 @@ class Seen:
 class Switched:
     began: float
     ended: float
-    name: str  # of the map that answers since
+    name: str  # map that answers from then on
 
 
 def run_switches(
@@ -58,7 +58,7 @@ def run_switches(
     switches: int = 30,
     watched: float = _WATCHED,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each engine."""
+    """Yield a row per store."""
 
     def measure(town: SmallTown, server: AnyServer) -> dict[str, Any]:
         return _switched(town, f"{server.start().url}/town", switches, watched, progress)
@@ -70,7 +70,7 @@ def _switched(
     town: SmallTown, url: str, switches: int, watched: float, progress: Progress | bool | None
 ) -> dict[str, Any]:
     maps = [town.map(name, first) for name, first in zip(NAMES, (0, 30), strict=True)]
-    tokens = town.tokens(town.photo("asked", 40, 0.8))  # a place that both maps have
+    tokens = town.tokens(town.photo("asked", 40, 0.8))  # a place in both maps
     for one in maps:
         opened = one.publish(url, dims=DIMS)
     context = multiprocessing.get_context("spawn")
@@ -86,7 +86,7 @@ def _switched(
     done: list[Switched] = []
     with as_progress(progress).task("switching", switches, "switches") as task:
         for number in range(switches):
-            began, shown = time.time(), number % 2  # the second one answers at first
+            began, shown = time.time(), number % 2  # the second one answers first
             if number % _PUBLISHED_EVERY:
                 assert isinstance(opened.storage, StoreStorage)
                 opened.storage.rollback()
@@ -103,7 +103,7 @@ def _switched(
 
 
 def _ask(url: str, tokens: Tokens, stop: Any, ready: Any, results: Any) -> None:
-    """A process that asks until it is told to stop."""
+    """Query in a separate process until the stop event is set."""
     opened, seen = PlaceMap.load(url), []
     opened.query_tokens(tokens, K)
     ready.release()
@@ -113,13 +113,13 @@ def _ask(url: str, tokens: Tokens, stop: Any, ready: Any, results: Any) -> None:
             [hits] = opened.query_tokens(tokens, K)
             names = tuple(sorted({Path(hit.image).parent.name for hit in hits}))
             seen.append(Seen(began, time.time(), names))
-        except Exception as error:  # whatever it is, somebody who asked was not answered
+        except Exception as error:  # any error means that a query was not answered
             seen.append(Seen(began, time.time(), (), f"{type(error).__name__}: {error}"))
     results.put(seen)
 
 
 def judged(seen: Sequence[Seen], switched: Sequence[Switched]) -> dict[str, Any]:
-    """What went wrong, and how long the old map was still seen."""
+    """Return errors and how long the old map was still visible."""
     late, longest = 0, 0.0
     ends = [*(one.began for one in switched[1:]), float("inf")]
     for one, end in zip(switched, ends, strict=True):
@@ -149,7 +149,7 @@ _KILL_PATIENCE = 120.0  # seconds
 
 
 def run_killed(engines: Sequence[str], saved: SavedRows, *, added: int = _ADDED) -> Iterator[dict[str, Any]]:
-    """A row for each engine."""
+    """Yield a row per store."""
     return row_for_each(_KILLED, engines, saved, lambda town, server: _killed(town, server, added))
 
 
@@ -173,7 +173,7 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
     else:
         server.kill()
     try:
-        while ours.poll(_KILL_PATIENCE if killed == "writer" else 0.5):  # said before the kill
+        while ours.poll(_KILL_PATIENCE if killed == "writer" else 0.5):  # sent before the kill
             acknowledged.append(ours.recv())
     except (EOFError, OSError):
         pass
@@ -202,7 +202,7 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
 
 
 def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
-    """A process that adds photos one by one and says which were acknowledged."""
+    """Add photos one by one in a separate process and report acknowledged ones."""
     town = SmallTown(folder)
     opened = PlaceMap.load(url, encoder=load_encoder(ENCODER, weights=town.weights))
     for seed in range(1000, 1000 + count):
@@ -215,8 +215,8 @@ def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
 
 
 def _error_of(store_map: PlaceMap, tokens: Tokens) -> str | None:
-    """What a question is answered while the server is away."""
-    time.sleep(1.0)  # longer than a header is believed
+    """Return the error of a query while the server is down."""
+    time.sleep(1.0)  # longer than a header is cached
     try:
         store_map.query_tokens(tokens, 1)
     except StoreUnavailable as error:
@@ -230,7 +230,7 @@ _REPLICA_PATIENCE = 60.0  # seconds
 
 
 def run_replicas(engines: Sequence[str], saved: SavedRows, *, edits: int = EDITS) -> Iterator[dict[str, Any]]:
-    """A row for each engine."""
+    """Yield a row per store."""
     return row_for_each(_REPLICAS, engines, saved, lambda town, server: _measured(town, server, edits))
 
 
@@ -258,7 +258,7 @@ def _measured(town: SmallTown, server: AnyServer, edits: int) -> dict[str, Any]:
 
 
 def _edited(clients: Sequence[Client], town: SmallTown, edits: int) -> tuple[list[float], list[float]]:
-    """Seconds of an addition through one replica, and after it until the other answers with the new image."""
+    """Return seconds of an addition through one replica, and until the other returns the new image."""
     acknowledged, seen = [], []
     for number in range(edits):
         photo = town.photo("new", 2000 + number)
@@ -275,7 +275,7 @@ def _edited(clients: Sequence[Client], town: SmallTown, edits: int) -> tuple[lis
 
 
 def _away(clients: Sequence[Client], town: SmallTown, server: AnyServer) -> dict[str, Any]:
-    """The server is killed and comes back; the replicas are not started again."""
+    """Kill and restart the server; the replicas keep running."""
     photo = town.photo("asked", 10, 0.8)
     before = [client.query(photo, 1)[0].id for client in clients]
     server.kill()

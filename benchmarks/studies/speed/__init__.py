@@ -1,4 +1,4 @@
-"""Speed: each stage against the least time that its unavoidable work takes on the same machine.
+"""Speed: each stage compared with the least time of its unavoidable work on the same machine.
 
-In: made-up data of a size. Out: lines with a ratio, and the page `results/performance/README.md`.
+Input: synthetic data of a given size. Output: lines with a ratio, and the page `results/performance/README.md`.
 """

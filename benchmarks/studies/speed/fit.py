@@ -80,7 +80,7 @@ class FitBenchmark:
 
 
 def synthetic_tokens(images: int, patches: int, channels: int) -> Tokens:
-    """Tokens with structure: images of recurring things, a share of them particular to the place."""
+    """Return structured tokens: images of recurring things, some specific to the place."""
     rng = np.random.default_rng(0)
     things = rng.normal(size=(400, channels)).astype(np.float32)
     tokens = np.empty((images, patches, channels), np.float16)
@@ -91,7 +91,7 @@ def synthetic_tokens(images: int, patches: int, channels: int) -> Tokens:
 
 
 def tokens_of_photos(photos: Path, progress: bool | Progress | None = None) -> Tokens:
-    """Tokens of real photos by the default encoder, in memory: disks are not timed."""
+    """Encode real photos with the default encoder into memory: disk access is not timed."""
     from tfa.encoders import DEFAULT_ENCODER, load_encoder
 
     lazy = encode(photos, load_encoder(DEFAULT_ENCODER), progress=as_progress(progress)).tokens
@@ -106,9 +106,9 @@ def run_fit_benchmark(
     photos: Path | None = None,
     progress: bool | Progress | None = None,
 ) -> FitBenchmark:
-    """Time `fit`, then k-means, the six descriptor sets, six Gram matrices and six eigendecompositions alone."""
+    """Time `fit`, then k-means, the six descriptor sets, six Gram matrices and six eigendecompositions separately."""
     tokens = synthetic_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
-    fit(tokens.select(slice(0, min(len(tokens), 8))), HeadSpec(words=4))  # thread pools and page tables warm up
+    fit(tokens.select(slice(0, min(len(tokens), 8))), HeadSpec(words=4))  # warm up thread pools and page tables
     started = time.perf_counter()
     head = fit(tokens, progress=progress)
     seconds = time.perf_counter() - started
@@ -160,7 +160,7 @@ class CalibrateBenchmark:
     fit_seconds: float
     target_seconds: float
     full_seconds: float
-    decisions: dict[str, Any]  # of the calibration on the few
+    decisions: dict[str, Any]  # of the calibration on few images
     machine: str
 
     @property
@@ -200,8 +200,8 @@ def run_calibrate_benchmark(
 ) -> CalibrateBenchmark:
     """Time `fit`, then `calibrate` on `target` and on `full` images, all in this process.
 
-    Made-up target images are the map's under other noise. With `photos`, every second one is the map and the
-    others are the target, as many as there are.
+    Synthetic target images are the map images with other noise. With `photos`, every second one is a map image and all
+    others are target images.
     """
     if photos is None:
         database = synthetic_tokens(images, patches, channels)
@@ -210,7 +210,7 @@ def run_calibrate_benchmark(
         everything = tokens_of_photos(photos, progress)
         database, others = everything.select(slice(0, None, 2)), everything.select(slice(1, None, 2))
     if min(len(database), len(others), target, full) < 2:
-        raise BadSpec(f"{len(database)} map images and {len(others)} target images; give at least 2 of each")
+        raise BadSpec(f"{len(database)} map images and {len(others)} target images; at least 2 of each are needed")
     _warm_up(database, others)
     fit_seconds, head = _timed_fit(database, progress)
     target_seconds, calibrated = _timed_calibration(head, others.select(slice(0, target)), progress)
@@ -230,7 +230,7 @@ def run_calibrate_benchmark(
 
 
 def seen_again(tokens: Tokens, count: int, noise: float = 0.5) -> Tokens:
-    """`count` images of the same places under other noise, spread over the database and back to its start."""
+    """Return `count` images of the same places with other noise, spread over the database cyclically."""
     rng = np.random.default_rng(1)
     order = rng.permutation(len(tokens))[np.arange(count) % len(tokens)]
     patches = np.empty((count, *tokens.shapes[0]), np.float16)
@@ -240,7 +240,7 @@ def seen_again(tokens: Tokens, count: int, noise: float = 0.5) -> Tokens:
 
 
 def _warm_up(database: Tokens, others: Tokens) -> None:
-    """Thread pools and page tables; enough images that nobody is warned of a small calibration."""
+    """Warm up thread pools and page tables, with enough images to avoid the small-calibration warning."""
     few = np.arange(_WARM_UP)
     head = pipeline.fit(database.select(few % len(database)), HeadSpec(words=4))
     pipeline.calibrate(head, others.select(few % len(others)))
@@ -264,17 +264,18 @@ THINGS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyBenchmark(OverFloor):
-    """Seconds of three constructions, their start included, and of the products patches · wordsᵀ of their iterations.
+    """Seconds of three constructions including initialization, and of the products patches · wordsᵀ of their
+    iterations.
 
-    The products have the same blocks and dtype; the start, the sums and the choice of the nearest are not in the floor.
+    The products have the same blocks and dtype; initialization, sums and choosing the nearest are not in the floor.
     """
 
     patches: int
     channels: int
     words: int
-    iterations: list[int]  # of each construction
+    iterations: list[int]  # per construction
     threads: int
-    peak_bytes: int | None  # resident beyond the patches, which are there before
+    peak_bytes: int | None  # resident memory beyond the existing patches
     patch_bytes: int
 
     def lines(self) -> list[Line]:
@@ -293,9 +294,9 @@ class VocabularyBenchmark(OverFloor):
 def run_vocabulary_benchmark(
     *, patches: int = 300_000, channels: int = 768, words: int = 64, repeats: int = 1, progress: Bars = None
 ) -> VocabularyBenchmark:
-    """Time three constructions and the products they cannot do without; the fastest of `repeats` counts."""
+    """Time three constructions and their unavoidable products; the fastest of `repeats` counts."""
     sample, bars = synthetic_patches(patches, channels), as_progress(progress)
-    _in_turn(sample[: 4 * words], 2, as_progress(None))  # thread pools and page tables warm up
+    _in_turn(sample[: 4 * words], 2, as_progress(None))  # warm up thread pools and page tables
     seconds, floor, iterations, peak = fastest(range(repeats), lambda: _in_turn(sample, words, bars))
     return VocabularyBenchmark(
         patches=patches,
@@ -311,9 +312,9 @@ def run_vocabulary_benchmark(
 
 
 def _in_turn(sample: np.ndarray, words: int, progress: Progress) -> tuple[float, float, list[int]]:
-    """Seconds of the start and of every iteration, seconds of their products alone, and the iterations.
+    """Return seconds of initialization and iterations, seconds of only their products, and the iterations.
 
-    An iteration and its bare product follow each other: a machine that others use slows both alike.
+    An iteration and its bare product alternate, so that a busy machine slows both.
     """
     with ProductThreads() as threads, progress.task("vocabularies", MAX_KMEANS_ITERATIONS, "iterations") as task:
         started = time.perf_counter()
@@ -334,7 +335,7 @@ def _in_turn(sample: np.ndarray, words: int, progress: Progress) -> tuple[float,
 
 
 def synthetic_patches(patches: int, channels: int) -> np.ndarray:
-    """Unit patches of things that recur, under noise; both fade along the channels, as spectra of tokens do."""
+    """Return unit patches of recurring things with noise; both fade along the channels, like token spectra."""
     rng = np.random.default_rng(0)
     spread = (1 / np.sqrt(1 + np.arange(channels))).astype(np.float32)
     things = rng.standard_normal((THINGS, channels), np.float32) * spread
@@ -347,7 +348,7 @@ def synthetic_patches(patches: int, channels: int) -> np.ndarray:
 
 
 def _product(sample: np.ndarray, words: np.ndarray, threads: ProductThreads) -> None:
-    """Every patch with every word of the constructions that still move, block by block as an assignment has it."""
+    """Multiply every patch with every word of unfinished constructions, in the blocks of an assignment."""
 
     def multiply(start: int) -> None:
         product = np.empty((ROWS, len(words)), sample.dtype)
@@ -364,15 +365,15 @@ _IMAGES_AT_ONCE = 16  # images
 
 @dataclass(frozen=True, kw_only=True)
 class DescriptorsBenchmark(OverFloor):
-    """Seconds of `describe`, and of tokens · wordsᵀ and weightsᵀ · tokens alone, image by image in float32."""
+    """Seconds of `describe`, and of only tokens · wordsᵀ and weightsᵀ · tokens, image by image in float32."""
 
     images: int
     patches: int
     channels: int
     words: int
     threads: int
-    peak_bytes: int | None  # resident beyond the tokens, which are there before
-    disk_bytes: int  # of the six sets, which a fit keeps in a mapped temporary file
+    peak_bytes: int | None  # resident memory beyond the existing tokens
+    disk_bytes: int  # six sets, which a fit stores in a mapped temporary file
 
     def lines(self) -> list[Line]:
         sets = len(ASSIGNMENT_KINDS) * len(CONSTRUCTIONS)
@@ -401,16 +402,16 @@ class DescriptorsBenchmark(OverFloor):
 def run_descriptors_benchmark(
     images: int = 200, patches: int = 529, channels: int = 768, words: int = 64, repeats: int = 3, progress: Bars = None
 ) -> DescriptorsBenchmark:
-    """Time both assignments under three vocabularies, and their products in turn; the fastest run counts."""
+    """Time both assignments under three vocabularies and their products, alternating; the fastest run counts."""
     tokens, backend = synthetic_tokens(images, patches, channels), backend_for("cpu")
     rng, temperature = np.random.default_rng(0), HeadSpec().temperature
-    # Words as a vocabulary has them: means of patches. Which patches is all the same to the time.
+    # Words are means of patches, as in a vocabulary. The choice of patches does not affect the time.
     drawn = [rng.integers(0, (images, patches), (words, 8, 2)) for _ in CONSTRUCTIONS]
     everything = np.asarray(tokens.patches)
     centers = [l2_normalize(everything[at[..., 0], at[..., 1]].mean(axis=1, dtype=np.float32)) for at in drawn]
     describe_residuals(
         tokens.select(slice(0, 1)), centers, ASSIGNMENT_KINDS, temperature, backend
-    )  # page tables warm up
+    )  # warm up page tables
 
     def all_six() -> tuple[float, float, int]:
         products = _BareProducts(tokens, centers)
@@ -436,10 +437,10 @@ def run_descriptors_benchmark(
 
 
 class _BareProducts(SilentProgress):
-    """The products of every finished image alone: similarities to all words at once, sums under all weights at once.
+    """Only the products of every finished image: similarities to all words, sums under all weights.
 
-    The pass and its products take turns, so a machine that others use slows both alike. Both multiply several images at
-    once, by one thread each.
+    The pass and its products alternate, so that a busy machine slows both. Both multiply several images at once, with
+    one thread each.
     """
 
     def __init__(self, tokens: Tokens, centers: list[np.ndarray]) -> None:

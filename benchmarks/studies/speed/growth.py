@@ -40,15 +40,15 @@ class FitSize:
     """A fit at one size."""
 
     images: int
-    words_seconds: float  # patches drawn, three vocabularies
+    words_seconds: float  # drawing patches, three vocabularies
     describe_seconds: float  # six descriptor sets
-    seconds: float  # from the descriptors on: products, spectra, evidence, decisions, head
+    seconds: float  # after the descriptors: products, spectra, evidence, decisions, head
     floor_parts: Mapping[str, float]  # empty if the floor was not timed
-    peak_bytes: int | None  # resident memory of the process at most, from the descriptors on
-    whole_peak_bytes: int | None  # and from the tokens on
+    peak_bytes: int | None  # peak resident memory of the process after the descriptors
+    whole_peak_bytes: int | None  # peak from the tokens on
     descriptor_bytes: int  # six sets
-    spilled_bytes: int  # in mapped files when the fit is done, descriptors among them
-    zero_blocks: float  # share of the blocks of hard descriptors that no patch chose
+    spilled_bytes: int  # in mapped files after the fit, including descriptors
+    zero_blocks: float  # share of hard descriptor blocks without patches
     decisions: dict[str, Any]
 
     @property
@@ -61,12 +61,12 @@ class FitSize:
 
     @property
     def ratio(self) -> float | None:
-        """From the descriptors on, over the floor."""
+        """Time after the descriptors over the floor."""
         return self.seconds / self.floor if self.floor else None
 
     @property
     def whole_ratio(self) -> float | None:
-        """The whole fit over its words, its descriptors and the floor."""
+        """Time of the whole fit over its words, its descriptors and the floor."""
         return self.whole_seconds / (self.whole_seconds - self.seconds + self.floor) if self.floor else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class FitGrowthBenchmark:
 
     @property
     def exponents(self) -> dict[str, float | None]:
-        """b of time ∝ N^b, by least squares of logarithms; None of a single size."""
+        """Exponent b of time ∝ N^b, by least squares of logarithms; None for a single size."""
         images = [size.images for size in self.sizes]
         floors = [size.floor for size in self.sizes if size.floor is not None]
         return {
@@ -122,7 +122,7 @@ class FitGrowthBenchmark:
             rest = (size.whole_seconds, _gib(size.whole_peak_bytes), _gib(size.spilled_bytes))
             rows.append(f"{size.images:>12,}" + "".join(_cell(number) for number in (*numbers, *rest)))
         grown = [f"{name} {value:.2f}" for name, value in self.exponents.items() if value is not None]
-        return "\n".join([*rows, "", f"growth exponent: {', '.join(grown) or 'of one size there is none'}"])
+        return "\n".join([*rows, "", f"growth exponent: {', '.join(grown) or 'needs two sizes'}"])
 
 
 def _cell(number: float | None) -> str:
@@ -151,17 +151,17 @@ def run_fit_growth_benchmark(
     repeats: int = 1,
     progress: bool | Progress | None = None,
 ) -> FitGrowthBenchmark:
-    """Time the stages of `fit` on made-up tokens of each size, then Gram matrices and spectra alone.
+    """Time the stages of `fit` on synthetic tokens of each size, then Gram matrices and spectra separately.
 
-    `repeats` times, in turn; the shortest counts. Making the tokens is not counted. `floor=False` leaves the floor
-    out, for a size at which it is enough to know that the fit completes.
+    The shortest of `repeats` alternating runs counts. Making the tokens is not counted. `floor=False` skips the floor,
+    for sizes where only completion matters.
     """
     spec, bar = spec or HeadSpec(), as_progress(progress)
     if not sizes or min(sizes) < 2 or repeats < 1:
         raise BadSpec(
-            f"sizes={tuple(sizes)}, repeats={repeats}; give sizes of at least 2 images, and repeat at least once"
+            f"sizes={tuple(sizes)}, repeats={repeats}; sizes must be at least 2 images and repeats at least 1"
         )
-    fit(lazy_tokens(_WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
+    fit(lazy_tokens(_WARM_UP, patches, channels)[0], HeadSpec(words=4))  # warm up thread pools and page tables
     done = [
         fit_size(images, patches, channels, spec, floor=floor, repeats=repeats)
         for images in track_progress(sorted(sizes), len(sizes), "sizes", bar)
@@ -173,7 +173,7 @@ def run_fit_growth_benchmark(
 def fit_size(
     images: int, patches: int, channels: int, spec: HeadSpec, *, floor: bool = True, repeats: int = 1
 ) -> FitSize:
-    """The stages of one fit, as `pipeline.fit` calls them."""
+    """Run the stages of one fit as `pipeline.fit` calls them."""
     tokens, maker = lazy_tokens(images, patches, channels)
     backend, spill, peaks = backend_for("cpu"), Spill(), []
 
@@ -194,7 +194,7 @@ def fit_size(
 
     def rest() -> tuple[dict[str, Any], int]:
         head = decide_head(fit_spectra(described, vocabularies, spec, tokens.cls, backend, Spill()), backend)
-        return head.decisions.to_dict(), spilled_bytes(head)  # and the head is let go
+        return head.decisions.to_dict(), spilled_bytes(head)  # the head is released here
 
     seconds, parts, peak = math.inf, {_GRAMS: math.inf, SPECTRA: math.inf} if floor else {}, 0
     for _ in range(repeats):
@@ -218,7 +218,7 @@ def fit_size(
 
 
 def geometry_floor(described: Mapping[tuple[str, int], Described]) -> dict[str, float]:
-    """Seconds of `V Vᵀ` and of its eigendecomposition, over all sets; casting to float64 is not counted."""
+    """Return seconds of `V Vᵀ` and its eigendecomposition, over all sets; casting to float64 is not counted."""
     seconds = {_GRAMS: 0.0, SPECTRA: 0.0}
     for one in described.values():
         wide = np.array(one.descriptors, np.float64)
@@ -234,7 +234,7 @@ def geometry_floor(described: Mapping[tuple[str, int], Described]) -> dict[str, 
 
 
 def spilled_bytes(head: Head) -> int:
-    """Bytes of the mapped files a fitted head stands on."""
+    """Return bytes of the mapped files that a fitted head uses."""
     arrays: list[np.ndarray | None] = []
     for branch in head.branches.values():
         arrays += [branch.described.descriptors, branch.products, branch.geometry.vectors, branch.projected]
@@ -259,12 +259,12 @@ class SampledFitBenchmark:
 
     @property
     def exponent(self) -> float | None:
-        """b of time ∝ N^b, from the descriptors on; a sampled fit grows with the map, not with its square."""
+        """Exponent b of time ∝ N^b after the descriptors; a sampled fit grows linearly with the map."""
         return exponent([size.images for size in self.sizes], [size.seconds for size in self.sizes])
 
     @property
     def bytes_per_image(self) -> float | None:
-        """Resident memory an image more takes at the peak of the fit: from the smallest size to the largest."""
+        """Peak resident bytes per additional image, from the smallest size to the largest."""
         one, other = self.sizes[0], self.sizes[-1]
         if one.images == other.images or one.peak_bytes is None or other.peak_bytes is None:
             return None
@@ -305,7 +305,7 @@ class SampledFitBenchmark:
         return "\n".join(rows)
 
 
-MAX_PATCHES = 20_000  # the vocabularies are fitted on
+MAX_PATCHES = 20_000  # patches used to fit the vocabularies
 
 
 def run_sampled_fit_benchmark(
@@ -319,12 +319,12 @@ def run_sampled_fit_benchmark(
     max_pseudo: int = 1000,
     progress: bool | Progress | None = None,
 ) -> SampledFitBenchmark:
-    """Fit made-up maps of each size with a sampled PCA; tokens are made as they are read and not counted."""
+    """Fit synthetic maps of each size with a sampled PCA; tokens are made lazily and not counted."""
     sizes = sorted([images] if isinstance(images, int) else images)
     if not sizes or sizes[0] <= max_pca:
-        raise BadSpec(f"images={tuple(sizes)} with max_pca={max_pca}: the PCA is sampled above max_pca images only")
+        raise BadSpec(f"images={tuple(sizes)} with max_pca={max_pca}: the PCA is sampled only above max_pca images")
     spec = HeadSpec(words=words, max_pca=max_pca, pca_sample=pca_sample, max_pseudo=max_pseudo, max_patches=MAX_PATCHES)
-    fit(lazy_tokens(_WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
+    fit(lazy_tokens(_WARM_UP, patches, channels)[0], HeadSpec(words=4))  # warm up thread pools and page tables
     bar = as_progress(progress)
     done = [
         fit_size(count, patches, channels, spec, floor=False)
@@ -342,9 +342,9 @@ def run_sampled_fit_benchmark(
     )
 
 
-_LINEAR = Bar(1.0)  # of an exponent
+_LINEAR = Bar(1.0)  # for an exponent
 CARRIER = "tempered"
-BLOCK = 1024  # descriptors made at a time
+BLOCK = 1024  # descriptors made per step
 _SPACE_WARM_UP = 50  # images
 
 
@@ -353,10 +353,10 @@ class SpaceSize:
     """One construction of a map of one size."""
 
     images: int
-    form: str  # of the PCA
+    form: str  # form of the PCA
     rank: int
     seconds: float
-    peak_bytes: int | None  # resident memory of the process at most
+    peak_bytes: int | None  # peak resident memory of the process
     descriptor_bytes: int  # in a mapped file
 
 
@@ -369,7 +369,7 @@ class SecondOrderGrowth:
 
     @property
     def exponents(self) -> list[tuple[int, int, float]]:
-        """From one size to the next: b of time ∝ N^b."""
+        """Exponent b of time ∝ N^b from one size to the next."""
         return [
             (one.images, other.images, math.log(other.seconds / one.seconds) / math.log(other.images / one.images))
             for one, other in pairwise(self.sizes)
@@ -409,7 +409,7 @@ class SecondOrderGrowth:
 
 
 def made_descriptors(images: int, width: int, spill: Spill) -> np.ndarray:
-    """Unit rows `m D` that share most of their length, with a falling spectrum, made block by block."""
+    """Return unit rows `(m, D)` that share most of their length, with a falling spectrum, made block by block."""
     rng = np.random.default_rng(0)
     mean = rng.standard_normal(width, np.float32)
     scales = (np.arange(1, width + 1) ** -0.5).astype(np.float32)
@@ -422,7 +422,7 @@ def made_descriptors(images: int, width: int, spill: Spill) -> np.ndarray:
 
 
 def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrderSpace, Scorer]:
-    """One construction from its descriptors on: PCA, coordinates, spreads, rows of the head."""
+    """Build one construction from its descriptors: PCA, coordinates, spreads, rows of the head."""
     spec, spill = HeadSpec(), Spill()
     split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = fit_space(descriptors, directions, split, spec.max_rank, backend_for("cpu"), spill)
@@ -442,9 +442,11 @@ def run_second_order_growth(
 ) -> SecondOrderGrowth:
     """Time one construction at each size; making its descriptors is not counted."""
     if not sizes or min(sizes) < 3 or directions < 1:
-        raise BadSpec(f"sizes={tuple(sizes)}, directions={directions}; give sizes of at least 3 and a direction")
+        raise BadSpec(
+            f"sizes={tuple(sizes)}, directions={directions}; sizes must be at least 3 and directions at least 1"
+        )
     onto, width = np.eye(directions), descriptor_width(directions)
-    head_of(made_descriptors(_SPACE_WARM_UP, width, Spill()), onto)  # thread pools and page tables
+    head_of(made_descriptors(_SPACE_WARM_UP, width, Spill()), onto)  # warm up thread pools and page tables
     done = []
     for images in track_progress(sorted(sizes), len(sizes), "sizes", as_progress(progress)):
         rows = made_descriptors(images, width, Spill())

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 from tfa.core.progress import Progress
 from tfa_bench.provenance import hardware, versions
 
-Bars = bool | Progress | None  # what `as_progress` takes
+Bars = bool | Progress | None  # argument of `as_progress`
 _LIBRARIES = ("scipy", "scikit-learn", "faiss-cpu", "fast-pytorch-kmeans", "openvino")
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The shortest of several runs, the most memory any of them took beyond what was there, and the last result."""
+    """The shortest of several runs, the largest additional memory of any run, and the last result."""
 
     seconds: float
     peak_bytes: int | None
@@ -38,12 +38,12 @@ def measure(call: Callable[[], Any], repeats: int = 1) -> Measured:
 def measure_in_turn(
     calls: dict[str, Callable[[], Any]], repeats: int = 1, before_each: Callable[[], Any] = lambda: None
 ) -> dict[str, Measured]:
-    """Every call `repeats` times, in turn, so that a busy machine slows them alike; `before_each` is not timed."""
+    """Run every call `repeats` times, alternating, so that a busy machine slows all; `before_each` is not timed."""
     seconds, peaks, results = dict.fromkeys(calls, math.inf), dict.fromkeys(calls, 0), dict.fromkeys(calls)
     known = resident("VmHWM") is not None and _forget_peak()
     for _ in range(repeats):
         for name, call in calls.items():
-            results[name] = None  # the last result does not count against this one
+            results[name] = None  # free the last result, so that its memory does not count here
             before_each()
             _forget_peak()
             before, started = resident("VmRSS") or 0, time.perf_counter()
@@ -54,15 +54,16 @@ def measure_in_turn(
 
 
 def fastest(runs: Iterable[Any], call: Callable[[], tuple[float, float, Any]]) -> tuple[float, float, Any, int | None]:
-    """Of a call for each of `runs`, which times itself and its floor: the fastest (seconds, floor, what else it gives),
-    and the most memory any of them took."""
+    """Return the fastest (seconds, floor, other results) of self-timed calls, one for each of `runs`, and the peak
+    memory.
+    """
     measured = [measure(call) for _ in runs]
     peak = max((one.peak_bytes for one in measured if one.peak_bytes is not None), default=None)
     return *min((one.result for one in measured), key=lambda result: result[0]), peak
 
 
 def resident(field: str) -> int | None:
-    """Bytes of this process's memory now (`VmRSS`) or at most (`VmHWM`); None where the system does not say."""
+    """Return the current (`VmRSS`) or peak (`VmHWM`) memory of this process in bytes; None if unavailable."""
     with contextlib.suppress(OSError):
         match = re.search(rf"^{field}:\s+(\d+) kB", _STATUS.read_text("ascii"), re.MULTILINE)
         return None if match is None else 1024 * int(match[1])
@@ -70,7 +71,7 @@ def resident(field: str) -> int | None:
 
 
 def _forget_peak() -> bool:
-    """Let `VmHWM` start again from what is resident now."""
+    """Reset `VmHWM` to the current resident memory."""
     try:
         _CLEAR.write_text("5", "ascii")
     except OSError:
@@ -79,7 +80,7 @@ def _forget_peak() -> bool:
 
 
 def thread_count() -> int:
-    """Threads of numpy's matrix products: what is set, else what the environment sets, else every core."""
+    """Return the threads of numpy's matrix products: as set, else from the environment, else all cores."""
     with contextlib.suppress(ImportError):
         pools = importlib.import_module("threadpoolctl").threadpool_info()
         threads = [pool["num_threads"] for pool in pools if pool["user_api"] == "blas"]
@@ -91,7 +92,7 @@ def thread_count() -> int:
 
 @contextlib.contextmanager
 def same_threads(count: int, *libraries: Any) -> Iterator[None]:
-    """`count` threads for BLAS, OpenMP, torch and faiss (where given), as they were afterwards."""
+    """Use `count` threads for BLAS, OpenMP, torch and optionally faiss, and restore them afterwards."""
     import torch
 
     setters = [(torch.get_num_threads, torch.set_num_threads)]
@@ -110,7 +111,7 @@ def same_threads(count: int, *libraries: Any) -> Iterator[None]:
 
 
 def machine() -> dict[str, str | int]:
-    """The processor by name, its cores, and its memory where the system says it."""
+    """Return the processor's name, its cores, and its memory if known."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return {**hardware(), "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
     return hardware()
@@ -130,7 +131,7 @@ _UNKNOWN = "–"
 
 @dataclass(frozen=True)
 class Bar:
-    """The ratio that is required: at most `allowed`, or at least that where the ratio says how much is gained."""
+    """Required ratio: at most `allowed`, or at least `allowed` if the ratio is a gain."""
 
     allowed: float
     at_least: bool = False
@@ -144,7 +145,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """One measurement. What does not apply is None; `note` says why, or what else there is to know."""
+    """One measurement. Values that do not apply are None; `note` explains."""
 
     what: str
     seconds: float | None = None
@@ -157,7 +158,7 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """None where nothing is required or nothing measured."""
+        """None without a target or a measurement."""
         return None if self.bar is None or self.ratio is None else self.bar.met(self.ratio)
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,7 +173,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class OverFloor:
-    """A result that is one time beside its floor."""
+    """A result that is one time and its floor."""
 
     seconds: float
     floor: float
@@ -186,7 +187,7 @@ class OverFloor:
 
 
 class HasLines(Protocol):
-    """A result of a benchmark that makes its own lines."""
+    """A benchmark result that makes its own lines."""
 
     def lines(self) -> Sequence[Line]: ...
 
@@ -203,14 +204,14 @@ def compared(
     disk_bytes: int | None = None,
     note: str = "",
 ) -> Line:
-    """A line whose ratio is time over floor; floor over time, which is the gain, where the bar is `at_least`."""
+    """Return a line whose ratio is time over floor, or floor over time (the gain) if the bar is `at_least`."""
     gain = bar is not None and bar.at_least
     over, under = (floor, seconds) if gain else (seconds, floor)
     return Line(what, seconds, floor, over / under if under > 0 else None, bar, peak_bytes, disk_bytes, note)
 
 
 def cells(line: Line) -> tuple[str, ...]:
-    """The line under `COLUMNS`; its note goes with the name."""
+    """Format the line under `COLUMNS`; its note is appended to the name."""
     met = {True: "yes", False: "no", None: ""}[line.met]
     return (
         f"{line.what} ({line.note})" if line.note else line.what,
@@ -225,7 +226,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def listed(what: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values under a heading."""
+    """Format names and values under a heading."""
     return "\n".join([what, "", *(f"{name:<44}{value:>20}" for name, value in rows)])
 
 

@@ -1,4 +1,4 @@
-"""The page of performance: tables from the files that `speed/run.py --out` writes."""
+"""The performance page: tables from the files that `speed/run.py --out` writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfa.cli.console import note, print_text
 from tfa.core.files import BadFile, write_text
 
 Result = Mapping[str, Any]
-# Lines of the summary: benchmark, start of the line, and what it is called there.
+# Lines of the summary: benchmark, start of the line, and its name in the summary.
 SUMMARY = (
     ("cold", "tfa query --fast", "one query from the shell, `--fast`"),
     ("cold", "tfa query", "one query from the shell"),
@@ -34,18 +34,18 @@ SUMMARY = (
 
 
 def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Results from files, and from every JSON file of folders, in the order of their names."""
+    """Read results from files and from all JSON files of folders, sorted by name."""
     files: list[Path] = []
     for path in paths:
         files += sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
         listed = ", ".join(map(str, paths))
-        raise BadFile(f"{listed}: there is no JSON file; write one with speed/run.py --out")
+        raise BadFile(f"{listed}: no JSON file; write one with speed/run.py --out")
     return [read_result(file, FORMAT, VERSION, "speed/run.py") for file in files]
 
 
 def performance_page(results: Sequence[Result]) -> str:
-    """Markdown: the targets and what was measured, then a table for each benchmark of each run."""
+    """Return Markdown: targets and measurements, then a table for each benchmark of each run."""
     machines = list(dict.fromkeys(format_machine(result) for result in results))
     sections = [_introduction(machines, results), _bars(results, machines)]
     for name in _names(results):
@@ -54,7 +54,7 @@ def performance_page(results: Sequence[Result]) -> str:
 
 
 def summary_table(results: Sequence[Result]) -> str:
-    """Markdown: the lines of `SUMMARY` that were measured."""
+    """Return Markdown: the measured lines of `SUMMARY`."""
     rows = []
     for name, start, title in SUMMARY:
         lines = [line for _, entry in _entries(results) if entry["name"] == name for line in entry["lines"]]
@@ -70,7 +70,7 @@ def _introduction(machines: Sequence[str], results: Sequence[Result]) -> str:
     listed = "\n".join(f"{number}. {text}" for number, text in enumerate(machines, 1))
     where = f"Measured on {machines[0]}." if len(machines) == 1 else f"Measured on\n\n{listed}"
     small = (
-        "\n\nSome runs used the small size, which is for trying out and has no targets."
+        "\n\nSome runs used the small size, which is a quick trial without targets."
         if any(r["size"] == "small" for r in results)
         else ""
     )
@@ -92,7 +92,7 @@ the value does not apply or was not measured. Terms: [glossary](../../docs/refer
 
 
 def _bars(results: Sequence[Result], machines: Sequence[str]) -> str:
-    """Every line with a target, which holds at full size."""
+    """Return every line with a target, which applies at full size."""
     rows = []
     for result, entry in _entries(one for one in results if one["size"] == "full"):
         for line in map(Line.from_dict, entry["lines"]):
@@ -125,7 +125,7 @@ def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> s
 
 
 def format_machine(result: Result) -> str:
-    """The machine in words, with the versions that decide about speed."""
+    """Describe the machine and the versions that affect speed."""
     here, versions = result["machine"], result["versions"]
     memory = f", {format_bytes(here['memory_bytes'])} of memory" if "memory_bytes" in here else ""
     software = ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -137,7 +137,7 @@ def _entries(results: Iterable[Result]) -> list[tuple[Result, Mapping[str, Any]]
 
 
 def _names(results: Iterable[Result]) -> list[str]:
-    """Benchmarks with results: in the order of the suite, then those it no longer has."""
+    """Return benchmarks with results in the order of the suite, then those it no longer has."""
     there = dict.fromkeys(entry["name"] for _, entry in _entries(results))
     return [*(name for name in SUITE if name in there), *(name for name in there if name not in SUITE)]
 
@@ -149,7 +149,7 @@ def _in_words(value: Any) -> str:
 
 
 def _anchor(title: str) -> str:
-    """As GitHub makes it of a heading of words."""
+    """Return the anchor that GitHub makes for a heading."""
     return "".join(one for one in title.lower() if one.isalnum() or one in "- ").replace(" ", "-")
 
 
@@ -159,11 +159,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write recorded speeds as one Markdown page, the machine named. Nothing is timed."""
+    """Write recorded speeds as one Markdown page that names the machine. Nothing is timed."""
     parser = ArgumentParser(description=main.__doc__)
-    parser.add_argument("results", nargs="+", type=Path, help="files that speed/run.py --out wrote, or their folders")
+    parser.add_argument("results", nargs="+", type=Path, help="files or folders written by speed/run.py --out")
     parser.add_argument("--summary", action="store_true", help="print only the summary table")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the page there rather than print it")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.md", help="write the page to this file instead of printing it"
+    )
     return run_script(parser, _write, argv)
 
 

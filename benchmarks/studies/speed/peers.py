@@ -1,4 +1,4 @@
-"""The whole fit beside one AnyLoc build, faiss and scikit-learn, on the same tokens."""
+"""Compare the whole fit with one AnyLoc build, faiss and scikit-learn on the same tokens."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tfa.search.gallery import ExactSearch, gather_rows
 from tfa.types import HeadSpec
 
 SEED = 0
-_FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early
+_FAISS_ITERATIONS = 25  # faiss's default; its k-means does not stop early
 INSTALL = "not installed: pip install 'tfa-bench[peers]'"
 
 
 def library(name: str) -> Any | None:
-    """The module of that name; None where it is not installed."""
+    """Import a module; None if it is not installed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of generated bindings, about Python itself
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised by generated bindings, about Python itself
         try:
             return importlib.import_module(name)
         except ImportError:
@@ -45,17 +45,17 @@ def library(name: str) -> Any | None:
 
 
 def anyloc_words(kmeans: Any, patches: np.ndarray, words: int) -> tuple[Any, int]:
-    """Centres `k d` (torch, not normalised) of unit patches `t d`, and how many iterations they took."""
+    """Return centers `(k, d)` (torch, not normalized) of unit patches `(t, d)`, and the number of iterations."""
     import torch
 
     class Counted(kmeans.KMeans):
         iterations = 0
 
         def max_sim(self, a: Any, b: Any) -> Any:
-            self.iterations += 1  # it compares once an iteration, and reports the number in print only
+            self.iterations += 1  # it compares once per iteration, and only prints the number
             return super().max_sim(a, b)
 
-    # It starts from random patches of torch's global generator, whose state is ours to keep.
+    # It starts from random patches of torch's global generator, whose state we restore.
     with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
         torch.manual_seed(SEED)
         fitted = Counted(n_clusters=words, mode="cosine")
@@ -64,7 +64,7 @@ def anyloc_words(kmeans: Any, patches: np.ndarray, words: int) -> tuple[Any, int
 
 
 def anyloc_descriptors(images: list[np.ndarray], centers: Any, *, reuse: bool = False) -> np.ndarray:
-    """Descriptors `b k·d` of images of unit patches `n d`, one after the other; `reuse` one array of residuals."""
+    """Return descriptors `(b, k·d)` of images of unit patches `(n, d)`, one by one; `reuse` one array of residuals."""
     import torch
 
     described = np.empty((len(images), centers.numel()), np.float32)
@@ -82,7 +82,7 @@ def _anyloc_descriptor(patches: Any, centers: Any, buffer: Any | None) -> Any:
 
     unit = normalize(patches, dim=1)
     into = None if buffer is None else buffer[: len(unit)]
-    residuals = torch.sub(unit[:, None, :], centers[None, :, :], out=into)  # n k d
+    residuals = torch.sub(unit[:, None, :], centers[None, :, :], out=into)  # (n, k, d)
     labels = (unit @ normalize(centers, dim=1).T).argmax(dim=1)
     blocks = torch.zeros_like(centers)
     for word in labels.unique().tolist():
@@ -91,7 +91,7 @@ def _anyloc_descriptor(patches: Any, centers: Any, buffer: Any | None) -> Any:
 
 
 def faiss_words(faiss: Any, patches: np.ndarray, words: int) -> np.ndarray:
-    """Spherical k-means of all patches `t d` → `k d`; faiss would take 256 patches a word if it were let."""
+    """Spherical k-means of all patches `(t, d)` → `(k, d)`; faiss would otherwise sample 256 patches per word."""
     kmeans = faiss.Kmeans(
         patches.shape[1],
         words,
@@ -106,14 +106,14 @@ def faiss_words(faiss: Any, patches: np.ndarray, words: int) -> np.ndarray:
 
 
 def faiss_search(faiss: Any, descriptors: np.ndarray, k: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Exhaustive inner-product search: queries `q D` → indices `q k`. The index is made here, not in the search."""
+    """Return an exhaustive inner-product search: queries `(q, D)` → indices `(q, k)`. The index is built here."""
     index = faiss.IndexFlatIP(descriptors.shape[1])
     index.add(descriptors)
     return lambda queries: index.search(queries, k)[1]
 
 
 def sklearn_whitened(decomposition: Any, descriptors: np.ndarray) -> np.ndarray:
-    """Whitened unit rows `b r` of descriptors `b D`, all directions the rows can span kept."""
+    """Return whitened unit rows `(b, r)` of descriptors `(b, D)`, keeping all directions."""
     pca = decomposition.PCA(n_components=min(len(descriptors) - 1, descriptors.shape[1]), whiten=True)
     return l2_normalize(pca.fit_transform(descriptors))
 
@@ -122,20 +122,25 @@ FIT = "TFA, whole database-only fit"
 WORDS, RESIDUALS = "AnyLoc, k-means (fast-pytorch-kmeans)", "AnyLoc, residuals"
 BUILD = "AnyLoc, one vocabulary: k-means and residuals"
 _REUSED, KINDER = "AnyLoc, residuals in one array", "AnyLoc, one vocabulary, residuals in one array"
-FIT_KINDER = "TFA, the same fit"  # beside the kinder build
+FIT_KINDER = "TFA, the same fit"  # compared with the kinder build
 _FAISS_WORDS = "faiss, spherical k-means, one vocabulary"
 FAISS_ALL, OWN_ALL = "faiss flat, top 10 of every image", "TFA search, top 10 of every image"
 FAISS_ONE, OWN_ONE = "faiss flat, top 10 of one image", "TFA search, top 10 of one image"
 SKLEARN, _OWN_WHITENING = "scikit-learn, PCA whitening", "TFA, PCA whitening"
-PEER_OF = {FIT_KINDER: KINDER, OWN_ALL: FAISS_ALL, OWN_ONE: FAISS_ONE, _OWN_WHITENING: SKLEARN}  # the same work
-_NO_BUILDS = (FAISS_ALL, FAISS_ONE, SKLEARN)  # their share of a build says nothing in a table
+PEER_OF = {
+    FIT_KINDER: KINDER,
+    OWN_ALL: FAISS_ALL,
+    OWN_ONE: FAISS_ONE,
+    _OWN_WHITENING: SKLEARN,
+}  # pairs that do the same work
+_NO_BUILDS = (FAISS_ALL, FAISS_ONE, SKLEARN)  # their share of a build is not meaningful
 ROWS = (
     FIT, BUILD, WORDS, RESIDUALS, FIT_KINDER, KINDER, _REUSED, _FAISS_WORDS,
     OWN_ALL, FAISS_ALL, OWN_ONE, FAISS_ONE, _OWN_WHITENING, SKLEARN,
 )  # fmt: skip
 _HALF = Bar(0.5)  # the fit: at most half of an AnyLoc build
 TOP = 10
-_SEARCHES = 5  # runs of each search, the shortest counts
+_SEARCHES = 5  # runs per search; the shortest counts
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class PeerRow:
     seconds: float | None  # None: the library is not installed
     peak_bytes: int | None = None
     of_build: float | None = None  # over the seconds of the AnyLoc build
-    of_peer: float | None = None  # over the seconds of the peer that does the same
+    of_peer: float | None = None  # over the seconds of the peer that does the same work
     note: str = ""
 
 
@@ -158,12 +163,12 @@ class PeersBenchmark:
     rows: tuple[PeerRow, ...]
     anyloc_iterations: int | None
     tfa_iterations: list[int]
-    same_answers: float | None  # share of the first ten answers that faiss gives too
+    same_answers: float | None  # share of the top ten answers that faiss returns too
     machine: str
 
     @property
     def ratio(self) -> float | None:
-        """The whole fit over the AnyLoc build."""
+        """Time of the whole fit over the AnyLoc build."""
         return next(row.of_build for row in self.rows if row.what == FIT)
 
     def lines(self) -> list[Line]:
@@ -197,13 +202,13 @@ def run_peers_benchmark(
     photos: Path | None = None,
     progress: bool | Progress | None = None,
 ) -> PeersBenchmark:
-    """Time the fit and the peers in this process, with the same number of threads, the builds in turn.
+    """Time the fit and the peers in this process with the same number of threads, builds alternating.
 
-    AnyLoc and faiss are given unit patches: making them is not counted against them, holding them is.
+    AnyLoc and faiss get unit patches: computing them is not counted, their memory is.
     """
     tokens = synthetic_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
     if len(tokens) < 2:
-        raise BadSpec(f"{len(tokens)} images; give at least 2")
+        raise BadSpec(f"{len(tokens)} images; at least 2 are needed")
     faiss, count = library("faiss"), threads or thread_count()
     with same_threads(count, faiss), as_progress(progress).task("side by side", 4) as task:
         _warm_up(tokens)
@@ -234,13 +239,13 @@ def run_peers_benchmark(
 
 
 def _warm_up(tokens: Tokens) -> None:
-    """Thread pools, page tables and the first import of torch."""
+    """Warm up thread pools, page tables and the first import of torch."""
     few = tokens.select(np.arange(8) % len(tokens))
     _builds(few, 4, 1)
 
 
 def _builds(tokens: Tokens, words: int, repeats: int) -> tuple[dict[str, Measured], int | None, Any]:
-    """The fit and the AnyLoc build, in turn; the shortest of each part counts."""
+    """Time the fit and the AnyLoc build, alternating; the shortest of each part counts."""
     kmeans = library("fast_pytorch_kmeans")
     calls: dict[str, Any] = {FIT: partial(fit, tokens, HeadSpec(words=words))}
     if kmeans is None:
@@ -266,7 +271,7 @@ def _builds(tokens: Tokens, words: int, repeats: int) -> tuple[dict[str, Measure
 
 
 def _both(one: Measured, other: Measured) -> Measured:
-    """One after the other."""
+    """Combine two consecutive measurements."""
     peaks = [part.peak_bytes for part in (one, other) if part.peak_bytes is not None]
     return Measured(one.seconds + other.seconds, max(peaks, default=None), None)
 
@@ -286,7 +291,7 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
 
 
 def tfa_search(descriptors: np.ndarray) -> Any:
-    """Queries `q D` → indices `q k`, by our exact search."""
+    """Return a search with our exact index: queries `(q, D)` → indices `(q, k)`."""
     searcher = ExactSearch(gather_rows(descriptors, np.zeros(len(descriptors))), np.arange(len(descriptors)))
     return lambda queries: searcher.search(queries, TOP).ids
 
@@ -300,7 +305,7 @@ def _whitenings(descriptors: np.ndarray) -> dict[str, Measured]:
 
 
 def tfa_whitened(descriptors: np.ndarray) -> np.ndarray:
-    """φ_1 of the rows: Gram matrix, spectrum, coordinates divided by √λ, L2."""
+    """Return φ_1 of the rows: Gram matrix, spectrum, coordinates divided by √λ, L2."""
     gram = gram_matrix(descriptors, backend_for("cpu"))
     everyone = np.arange(len(descriptors))
     geometry = fit_geometry(gram, descriptors.shape[1], len(descriptors), everyone)
@@ -320,7 +325,7 @@ def _row(name: str, measured: Mapping[str, Measured]) -> PeerRow:
 
 
 def _line(row: PeerRow) -> Line:
-    """Beside a peer that does the same where there is one, else a build beside the AnyLoc build."""
+    """Compare with a peer that does the same work if there is one, otherwise with the AnyLoc build."""
     ratio = row.of_peer if row.what in PEER_OF else None if row.what in _NO_BUILDS else row.of_build
     floor = None if row.seconds is None or ratio is None else row.seconds / ratio
     bar = _HALF if row.what == FIT else None

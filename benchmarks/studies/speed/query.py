@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from studies.speed.encoding import synthetic_photo
 from studies.speed.fit import synthetic_tokens
 from studies.speed.measure import COLUMNS, Bar, Line, cells, compared, format_bytes, measure_in_turn, thread_count
+from studies.speed.photo import squarest, synthetic_photo
 from studies.speed.second_order import CACHES, JudgedQuery, K, timed_beside_paper
 from studies.speed.synthetic import (
     SyntheticEncoder,
@@ -30,7 +30,6 @@ from studies.speed.synthetic import (
     synthetic_state,
     weight,
 )
-from studies.speed.verify import squarest
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
@@ -51,18 +50,18 @@ from tfa.types import STORAGES
 
 _SIZE_BAR = Bar(4.0, at_least=True)
 SECOND_ORDER = "second-order, tempered"
-ALLOWED_BYTES = {607: 9500, 20_000: 5000}  # an image of a judged map, by the number of images
+ALLOWED_BYTES = {607: 9500, 20_000: 5000}  # allowed bytes per image of a judged map, by number of images
 
 
 @dataclass(frozen=True)
 class MapSize:
-    """Bytes on disk of one map, without compact tokens, which are optional."""
+    """Bytes on disk of one map, without the optional compact tokens."""
 
     carrier: str
     storage: str
     images: int
     disk_bytes: int
-    descriptor_bytes: int  # of an image as AnyLoc keeps it: 4 · words · channels
+    descriptor_bytes: int  # per image in AnyLoc: 4 · words · channels
 
     @property
     def bytes_per_image(self) -> float:
@@ -74,7 +73,7 @@ class MapSize:
 
     @property
     def bar(self) -> Bar | None:
-        """How many times smaller than descriptors it must be, in integers."""
+        """Required factor between the size of descriptors and of integers."""
         if self.storage != INTEGERS:
             return None
         if self.carrier != SECOND_ORDER:
@@ -127,7 +126,7 @@ def run_map_size_benchmark(
     channels: int = 384,
     progress: bool | Progress | None = None,
 ) -> MapSizeBenchmark:
-    """Write made-up maps and weigh their files; maps of a second-order head have sizes of their own."""
+    """Write synthetic maps and measure their files; maps of a second-order head have their own sizes."""
     paper = [(images, carrier) for images in sizes for carrier in carriers]
     wanted = [*paper, *((images, SECOND_ORDER) for images in second_order_sizes)]
     weighed = []
@@ -145,12 +144,12 @@ def run_map_size_benchmark(
     return MapSizeBenchmark(words, channels, tuple(weighed))
 
 
-ALLOWED = 0.050  # seconds beside the encode
+ALLOWED = 0.050  # seconds besides encoding
 
 
 @dataclass(frozen=True)
 class IncrementBenchmark:
-    """Seconds of one addition. Its encoder gives tokens at once."""
+    """Seconds of one addition, with an encoder that takes no time."""
 
     carrier: str
     storage: str
@@ -159,10 +158,10 @@ class IncrementBenchmark:
     seconds: float  # the shortest
     slowest: float
     first_seconds: float  # in a process that has just opened the map
-    encode_seconds: float  # of them reading the photo and keeping its tokens: part of any encode
+    encode_seconds: float  # part of them for reading the photo and caching its tokens, included in any encoding
     written_bytes: int  # by one addition
     map_bytes: int
-    untouched: bool  # is every file that was there before still the same?
+    untouched: bool  # True if all existing files are unchanged
 
     @property
     def tfa_seconds(self) -> float:
@@ -174,7 +173,7 @@ class IncrementBenchmark:
         note = f"{kept}; the floor is what is allowed"
         return [
             compared(what, self.tfa_seconds, ALLOWED, Bar(1.0), disk_bytes=self.written_bytes, note=note),
-            Line("the same, just after the map was opened", self.first_seconds - self.encode_seconds),
+            Line("the same, just after opening the map", self.first_seconds - self.encode_seconds),
             Line("the map itself", disk_bytes=self.map_bytes),
         ]
 
@@ -197,7 +196,7 @@ def run_increment_benchmark(
     additions: int = 6,
     progress: bool | Progress | None = None,
 ) -> IncrementBenchmark:
-    """Save a made-up map, open it, and add photos to it one after the other."""
+    """Save a synthetic map, open it, and add photos one by one."""
     encoder = SyntheticEncoder(np.asarray(synthetic_tokens(1, patches, channels).patches[0]), squarest(patches))
     with as_progress(progress).task("adding", additions) as task, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -235,7 +234,7 @@ def run_increment_benchmark(
 
 
 def _photo(folder: Path, number: int) -> Path:
-    """A small picture of its own content."""
+    """Write a small image with unique content."""
     from PIL import Image
 
     path = folder / f"{number}.png"
@@ -244,7 +243,7 @@ def _photo(folder: Path, number: int) -> Path:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change of each file."""
+    """Return size and modification time of each file."""
     return {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir()}
 
 
@@ -255,8 +254,8 @@ def _seconds(call: Any) -> float:
 
 
 PHOTO = (640, 480)
-SEEDS = 16  # photos that are encoded; the map's are these, with noise
-# The floor: what any program needs that runs this model by onnxruntime on one photo.
+SEEDS = 16  # photos that are encoded; the map contains these with noise
+# Floor: the least work of any program that runs this model with onnxruntime on one photo.
 _FLOOR = """
 import sys, numpy, onnxruntime
 from PIL import Image
@@ -266,7 +265,7 @@ shape = session.get_inputs()[0].shape
 pixels = numpy.asarray(Image.open(sys.argv[2]).resize((shape[3], shape[2])), numpy.float32)
 session.run(None, {"pixels": pixels.transpose(2, 0, 1)[None] / 255})
 """
-# `tfa` as it is called from a shell, and at its end the peak of its memory. What the system counts for a child begins
+# `tfa` as called from a shell, reporting its peak memory at the end. The system's count for a child starts
 # with the memory of the process that started it.
 VERB = """
 import atexit, runpy
@@ -276,33 +275,33 @@ def peak():
 atexit.register(peak)
 """
 _AS_VERB = VERB + 'runpy.run_module("tfa", run_name="__main__")'
-# The verb's own steps, with the clock read between them.
+# The steps of the command, timed separately.
 STEPS = """
 import json, sys, time
-def told(what): steps.append((what, time.time() - float(sys.argv[3])))
+def done(what): steps.append((what, time.time() - float(sys.argv[3])))
 steps = []
 from tfa.types import EncoderOptions
 from tfa.cli import app
 from tfa.maps import PlaceMap
-told("Python and imports")
+done("Python and imports")
 place_map = PlaceMap.load(sys.argv[1])
-told("opening the map")
+done("opening the map")
 place_map.use_encoder(EncoderOptions(fast=sys.argv[4] == "fast"))
 place_map.encoder
-told("loading the encoder")
+done("loading the encoder")
 from tfa.core.tokens import Tokens
 from tfa.photos.images import as_rgb
 tokens = Tokens(*place_map.encoder.encode([as_rgb(sys.argv[2])]), grid=place_map.encoder.grid)
-told("encoding the photo")
+done("encoding the photo")
 place_map.query_tokens(tokens)
-told("search and verification")
+done("search and verification")
 print(json.dumps(steps))
 """
 
 
 @dataclass(frozen=True)
 class ColdQuery:
-    """One way to ask: the fastest of several runs."""
+    """One way to query: the fastest of several runs."""
 
     what: str
     seconds: float
@@ -330,7 +329,7 @@ class ColdBenchmark:
 def run_cold_benchmark(
     *, images: int = 1000, repeats: int = 5, progress: bool | Progress | None = None
 ) -> ColdBenchmark:
-    """The default encoder on a made-up photo against a made-up map of `images` images, verified."""
+    """Query a synthetic map of `images` images with a synthetic photo and the default encoder, with reranking."""
     encoder = load_encoder(DEFAULT_ENCODER, fast=True, progress=progress)
     ways = {"tfa query --fast": "fast", "tfa query": "float32"}
     with tempfile.TemporaryDirectory(prefix="tfa-cold-") as folder:
@@ -347,7 +346,7 @@ def run_cold_benchmark(
 
 
 def synthetic_map(images: int, encoder: Encoder) -> PlaceMap:
-    """A second-order map with compact patches, whose photos are a few that were encoded, with noise."""
+    """Return a second-order map with compact patches, whose photos are a few encoded ones with noise."""
     patches, cls = encoder.encode([synthetic_photo(seed, PHOTO) for seed in range(SEEDS)])
     assert cls is not None
     rng, chosen = np.random.default_rng(0), np.arange(images) % SEEDS
@@ -379,13 +378,13 @@ def _steps(town: Path, photo: Path, arithmetic: str) -> dict[str, float]:
 
 
 def _run(command: Sequence[str]) -> tuple[float, int]:
-    """Seconds of a process from its start to its end, and the most memory it had, which it tells at its end itself."""
+    """Return seconds of a process from start to end, and its peak memory, which it prints at its end."""
     started = time.perf_counter()
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return time.perf_counter() - started, int(told.split()[-1])
 
 
-ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers
+ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed
 _ONE_BAR, _BATCH_BAR = Bar(1.5), Bar(8.0, at_least=True)
 
 
@@ -398,12 +397,12 @@ class QueryTime:
     bytes_read: int  # rows, geometry, tokens and words
     float32_bytes: int  # of the same arrays
     seconds: float
-    rows_seconds: float  # of a query whose descriptor is known: products, scores, the ten best
-    describe_seconds: float  # of the descriptor, which reads tokens and words alone
+    rows_seconds: float  # of a query with known descriptor: products, scores, the ten best
+    describe_seconds: float  # of the descriptor, which reads only tokens and words
     floor: float  # reading `bytes_read`
     batch: int
-    batch_seconds: float  # a query
-    batch_products: float  # a query: the products of a batch with as many float32 rows, and nothing else
+    batch_seconds: float  # per query
+    batch_products: float  # per query: only the products of a batch with as many float32 rows
     peak_bytes: int | None
 
     def lines(self) -> list[Line]:
@@ -448,7 +447,9 @@ def run_query_benchmark(
     repeats: int = 7,
     progress: bool | Progress | None = None,
 ) -> QueryBenchmark:
-    """Time made-up maps of integers; the floor reads the same arrays on as many threads, in turn with the query."""
+    """Time synthetic maps of integers; the floor reads the same arrays with as many threads, alternating with the
+    query.
+    """
     tokens = synthetic_tokens(batch, patches, channels)
     times = []
     judged = []
@@ -480,7 +481,7 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
             "describe": descriptor,
             "rows": lambda: answered(scorer, known),
         }
-        measure_in_turn(calls)  # thread pools and page tables warm up
+        measure_in_turn(calls)  # warm up thread pools and page tables
         measured = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
         left, rows = np.ones((len(tokens), ROWS), np.float32), np.ones((ROWS, ROWS), np.float32)
         calls = {"many": lambda: answered(scorer, tokens), "products": lambda: left @ rows}
@@ -503,12 +504,12 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
 
 
 def answered(scorer: Scorer, tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
-    """The ten best of each query."""
+    """Return the ten best of each query."""
     return top_k(scorer.scores(tokens), K)
 
 
 def read(arrays: Sequence[np.ndarray], pool: ThreadPoolExecutor) -> int:
-    """Touch every byte once: sums of 64-bit words, the arrays shared out among the threads in runs of 4 MB."""
+    """Read every byte once: sums of 64-bit words, arrays divided among the threads in runs of 4 MB."""
     runs = []
     for array in arrays:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Every speed benchmark by name, run one after the other, each with the floor it is held against."""
+"""Run every speed benchmark by name, each with its floor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def result_lines(result: HasLines) -> Sequence[Line]:
 
 
 def fit_lines(result: Any) -> list[Line]:
-    """The fit beside the sum of its parts, then the parts."""
+    """Compare the fit with the sum of its parts, then list the parts."""
     whole = compared(f"fit of {result.images:,} images", result.seconds, result.floor)
     return [whole, *(Line(f"of which {name}", seconds) for name, seconds in result.parts.items())]
 
@@ -69,12 +69,12 @@ class Benchmark:
 
     title: str
     run: str  # module:function below studies.speed, called with the settings and progress=
-    floor: str  # a sentence: what the time is compared with
-    small: Settings  # seconds in all, for trying out
-    full: Settings  # what the page of performance reports
-    limits: str = ""  # sentences: why a bar may stay out of reach
-    lines: Callable[[Any], Sequence[Line]] = result_lines  # of the function's result
-    named_only: bool = False  # long, or in need of more libraries: not part of a run without names
+    floor: str  # sentence: what the time is compared with
+    small: Settings  # quick trial
+    full: Settings  # settings of the performance page
+    limits: str = ""  # sentences: why a target may be out of reach
+    lines: Callable[[Any], Sequence[Line]] = result_lines  # makes lines of the function's result
+    named_only: bool = False  # long, or needs more libraries: only run by name
 
 
 _GRAMS_AND_SPECTRA = (
@@ -84,9 +84,9 @@ _GRAMS_AND_SPECTRA = (
 SUITE: dict[str, Benchmark] = {
     "encoding": Benchmark(
         title="Encoding photos",
-        run="encoding:run_encoding_benchmark",
-        floor="The floor is the same encoder by torch in float32 (under a bar ≥ the ratio is floor over time); of "
-        "reading photos it is Pillow alone, decoding and resizing.",
+        run="photo:run_encoding_benchmark",
+        floor="The floor is the same encoder by torch in float32 (under a bar ≥ the ratio is floor over time); for "
+        "reading photos, the floor is Pillow's decoding and resizing.",
         small={"encoders": ("dinov2-s14@322",), "batches": (1,), "photos": 40, "repeats": 1},
         full={"encoders": ("dinov2-s14@322", "dinov2-b14@322"), "batches": (1, 8), "photos": 200, "repeats": 3},
     ),
@@ -159,9 +159,9 @@ SUITE: dict[str, Benchmark] = {
         floor="The floor is the time of reading as many bytes from memory as the answer must read; caches are emptied "
         "before every call, as the encoder empties them between two photos.",
         limits="In a map of 1,000 images the descriptor of the query, whose 26 million multiplications no floor of "
-        "bytes knows of, takes longer than the rows. In a large map one query is answered at the speed of memory; of a "
-        "batch the products alone, in float32 and at the processor's full speed, take more than an eighth of that. "
-        "Of a second-order query most is its descriptor, whatever the map: products of patches, and the spectrum of "
+        "bytes includes, takes longer than the rows. In a large map one query runs at the speed of memory; in a "
+        "batch the float32 products at the processor's full speed take more than an eighth of that. "
+        "Most of a second-order query is its descriptor, for any map: products of patches, and the spectrum of "
         "one matrix of 128 × 128 on one core. In a map of 1,000 images that alone is above 0.6 of the paper's query.",
         small={"sizes": (1000,), "repeats": 3},
         full={"sizes": (1000, 10_000)},
@@ -220,7 +220,7 @@ SUITE: dict[str, Benchmark] = {
     ),
     "verify": Benchmark(
         title="Verifying candidates",
-        run="verify:run_verify_benchmark",
+        run="photo:run_verify_benchmark",
         floor="The floor is the bare matrix products of the query's patches with those of its candidates.",
         small={"candidates": 20, "patches": 529, "dimensions": 128, "queries": 4},
         full={"candidates": 20, "patches": 529, "dimensions": 128, "queries": 16},
@@ -245,7 +245,7 @@ class Done:
     name: str
     settings: Settings
     lines: tuple[Line, ...]
-    details: Mapping[str, Any] = field(default_factory=dict)  # the result's own to_dict
+    details: Mapping[str, Any] = field(default_factory=dict)  # to_dict of the result
 
     def to_dict(self) -> dict[str, Any]:
         entry = SUITE[self.name]
@@ -261,7 +261,7 @@ class Done:
 
 @dataclass(frozen=True)
 class SpeedRun:
-    """What one run measured, and on what."""
+    """Measurements of one run and its machine."""
 
     size: str
     machine: Mapping[str, str | int]
@@ -286,12 +286,12 @@ class SpeedRun:
 
 
 def chosen(names: Sequence[str] = (), *, peers: bool = False) -> list[str]:
-    """The benchmarks to run, in the order of the suite: those named, or all that need not be named."""
+    """Return the named benchmarks, or all that run by default, in the order of the suite."""
     for name in names:
         if name not in SUITE:
             close = difflib.get_close_matches(name, SUITE, 1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise BadSpec(f"there is no speed benchmark {name!r}; {hint}there are {', '.join(SUITE)}")
+            raise BadSpec(f"unknown speed benchmark {name!r}; {hint}choose from {', '.join(SUITE)}")
     wanted = set(names) or {name for name, entry in SUITE.items() if not entry.named_only}
     return [name for name in SUITE if name in wanted or (peers and name == PEERS)]
 
@@ -299,10 +299,10 @@ def chosen(names: Sequence[str] = (), *, peers: bool = False) -> list[str]:
 def run_each(
     names: Sequence[str], size: str = "full", progress: bool | Progress | None = None, *, alone: bool = False
 ) -> Iterator[Done]:
-    """Run the benchmarks one after the other; each is given as soon as it is done.
+    """Run the benchmarks one by one; yield each when it is done.
 
-    `alone`: each in a process of its own. What another has left behind changes a time: memory that is already there is
-    not requested again, threads that wait for work take a core from those that have some.
+    `alone`: each in a separate process, because leftovers of another change times: allocated memory is reused, and
+    waiting threads occupy a core.
     """
     if size not in SIZES:
         raise BadSpec(f"size={size!r} is unknown; use {' or '.join(SIZES)}")
@@ -323,9 +323,9 @@ def run_one(name: str, size: str, progress: bool | Progress | None = None) -> Do
         return Done(name, settings, (Line(entry.title, note=str(error)),))
     result: HasLines = measured.result
     lines = list(entry.lines(result))
-    # A benchmark that measures memory itself starts its peak again for each part, so only the others have a whole.
+    # A benchmark that measures memory resets its peak for each part, so only the others have a total.
     if measured.peak_bytes is not None and all(line.peak_bytes is None for line in lines):
-        lines.append(Line("the whole benchmark, with its made-up data", peak_bytes=measured.peak_bytes))
+        lines.append(Line("the whole benchmark, with its synthetic data", peak_bytes=measured.peak_bytes))
     return Done(name, settings, tuple(lines), result.to_dict())
 
 
@@ -335,7 +335,7 @@ def _function(entry: Benchmark) -> Callable[..., Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Time every stage against its floor, both in this run: the least time its unavoidable work takes here.
+    """Time every stage against its floor in the same run: the least time of its unavoidable work.
 
     With --out, the result is written after every benchmark.
     """
@@ -355,10 +355,10 @@ def _run(arguments: Namespace) -> None:
         done.append(one)
         if not arguments.json:
             show(one)
-        if out is not None:  # what is measured stays if a later benchmark is interrupted
+        if out is not None:  # keep results if a later benchmark is interrupted
             write_json(out, SpeedRun.here(size, done).to_dict())
     if size == "small" and any(line.bar for one in done for line in one.lines):
-        note("the bars are meant for --size full")
+        note("targets apply to --size full")
     if out is not None:
         note(f"wrote {out}")
     if arguments.json:
@@ -366,7 +366,7 @@ def _run(arguments: Namespace) -> None:
 
 
 def show(done: Done) -> None:
-    """Print the lines of a benchmark; one that misses its bar is yellow."""
+    """Print the lines of a benchmark; one that misses its target is yellow."""
     say(f"{SUITE[done.name].title} ({done.name})", style="bold")
     say(SUITE[done.name].floor)
     table = open_table()

@@ -1,4 +1,4 @@
-"""Second-order and judged fits (ours, beyond the paper) beside the paper's and AnyLoc's build, on the same tokens."""
+"""Compare second-order and judged fits (ours, beyond the paper) with the paper's fit and AnyLoc's build."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from tfa_bench.heads.judge import calibrate_judged, fit_judged
 from tfa_bench.heads.peers.anyloc import kmeans
 
 K = 10
-CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map
+CACHES = 96 << 20  # bytes read before each call: the encoder reads as much between photos, so no cache holds a map
 _QUERY_BAR = Bar(0.6)
 _SECOND, _DESCRIBED = "second-order", "described"
-_BESIDE = "adaptive"  # the carrier of the paper's head that the bar is for
+_BESIDE = "adaptive"  # carrier of the paper's head for the target
 
 
 @dataclass(frozen=True)
 class JudgedQuery:
-    """Seconds of one query of a map, by what answers it; every map is kept in integers."""
+    """Seconds of one query of a map by head; every map is stored in integers."""
 
     images: int
     carrier: str  # of the second-order head
     seconds: float
-    describe_seconds: float  # of which: descriptor and coordinates
+    describe_seconds: float  # part of it: descriptor and coordinates
     paper_seconds: dict[str, float]  # by carrier of the paper's head
 
     def lines(self) -> list[Line]:
@@ -63,13 +63,13 @@ class JudgedQuery:
 
 
 def timed_beside_paper(images: int, tokens: Tokens, words: int, repeats: int, carrier: str = "tempered") -> JudgedQuery:
-    """From the tokens of one photo to its ten best, caches emptied before every call."""
+    """Time the way from the tokens of one photo to its ten best, with emptied caches."""
     one, channels = tokens.select([0]), tokens.channels
     scorers = {_SECOND: second_order_head(synthetic_spaces(images, channels), carrier).scorer}
     scorers |= {name: synthetic_head(images, name, words=words, channels=channels).scorer for name in PAPER_CARRIERS}
     calls: dict[str, Callable[[], Any]] = {name: _question(scorer, one) for name, scorer in scorers.items()}
     calls[_DESCRIBED] = lambda: scorers[_SECOND].describe(one)
-    measure_in_turn(calls)  # thread pools and page tables warm up
+    measure_in_turn(calls)  # warm up thread pools and page tables
     measured = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
     paper = {name: measured[name].seconds for name in PAPER_CARRIERS}
     return JudgedQuery(images, carrier, measured[_SECOND].seconds, measured[_DESCRIBED].seconds, paper)
@@ -83,15 +83,15 @@ def _question(scorer: Scorer, one: Tokens) -> Callable[[], Any]:
 PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"
 WORDS, RESIDUALS = "AnyLoc, k-means", "AnyLoc, residuals in one array"
 _OF_PAPER, _OF_ANYLOC, _JUDGED_OF_PAPER = Bar(0.4), Bar(0.35), Bar(1.3)
-_ALLOWED_SECONDS = 3.0  # for a calibration, beside the encoding of its photos
-STORAGE = "float16"  # of the map that is calibrated
+_ALLOWED_SECONDS = 3.0  # for a calibration without encoding
+STORAGE = "float16"  # storage of the calibrated map
 _WARM_UP = 12  # images
 
 
 class StageClock(SilentProgress):
-    """Listens to a second-order fit and tells how long its stages took.
+    """Measures the stages of a second-order fit through its progress reports.
 
-    It hears of descriptors and spectra; what comes before them are the directions, what comes after is the head.
+    Descriptors and spectra are reported; the time before them belongs to the directions, the time after to the head.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class StageClock(SilentProgress):
         self.stage(label)
 
     def stage(self, name: str) -> None:
-        """All time since the last stage belongs to this one."""
+        """Assign the time since the last stage to this one."""
         now = time.perf_counter()
         self.seconds[name], self.last = now - self.last, now
 
@@ -119,9 +119,9 @@ class SecondOrderBenchmark:
     patches: int
     channels: int
     threads: int
-    seconds: dict[str, float]  # by build; AnyLoc's is left out where its library is missing
+    seconds: dict[str, float]  # by build; without AnyLoc's if its library is missing
     stages: dict[str, float]  # of the second-order fit
-    judged: str  # what the judge chose
+    judged: str  # choice of the judge
     target: int  # photos of the calibration
     calibration_seconds: float
     machine: str
@@ -135,16 +135,16 @@ class SecondOrderBenchmark:
         paper, second = self.seconds[PAPER], self.seconds[SECOND]
         fitted = f"second-order fit of {self.images:,} images, three constructions"
         if self.anyloc_seconds is None:
-            beside = Line(f"{fitted}, beside AnyLoc's build", second, bar=_OF_ANYLOC, note=peers.INSTALL)
+            beside = Line(f"{fitted}, compared with AnyLoc's build", second, bar=_OF_ANYLOC, note=peers.INSTALL)
         else:
-            beside = compared(f"{fitted}, beside AnyLoc's build", second, self.anyloc_seconds, _OF_ANYLOC)
+            beside = compared(f"{fitted}, compared with AnyLoc's build", second, self.anyloc_seconds, _OF_ANYLOC)
         calibration = f"calibration of a judged map by {self.target} photos, their tokens given"
         return [
-            compared(f"{fitted}, beside the paper's fit", second, paper, _OF_PAPER),
+            compared(f"{fitted}, compared with the paper's fit", second, paper, _OF_PAPER),
             beside,
             *(Line(f"of which {name}", seconds) for name, seconds in self.stages.items()),
             compared(
-                "judged fit with all challengers, beside the paper's fit",
+                "judged fit with all challengers, compared with the paper's fit",
                 self.seconds[JUDGED],
                 paper,
                 _JUDGED_OF_PAPER,
@@ -175,19 +175,19 @@ def run_second_order_benchmark(
     repeats: int = 1,
     progress: bool | Progress | None = None,
 ) -> SecondOrderBenchmark:
-    """Time the builds in turn, then a calibration, in this process with the same number of threads.
+    """Time the builds, alternating, then a calibration, in this process with the same number of threads.
 
-    AnyLoc is given unit patches: making them is not counted against it. The calibration starts from what a map keeps.
+    AnyLoc gets unit patches: computing them is not counted. The calibration starts from the content of a map.
     """
     if images < _WARM_UP or target < _WARM_UP:
-        raise BadSpec(f"images={images}, target={target}; give at least {_WARM_UP} of each")
+        raise BadSpec(f"images={images}, target={target}; at least {_WARM_UP} of each are needed")
     made = synthetic_tokens(images, grid[0] * grid[1], channels)
     tokens, count = Tokens(made.patches, made.cls, grid=grid), thread_count()
     photos = seen_again(tokens, target)
     photos = Tokens(photos.patches, photos.cls, grid=grid)
     spec = HeadSpec(words=words)
     with same_threads(count), as_progress(progress).task("side by side", 3) as task:
-        few = slice(0, _WARM_UP)  # thread pools, page tables and the first import of torch
+        few = slice(0, _WARM_UP)  # warm up thread pools, page tables and the first import of torch
         _builds(tokens.select(few), HeadSpec(words=4), 1)
         task.advance()
         measured, stages = _builds(tokens, spec, repeats)
@@ -210,7 +210,7 @@ def run_second_order_benchmark(
 
 
 def _builds(tokens: Tokens, spec: HeadSpec, repeats: int) -> tuple[Mapping[str, Measured], dict[str, float]]:
-    """Every build in turn, and the stages of the shortest second-order fit."""
+    """Time every build, alternating, and the stages of the shortest second-order fit."""
     clocks: list[StageClock] = []
 
     def second() -> Any:
@@ -232,7 +232,7 @@ def _builds(tokens: Tokens, spec: HeadSpec, repeats: int) -> tuple[Mapping[str, 
 
 
 def _calibration(tokens: Tokens, photos: Tokens, fitted: FittedSpaces, repeats: int) -> Measured:
-    """All that `tfa calibrate` does of a judged map but encoding: judge, head, and whether it is verified."""
+    """Time `tfa calibrate` on a judged map without encoding: judge, head, and the reranking decision."""
     compact = CompactTokens.fit(tokens, RerankSpec())
     spaces = StoredSpaces.of(fitted, 0, STORAGE)
 
@@ -251,7 +251,7 @@ DEFAULT, DEFAULT_QUERY, ANYLOC_QUERY = "default head", "query of the default map
 
 @dataclass(frozen=True)
 class DefaultBenchmark:
-    """Build, query and size of a map with default options, and AnyLoc's, from one run."""
+    """Build, query and size of a map with default options and of AnyLoc's, from one run."""
 
     images: int
     patches: int
@@ -263,8 +263,8 @@ class DefaultBenchmark:
     query_seconds: float
     anyloc_query_seconds: float
     map_bytes: int  # on disk, without patches
-    reranking_bytes: int  # on disk, of the patches that reranking needs
-    descriptor_bytes: int  # of an image as AnyLoc keeps it: 4 · words · channels
+    reranking_bytes: int  # on disk, patches for reranking
+    descriptor_bytes: int  # per image in AnyLoc: 4 · words · channels
     kmeans: str  # that built AnyLoc's vocabulary
     machine: str
 
@@ -297,9 +297,9 @@ def run_default_benchmark(
     repeats: int = 1,
     progress: bool | Progress | None = None,
 ) -> DefaultBenchmark:
-    """Time a fit with default options and AnyLoc's build in turn, then one query of each; weigh the map."""
+    """Time a fit with default options and AnyLoc's build, alternating, then one query of each; measure the map."""
     if images < _WARM_UP:
-        raise BadSpec(f"images={images}; give at least {_WARM_UP}")
+        raise BadSpec(f"images={images}; at least {_WARM_UP} are needed")
     made = synthetic_tokens(images, grid[0] * grid[1], channels)
     tokens, count, options = Tokens(made.patches, made.cls, grid=grid), thread_count(), BuildOptions()
     with same_threads(count), as_progress(progress).task("side by side", 3) as task:
@@ -337,7 +337,7 @@ _KMEANS, _OWN_KMEANS = "fast_pytorch_kmeans", "our k-means, which skips settled 
 
 
 def _default_builds(tokens: Tokens, words: int, repeats: int) -> tuple[Mapping[str, Measured], dict[str, float]]:
-    """The default fit and AnyLoc's build in turn; AnyLoc is given unit patches."""
+    """Time the default fit and AnyLoc's build, alternating; AnyLoc gets unit patches."""
     clocks: list[StageClock] = []
 
     def default() -> Any:
@@ -368,7 +368,7 @@ def _default_builds(tokens: Tokens, words: int, repeats: int) -> tuple[Mapping[s
 def _default_queries(
     scorer: Scorer, tokens: Tokens, centers: Any, descriptors: np.ndarray, repeats: int
 ) -> Mapping[str, Measured]:
-    """One photo to its ten best by either map, caches emptied before every call."""
+    """Time one photo to its ten best in either map, with emptied caches."""
     one = tokens.select([0])
     unit = sample_patches(one, int(one.counts.sum()))
 
@@ -376,5 +376,5 @@ def _default_queries(
         return top_k(peers.anyloc_descriptors([unit], centers, reuse=True) @ descriptors.T, K)
 
     calls = {DEFAULT_QUERY: _question(scorer, one), ANYLOC_QUERY: anyloc}
-    measure_in_turn(calls)  # thread pools and page tables warm up
+    measure_in_turn(calls)  # warm up thread pools and page tables
     return measure_in_turn(calls, 5 * repeats, before_each=np.ones(CACHES, np.uint8).sum)

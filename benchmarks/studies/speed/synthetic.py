@@ -1,4 +1,4 @@
-"""Make up tokens, map states and heads of any size."""
+"""Synthetic tokens, map states and heads of any size."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tfa.search.gallery import BaseRows, Gallery, ScaledRows
 from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
 from tfa.types import ImageRecord
 
-THINGS = 400  # kinds of things in the world
-SEEN = 44  # of them in an image: of 64 words half are then chosen by no patch, as in photos
+THINGS = 400  # kinds of things
+SEEN = 44  # of them per image: half of 64 words then have no patch, as in photos
 _NOISE = 0.7
-_POOL = 16_384  # patches of noise; every image takes a run of them
+_POOL = 16_384  # patches of noise; every image uses a run of them
 
 
 class LazyTokens(Sequence):
-    """Patches `n d` of one image after the other, float16, the same whenever they are loaded.
+    """Patches `(n, d)` of images, float16, generated deterministically on access.
 
-    `seconds` is how long making them took so far: it is no part of what is timed.
+    `seconds` is the time spent on generating them, which is excluded from measurements.
     """
 
     def __init__(self, images: int, patches: int, channels: int) -> None:
@@ -58,13 +58,13 @@ class LazyTokens(Sequence):
         return made
 
     def _drawn(self, index: int) -> tuple[np.ndarray, int]:
-        """Which thing each patch shows, and where its noise begins."""
+        """Return the thing that each patch shows, and where its noise starts."""
         rng = np.random.default_rng((1, index))
         seen = rng.integers(0, THINGS, SEEN)
         return seen[rng.integers(0, SEEN, self.patches)], int(rng.integers(0, len(self.noise) - self.patches))
 
     def global_tokens(self) -> np.ndarray:
-        """Of each image the mean of its patches but for their noise, `b d`."""
+        """Return the mean of each image's patches without noise, `(b, d)`."""
         tokens = np.empty((self.images, self.things.shape[1]), np.float32)
         for index in range(self.images):
             kinds, counts = np.unique(self._drawn(index)[0], return_counts=True)
@@ -73,12 +73,12 @@ class LazyTokens(Sequence):
 
 
 def lazy_tokens(images: int, patches: int, channels: int) -> tuple[Tokens, LazyTokens]:
-    """Tokens with structure, and what makes them."""
+    """Return structured tokens and their generator."""
     maker = LazyTokens(images, patches, channels)
     return Tokens(maker, maker.global_tokens()), maker
 
 
-THREE = [0.1] * 3  # a number of each construction
+THREE = [0.1] * 3  # one number per construction
 _STATE_STRENGTHS = {**dict.fromkeys(("rho", "alpha", "participation", "displacement"), THREE), "c": 0.6, "beta": 0.3}
 # fmt: off
 DECISIONS: dict[str, dict[str, Any]] = {
@@ -102,7 +102,7 @@ EVIDENCE: dict[str, dict[str, Any]] = {
 
 
 class SyntheticEncoder:
-    """Gives every photo the same tokens, at once: what is left of an edit is the map's own time."""
+    """Returns the same tokens for every photo at once, so that only the map's time of an edit remains."""
 
     id: str = "made-up"
     fingerprint: str = hashlib.sha256(b"made up").hexdigest()
@@ -121,9 +121,9 @@ class SyntheticEncoder:
 def synthetic_state(
     head: StoredHead, encoder: SyntheticEncoder | None = None, spaces: StoredSpaces | None = None
 ) -> MapState:
-    """The first state of a map of that head, with records as long as those of real photos.
+    """Return the first state of a map of this head, with records as long as those of real photos.
 
-    A second-order head lives in `spaces`.
+    A second-order head uses `spaces`.
     """
     images = len(head.scorer.bias)
     records = []
@@ -147,20 +147,20 @@ def synthetic_state(
 
 
 def weight(state: MapState) -> int:
-    """Bytes of the map's files."""
+    """Return the size of the map's files in bytes."""
     with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
         writer.write_new(Path(folder) / "made.tfa", state, overwrite=False)
         return sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
 
 
-MAX_RANK = 4096  # directions a geometry keeps at most
-_STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
+MAX_RANK = 4096  # maximum directions of a geometry
+_STRENGTHS = {"c": 0.6, "beta": 0.3}  # strengths of the adaptive carrier, so that all its terms are used
 
 
 def synthetic_head(
     images: int, carrier: str, *, words: int = 64, channels: int = 384, storage: str = INTEGERS
 ) -> StoredHead:
-    """A head of one vocabulary under soft assignment, with `images` random rows."""
+    """Return a head of one vocabulary under soft assignment, with `images` random rows."""
     if carrier not in PAPER_CARRIERS or images < 3:
         raise BadSpec(
             f"carrier={carrier!r}, images={images}: use one of {', '.join(PAPER_CARRIERS)} and at least 3 images"
@@ -206,7 +206,7 @@ def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.nd
 
 
 def synthetic_spaces(images: int, channels: int = 384, storage: str = INTEGERS) -> StoredSpaces:
-    """A second-order space of one construction, with `images` random rows."""
+    """Return a second-order space of one construction, with `images` random rows."""
     rng, directions = np.random.default_rng(0), min(DIRECTION_COUNT, channels)
     width = descriptor_width(directions)
     rank = min(images - 1, second_order_space.MAX_RANK, width)
@@ -220,7 +220,7 @@ def synthetic_spaces(images: int, channels: int = 384, storage: str = INTEGERS) 
 
 
 def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> StoredHead:
-    """A head of that carrier in the space."""
+    """Return a head of this carrier in the space."""
     [space], parts = spaces.spaces, []
     [(halves, lengths)] = space.chunks()
     for term in carrier_terms(carrier, _STRENGTHS["c"], _STRENGTHS["beta"], dict.fromkeys(SIGMAS, 0.1)):
@@ -231,7 +231,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
 
 
 def rows_read(head: StoredHead) -> list[BaseRows]:
-    """The rows that one question is multiplied with, each once."""
+    """Return the rows that one query is multiplied with, each once."""
     sides = [rows for side in map(as_residual_side, head.scorer.sides) for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in map(as_residual_side, head.scorer.sides) if side.geometry is not None]
     every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery.chunks))
@@ -244,7 +244,7 @@ def numbers_read(head: StoredHead) -> int:
 
 
 def arrays_read(head: StoredHead) -> list[np.ndarray]:
-    """The arrays of these rows."""
+    """Return the arrays of these rows."""
     arrays: list[np.ndarray | None] = []
     for rows in rows_read(head):
         arrays += [rows.levels, rows.fine] if isinstance(rows, QuantizedRows) else [rows]

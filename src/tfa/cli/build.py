@@ -131,7 +131,7 @@ def extract_queries(
     from tfa.photos.recordings.recording import NO_TOPIC
 
     queries, spec = Queries(), chosen.make_spec()
-    if spec.position_topic is None and KeyframeInterval.parse(spec.every).unit != "metres":
+    if spec.position_topic is None and KeyframeInterval.parse(spec.every).unit != "meters":
         spec = replace(spec, position_topic=NO_TOPIC)  # not needed: do not make the user choose one
     folder = chosen.folder
     if folder is None:

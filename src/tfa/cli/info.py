@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,11 +76,16 @@ def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> Non
     """Print every decision with its reason and margin, then other rows."""
     from tfa.maps.describe import format_reason
 
+    print_decisions([*((row.name, row.choice, format_reason(row.to_dict())) for row in rows), *more])
+
+
+def print_decisions(rows: Iterable[tuple[str, str, str]]) -> None:
+    """Print rows of name, choice and explanation."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for name, value, reason in [*((row.name, row.choice, format_reason(row.to_dict())) for row in rows), *more]:
+    for name, value, reason in rows:
         table.add_row(f"  {name}", value, reason)
     console().print(table)
 
@@ -239,14 +244,14 @@ def report(
         options.check_writable(out)
 
     from tfa.cli.query import expand_folders
-    from tfa.report.collect import MapReport, collect_report
+    from tfa.report.collect import MapReport, collect_report, explain_decision
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     answers = place_map.query_many(expand_folders(photos), k=1, progress=progress) if photos else None
     sample = place_map.sample()
     facts = collect_report(sample, answers, aged_days=aged)
-    if out is not None:  # write files before printing: the reader may close the pipe
+    if out is not None:  # Write files before printing: the reader may close the pipe.
         write_report(out, facts)
         note(f"report: {out}")
     if json:
@@ -254,18 +259,23 @@ def report(
     else:
         say(f"{map}", style="bold")
         say(f"  {facts['headline']}")
-        say(f"  {facts['map']['answers']['text']}")
-        show_decisions([Decision.from_dict(one) for one in facts["evidence"]["decided"]])
+        say("what to do", style="bold")
+        for sentence in facts["advice"] or ["Nothing: no problem was found."]:
+            action, _, command = sentence.partition(" Run: ")
+            say(f"  - {action}")
+            if command:
+                say(f"      {command}")
+        say("numbers", style="bold")
         repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
         images = format_count(facts["map"]["images"], "image")
-        say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
-            f"{len(facts['lonely']):,} isolated")  # fmt: skip
+        say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, {len(facts['lonely']):,} isolated")
         for one in facts["recall"]:
             say(f"  like {one['photos_like']}: {one['text']}")
         if facts["ageing"] is not None:
             say(f"  {facts['ageing']['text']}")
-        for sentence in facts["advice"]:
-            say(f"  {sentence}")
+        say("decisions", style="bold")
+        say(f"  {facts['map']['answers']['text']}")
+        print_decisions((one["name"], one["choice"], explain_decision(one)) for one in facts["evidence"]["decided"])
 
 
 # --- explain --------------------------------------------------------------------------------------

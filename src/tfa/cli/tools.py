@@ -98,7 +98,7 @@ def encoders(json: options.AsJson = False) -> None:
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
 
     plugins = [PluginEncoder(name=name, distribution=source) for name, source in list_plugin_encoders().items()]
-    rows = [describe_encoder(card) for card in CATALOGUE.values()]
+    rows = [summarize_encoder(card) for card in CATALOGUE.values()]
     if json:
         print_json([*rows, *plugins])
         return
@@ -116,20 +116,15 @@ def encoders(json: options.AsJson = False) -> None:
     say("weights: tfa weights get NAME, or your own with --weights FILE")
 
 
-def describe_encoder(card: Card) -> CatalogEncoder:
+def summarize_encoder(card: Card) -> CatalogEncoder:
     """Describe an encoder of the catalog."""
     from tfa.encoders.packaged_weights import expected_shapes
 
     return CatalogEncoder(
-        name=card.name,
-        about=card.about,
+        **{name: getattr(card, name) for name in ("name", "about", "patch", "size", "licence", "hub")},
         parameters=sum(math.prod(shape) for shape in expected_shapes(card).values()),
-        patch=card.patch,
-        size=card.size,
         channels=card.width,
         blocks=card.depth,
-        licence=card.licence,
-        hub=card.hub,
         weights=find_weights(card),
     )
 

@@ -24,7 +24,7 @@ from tfa.evaluate.positives import (
     to_points,
     within,
 )
-from tfa.photos.positions import match_positions, normalize_path, to_degrees, to_metres
+from tfa.photos.positions import match_positions, normalize_path, to_degrees, to_meters
 from tfa.types import ImageRecord, Position
 
 _POSITIONS, _POSITIVES = ".csv", ".json"
@@ -103,7 +103,7 @@ def _by_positions(
         notes = [*notes, f"{bare:,} of {len(images):,} map images have no position and are never right"]
     where = [listed.get(number) for number in range(len(queries))]
     if utm is not None:
-        where = (to_degrees if True in position_kinds(of_map) else to_metres)(where, utm)
+        where = (to_degrees if True in position_kinds(of_map) else to_meters)(where, utm)
     if len(position_kinds([*of_map, *where])) > 1:
         raise BadEvaluation(
             f"positions of the map are {_kinds(of_map)}, but in {file} {_kinds(where)}; use one kind, or pass the zone "

@@ -289,15 +289,7 @@ def _make_answer(answer: JudgedAnswer | None, images: Mapping[str, Position | No
     for hit in answer.hits:
         plain = {key: value for key, value in vars(hit).items() if key != "lines"}
         hits.append(EvaluatedHit(**plain, position=images.get(hit.image)))
-    return EvaluatedAnswer(
-        right=answer.right,
-        confidence=answer.confidence,
-        sure=answer.sure,
-        reranked=answer.reranked,
-        first_right=answer.first_right,
-        place=answer.place,
-        hits=hits,
-    )
+    return EvaluatedAnswer(**{**vars(answer), "hits": hits}, right=answer.right, first_right=answer.first_right)
 
 
 def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:

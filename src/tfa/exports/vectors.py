@@ -156,7 +156,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
         return UnitVectors(shared, None, length)
     kept = dims - _ADDED_NUMBERS - int(shared.sum())
     if kept < 1:
-        raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}, better 256 to 2048")
+        raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}; 256 to 2048 work well")
     own = compiled.vectors[:, ~shared]
     found = find_top_directions(own, min(kept, *own.shape))
     axes = np.zeros((kept, own.shape[1]), np.float32)

@@ -19,11 +19,11 @@ from tfa_bench.heads.vectors import content_order, join_tokens, random_start
 # Pooling
 
 
-def test_generalised_mean_keeps_the_sign():
+def test_generalized_mean_keeps_the_sign():
     patches = np.array([[0.6, -0.8], [1.0, 0.0]])
     cubes = [(0.216 + 1) / 2, -0.512 / 2]
     expected = unit([cubes[0] ** (1 / 3), -(abs(cubes[1]) ** (1 / 3))])
-    np.testing.assert_allclose(pooled.generalised_mean(patches), expected)
+    np.testing.assert_allclose(pooled.generalized_mean(patches), expected)
 
 
 def test_mean_is_of_unit_patches():

@@ -7,10 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from studies.reduction import KINDS, four_bits, joined_tokens, one_bit, study_gallery
-from studies.scale.page import all_tables
-from studies.scale.rows import SavedRows
-from studies.scale.union import UNION, Datasets, run_reduction
+from studies.scale.rows import SavedRows, all_tables
+from studies.scale.union import KINDS, UNION, Datasets, four_bits, joined_tokens, one_bit, run_reduction, study_gallery
 from tests.benchmarks.fields import town
 from tests.fakes import FakeEncoder
 from tfa.method.described_queries import DescribedQueries

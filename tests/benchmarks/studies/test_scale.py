@@ -20,8 +20,7 @@ from studies.scale.engines import (
     spilled_bytes,
 )
 from studies.scale.local_servers import RunningEngine, folder_bytes, new_server
-from studies.scale.page import all_tables, tables
-from studies.scale.rows import SavedRows
+from studies.scale.rows import SavedRows, all_tables, tables
 from studies.scale.run import PARTS, ScaleSettings, chosen_parts, main, run_parts
 from studies.scale.versions import Seen, Switched, judged
 from tfa.core.arrays import Spill

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from studies.scale.page import tables
-from studies.scale.rows import SavedRows
+from studies.scale.rows import SavedRows, tables
 from studies.scale.union import UNION, Datasets, run_union
 from tests.benchmarks.studies.test_reduction_study import made_up
 from tfa_bench.heads.catalogue import head_card

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from studies.speed import encoding as benchmark
+from studies.speed import photo as benchmark
 from tests.encoders.tiny import TINY
 from tfa.encoders import Encoder
 from tfa.encoders.catalogue import CATALOGUE

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from studies.speed import verify as benchmark
+from studies.speed import photo as benchmark
 
 SMALL = {"candidates": 3, "patches": 12, "dimensions": 6, "queries": 4, "threads": 2}
 

@@ -156,7 +156,7 @@ def npy_bytes(shape: str, kind: str, data: bytes = b"") -> bytes:
 CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadEvaluation, "nested too deep"),
     "nested truth": ("dataset.json", text("[" * DEEP), lambda p: Truth.read(p.parent), BadRecord, "nested too deep"),
-    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadEvaluation, "too large a number"),
+    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadEvaluation, "is too large"),
     "record of nests": (
         "records.zip", record(member("facts.json", b"[" * DEEP)), read_record, BadRecord, "nested too deep",
     ),
@@ -228,7 +228,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     ),
     "header of tensors that lies": (
         "w.safetensors", tensors(b"{}", 2**63),
-        lambda p: resolve_weights(CARD, p), BadWeights, "not a whole safetensors",
+        lambda p: resolve_weights(CARD, p), BadWeights, "not a complete safetensors",
     ),
     "tensors nested": ("w.safetensors", tensors(b"[" * DEEP), map_tensors, BadFile, "nested too deep"),
     "tensors that are a list": ("w.safetensors", tensors(b"[1]"), map_tensors, BadFile, "not an object"),

@@ -43,7 +43,7 @@ def test_lists_of_images_may_hold_anything(tmp_path: Path) -> None:
     letters = io.BytesIO()
     np.save(letters, names)
     (tmp_path / "x_dbImages.npy").write_bytes(letters.getvalue()[:-1] + b"\x7f")  # a letter that Unicode does not have
-    with pytest.raises(BadDataset, match=r"x_dbImages\.npy.*letters that Unicode does not have"):
+    with pytest.raises(BadDataset, match=r"x_dbImages\.npy.*invalid Unicode characters"):
         gsv_lists.load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The verbs of `tfa bench`, and the examples that their help shows."""
+"""The commands of `tfa bench` and the examples in their help."""
 
 from __future__ import annotations
 

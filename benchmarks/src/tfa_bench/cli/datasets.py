@@ -1,4 +1,4 @@
-"""`tfa bench datasets`, `tfa bench check`: which datasets are known, and whether a copy of one is whole."""
+"""List the supported datasets, or check a copy of one: `tfa bench datasets` and `tfa bench check`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def datasets(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A dataset: show all that is known of it.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this dataset in full.")] = None,
     json: options.AsJson = False,
 ) -> None:
-    """List the datasets whose protocol is known, or show one of them in full."""
+    """List the supported datasets, or show one in full."""
     from tfa_bench.datasets.card import cards, find_card
 
     if name is not None:
@@ -40,7 +40,7 @@ def datasets(
         return
     console().print(card_table(known.values()))
     say()
-    say("all of one: tfa bench datasets NAME; is your copy whole: tfa bench check NAME FOLDER")
+    say("Details: tfa bench datasets NAME. Check your copy: tfa bench check NAME FOLDER")
 
 
 def card_table(cards: Iterable[DatasetCard]) -> Table:
@@ -66,7 +66,7 @@ def show_card(card: DatasetCard) -> None:
         "queries": f"{card.counts.queries:,} images" if card.counts.queries else "unknown",
         "conditions": per_condition + (", each calibrated on its own" if card.conditions_specific else ""),
         "positives": card.positives,
-        "not public": "" if card.public else "the protocol: give positives.json, or what comes out is not the paper's",
+        "not public": "" if card.public else "the protocol: provide positives.json for the paper's protocol",
         "layout": card.layout,
         "options": ", ".join(f"{key}={value}" for key, value in card.options.items()),
         "head": ", ".join(f"{key}={value}" for key, value in card.spec.items()),
@@ -81,19 +81,19 @@ def show_card(card: DatasetCard) -> None:
 
 
 def check(
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset of [bold]tfa bench datasets[/bold], or a name of your own.")
-    ],
-    path: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that holds it.")],
+    dataset: Annotated[str, typer.Argument(help="A dataset of [bold]tfa bench datasets[/bold], or a new name.")],
+    path: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with the dataset.")],
     positives: Annotated[
         Path | None,
-        typer.Option(metavar="JSON", help="Positives of your own: query → list of database images."),
+        typer.Option(metavar="JSON", help="Your positives: query → list of database images."),
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every image rather than read its header.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Decode every image instead of reading only its header.")
+    ] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """List everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
+    """List all problems of a dataset copy. Exits with 1 if there is an error."""
     from tfa.core.progress import as_progress
     from tfa_bench.datasets.check import check_dataset
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfa.evaluate.metrics import Paired
     from tfa_bench.scores import Estimate, Scored
 
-    Differences = dict[int, Paired]  # number of a row → its difference to the head compared with
+    Differences = dict[int, Paired]  # row index → its difference to the head compared with
     from tfa_bench.tables.table import Table
 
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def whole_numbers(text: str) -> str:
-    """`1,5,10`, checked where it is read, so that a slip is a usage error."""
+    """Check a list like `1,5,10` while parsing, so that a typo is a usage error."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"{text!r} is not allowed; give whole numbers from 1 on, such as 1,5,10")
+        raise typer.BadParameter(f"{text!r} is not a list of positive integers, such as 1,5,10")
     return ",".join(parts)
 
 
@@ -38,30 +38,24 @@ def score_records(
     results: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]; or one archive."
+            metavar="RESULTS", help="Folder or archive of records, as written by [bold]tfa bench run[/bold]."
         ),
     ],
-    dataset: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this dataset; may be given several times.")
-    ] = None,
-    head: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this head; may be given several times.")
-    ] = None,
+    dataset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dataset; repeatable.")] = None,
+    head: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this head; repeatable.")] = None,
     encoder: Annotated[str | None, typer.Option(metavar="ID", help="Only records under this encoder.")] = None,
     ks: Annotated[
-        str, typer.Option(metavar="K,K,…", callback=whole_numbers, help="Recall among the first so many answers.")
+        str, typer.Option(metavar="K,K,…", callback=whole_numbers, help="Values of k for recall at k.")
     ] = "1,5,10,20",
     skip_unanswerable: Annotated[
         bool,
         typer.Option(
-            "--skip-unanswerable", help="Leave out queries without positives, rather than count them as missed."
+            "--skip-unanswerable", help="Leave out queries without positives instead of counting them as misses."
         ),
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="HEAD", help="Also show how R@1 differs from this head's, on the queries both were evaluated on."
-        ),
+        typer.Option(metavar="HEAD", help="Also show the difference in R@1 to this head, on shared queries."),
     ] = None,
     json: options.AsJson = False,
 ) -> None:
@@ -85,25 +79,25 @@ def score_records(
 
 
 def show_scores(scored: Sequence[Scored], against: str | None = None, differences: Differences | None = None) -> None:
-    """A table for each dataset and encoder; rows of one come after one another."""
+    """Print a table for each dataset and encoder."""
     rows = list(enumerate(scored))
     for _, group in groupby(rows, key=lambda row: (row[1].dataset, row[1].encoder)):
         _show(list(group), against, differences or {})
 
 
 def compared(scored: Sequence[Scored], against: str) -> Differences:
-    """Each row against the head of that name under the same dataset and encoder, where there is one."""
+    """Compare each row with the named head on the same dataset and encoder, if recorded."""
     from tfa_bench.scores import paired
 
     others = {(one.dataset, one.encoder): one for one in scored if one.head == against}
     if not others:
         there = ", ".join(sorted({one.head for one in scored}))
-        raise BadSpec(f"there is no record of head {against!r} to compare with; there are {there}")
+        raise BadSpec(f"no record of head {against!r} to compare with; recorded: {there}")
     differences = {}
     for row, one in enumerate(scored):
         other = others.get((one.dataset, one.encoder))
         if other is None:
-            note(f"{one.dataset} under {one.encoder} has no record of {against}: {one.head} is not compared")
+            note(f"{one.dataset} under {one.encoder} has no record of {against}; {one.head} is not compared")
         elif other is not one:
             differences[row] = paired(one, other)
     return differences
@@ -119,7 +113,7 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
     say(f"{first.dataset_title} ({first.dataset}), {first.encoder}", style="bold")
     averaged = f", recall averaged over {format_count(len(first.strata), 'condition')}" if first.strata else ""
     queries = _queries([one for _, one in rows])
-    say(f"{format_count(first.database, 'image')}, {queries}{averaged}; in percent, R@1 with its 95 % interval")
+    say(f"{format_count(first.database, 'image')}, {queries}{averaged}; percent, R@1 with its 95 % interval")
     compare = against is not None and any(row in differences for row, _ in rows)
     recalls = [f"R@{k}" for k in first.ks]
     numeric = [*recalls, "mAP", "PR area", "R at 99 % P", *([f"R@1 - {against}"] if compare else [])]
@@ -143,7 +137,7 @@ def _queries(scored: Sequence[Scored]) -> str:
     from tfa_bench.scores import UNANSWERABLE
 
     text = format_count(scored[0].queries, "query").replace("querys", "queries")
-    without = max(one.without_positives for one in scored)  # a head with a budget is evaluated on fewer
+    without = max(one.without_positives for one in scored)  # a head with a budget is evaluated on fewer queries
     return f"{text} ({UNANSWERABLE[scored[0].unanswerable]}: {without:,})" if without else text
 
 
@@ -173,7 +167,7 @@ def _difference(paired: Paired | None) -> str:
 
 
 class Name(StrEnum):
-    """The layouts of tfa_bench.tables.table_specs, and all of them."""
+    """Names of the layouts in tfa_bench.tables.table_specs, and `all`."""
 
     product = "product"
     overview = "overview"
@@ -206,20 +200,20 @@ def table(
     ],
     records: Annotated[
         Path,
-        typer.Option(metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]."),
+        typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold]."),
     ] = Path("results"),
     encoder: Annotated[str | None, typer.Option(metavar="ID", help="Only records under this encoder.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Also write NAME.md, NAME.csv and NAME.tex there.")
     ] = None,
-    format: Annotated[Format, typer.Option(help="What is printed.")] = Format.markdown,
-    no_paper: Annotated[bool, typer.Option("--no-paper", help="Leave the paper's figures out.")] = False,
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.markdown,
+    no_paper: Annotated[bool, typer.Option("--no-paper", help="Leave out the paper's figures.")] = False,
     both: Annotated[
         bool,
         typer.Option("--both", help="spectral: controls under both assignments, not only the one TFA-FullQ chose."),
     ] = False,
 ) -> None:
-    """Print recorded results in a layout of the paper, its own figures beside them. No model is loaded."""
+    """Print recorded results in a layout of the paper, next to its published figures. No model is loaded."""
     from tfa_bench.tables.table import FORMATS, write_table
 
     if out is not None:
@@ -233,7 +227,7 @@ def table(
 
 
 def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both: bool) -> list[Table]:
-    """The table requested; of `all`, those the records have something for."""
+    """Return the requested table, or for `all` every table that has records."""
     from tfa_bench.tables.table import NoTable, read_cells
     from tfa_bench.tables.table_specs import LAYOUTS, layout
 
@@ -247,26 +241,27 @@ def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both
         except NoTable as error:
             note(*error.lines)
     if not made:
-        raise NoTable(f"the records of {records} fill no table")
+        raise NoTable(f"no table can be made from the records of {records}")
     return made
 
 
 def results(
     records: Annotated[
         Path,
-        typer.Option(metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]."),
+        typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold]."),
     ] = Path("results"),
     encoder: Annotated[
-        str, typer.Option(metavar="ID", help="The encoder whose records are shown.")
+        str, typer.Option(metavar="ID", help="Encoder of the records to show.")
     ] = "dinov2-s14-focus@322",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write the page there rather than print it.")
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help="Write the page to this file instead of printing it."),
     ] = None,
     command: Annotated[
-        str, typer.Option(help="How the records were made, for the page to say.")
+        str, typer.Option(help="Command that made the records, shown on the page.")
     ] = "make results DATA=data",
 ) -> None:
-    """Write every table of a folder of records as one Markdown page, and say where TFA is below a peer."""
+    """Write every table of a folder of records as one Markdown page, with a list of results below peers."""
     from tfa.core.files import write_text
     from tfa_bench.tables.page import results_page
 
@@ -284,24 +279,24 @@ def figures(
     results: Annotated[
         Path, typer.Argument(metavar="RESULTS", help="Records, as written by [bold]tfa bench run[/bold].")
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where report.html and the pictures are written.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder for report.html and the figures.")],
     photos: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="The folder of a dataset whose photos may be shown; may be repeated."),
+        typer.Option(metavar="NAME=PATH", help="Image folder of a dataset, to show its photos; repeatable."),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Draw this dataset only; may be repeated. All of them if not given."),
+        typer.Option(metavar="NAME", help="Draw only this dataset; repeatable. [default: all]"),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(metavar="ID", help="Draw records under this encoder only. All if not given.")
+        str | None, typer.Option(metavar="ID", help="Draw only records under this encoder. [default: all]")
     ] = None,
     reference: Annotated[
-        str, typer.Option(metavar="HEAD", help="Head whose successes and failures are shown beside the others.")
+        str, typer.Option(metavar="HEAD", help="Head whose successes and failures are compared with the others.")
     ] = "tfa",
-    rows: Annotated[int, typer.Option(min=1, help="Queries in a grid of photos, at most.")] = 6,
+    rows: Annotated[int, typer.Option(min=1, help="Maximum queries in a grid of photos.")] = 6,
 ) -> None:
-    """Draw curves, evidence, score matrices and answers of records, as PNG files and in one HTML report."""
+    """Draw curves, evidence, score matrices and answers of records, as PNG files and one HTML report."""
     folders = dict(_named_folder(text) for text in photos or [])
     options.check_writable(out / "report.html")
 
@@ -310,13 +305,13 @@ def figures(
     written = write_figures(
         results, out, photos=folders, datasets=dataset or None, encoder=encoder, reference=reference, rows=rows
     )
-    say(f"{written[-1]}: {format_count(len(written) - 1, 'picture')}, each also a PNG file below {out}")
+    say(f"{written[-1]}: {format_count(len(written) - 1, 'figure')}, each also a PNG file below {out}")
 
 
 def _named_folder(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     if not (name and equals and path):
-        raise typer.BadParameter(f"{text!r} is not NAME=PATH, as in sped=datasets/SPED", param_hint="--photos")
+        raise typer.BadParameter(f"{text!r} is not NAME=PATH, for example sped=datasets/SPED", param_hint="--photos")
     return name, Path(path)
 
 
@@ -325,24 +320,24 @@ def explore(
         list[Path],
         typer.Option(
             metavar="RECORD|FOLDER",
-            help="Records of one dataset, as written by [bold]tfa bench run[/bold]: files or folders; may be repeated.",
+            help="Records of one dataset (files or folders), as written by [bold]tfa bench run[/bold]; repeatable.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE.html", dir_okay=False, help="Where the page is written.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.html", dir_okay=False, help="Output file.")],
     head: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this head; may be repeated. The first one is shown first."),
+        typer.Option(metavar="NAME", help="Only this head; repeatable, shown in this order."),
     ] = None,
     photos: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="The dataset's folder, for its photos and the positions it has."),
+        typer.Option(metavar="FOLDER", help="Folder of the dataset, for photos and positions."),
     ] = None,
-    split: Annotated[int, typer.Option(min=0, help="Of heads with several splits: whose answers are shown.")] = 0,
+    split: Annotated[int, typer.Option(min=0, help="Split to show, for heads with several.")] = 0,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write the failure explorer of recorded heads: confidently wrong queries first, two heads side by side.
+    """Write the failure explorer of recorded heads: confident errors first, two heads side by side.
 
-    No model is loaded, and photos are read only to be shown.
+    No model is loaded; photos are read only for display.
     """
     options.check_writable(out)
 

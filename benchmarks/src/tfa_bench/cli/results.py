@@ -1,4 +1,4 @@
-"""What the commands of `tfa bench` print with `--json`."""
+"""JSON output types of the `tfa bench` commands."""
 
 from __future__ import annotations
 

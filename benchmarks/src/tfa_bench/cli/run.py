@@ -1,4 +1,4 @@
-"""`tfa bench run`, `tfa bench heads`: query every head, keep its rankings, score them."""
+"""Run heads on datasets and list the heads: `tfa bench run` and `tfa bench heads`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def named_folder(text: str) -> tuple[str, Path]:
     """`NAME=PATH`."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
-        raise typer.BadParameter(f"{text!r} is not allowed; give NAME=PATH, for example sped=data/sped")
+        raise typer.BadParameter(f"{text!r} is not NAME=PATH, for example sped=data/sped")
     if not Path(path).is_dir():
-        raise typer.BadParameter(f"{path} is not a folder; give the folder that holds the dataset {name}")
+        raise typer.BadParameter(f"{path} is not a folder; choose the folder with the dataset {name}")
     return name, Path(path)
 
 
 def load_all(
     dataset: Sequence[str], *, cards: Sequence[HeadCard] = (), out: Path | None = None, positives: Path | None = None
 ) -> list[Dataset]:
-    """The datasets of a command line. What can be refused is refused before the work: also a file that cannot be
-    written, and a budget that is larger than the queries."""
+    """Load the datasets of a command line. Unwritable output and budgets above the number of queries fail here, before
+    the work.
+    """
     from tfa_bench.datasets.load import load_dataset
 
     folders = [named_folder(text) for text in dataset]
@@ -67,51 +68,50 @@ def run(
         list[str],
         typer.Option(
             metavar="NAME=PATH",
-            help="A dataset of [bold]tfa bench datasets[/bold] and the folder that holds it, or a name of your own "
-            "and a folder with database/, queries/ and positives.json. May be texts several times.",
+            help="A dataset of [bold]tfa bench datasets[/bold] and its folder, or a new name "
+            "and a folder with database/, queries/ and positives.json. Repeatable.",
         ),
     ],
     heads: Annotated[
         str, typer.Option(metavar="NAME,NAME,…", help="Heads and groups of [bold]tfa bench heads[/bold], or all.")
     ] = _DEFAULT_HEADS,
     encoder: options.EncoderOption = "dinov2-s14-focus",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records are kept.")] = Path("results"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the records.")] = Path("results"),
     positives: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="A positives.json for a protocol that is not public."),
     ] = None,
-    depth: Annotated[int, typer.Option(min=1, help="Places of each ranking that are kept.")] = 100,
+    depth: Annotated[int, typer.Option(min=1, help="Recorded length of each ranking.")] = 100,
     split_depth: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Places kept where a protocol has ten splits, so ten rankings a query.",
+            help="Recorded length for protocols with ten splits (ten rankings per query).",
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Make existing records once more and check that they come out the same.")
+        bool, typer.Option("--again", help="Rerun existing records and check that they are reproduced.")
     ] = False,
     vocabulary: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A released vocabulary, for the head anyloc-released."),
+        typer.Option(exists=True, dir_okay=False, help="Released vocabulary for the head anyloc-released."),
     ] = None,
-    sam: Annotated[Path | None, typer.Option(exists=True, help="Weights of SAM, for the head segvlad.")] = None,
-    sam_model: Annotated[str, typer.Option(help="Which SAM the weights are of: vit-h, vit-l or vit-b.")] = "vit-h",
+    sam: Annotated[Path | None, typer.Option(exists=True, help="SAM weights for the head segvlad.")] = None,
+    sam_model: Annotated[str, typer.Option(help="SAM model of the weights: vit-h, vit-l or vit-b.")] = "vit-h",
     sam_points: Annotated[
-        int, typer.Option(min=1, max=64, help="Points a side that prompt SAM or MobileSAM; fewer are quicker.")
+        int, typer.Option(min=1, max=64, help="Prompt points per side for SAM or MobileSAM; fewer are faster.")
     ] = 32,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HEAD=FILE",
-            help="The published checkpoint of a trained system, such as salad=dino_salad.ckpt. "
-            "May be texts several times.",
+            help="Published checkpoint of a trained system, such as salad=dino_salad.ckpt. Repeatable.",
         ),
     ] = None,
     antialias: Annotated[
         bool,
         typer.Option(
-            "--antialias", help="Resize photos for SelaVPR++ with antialiasing; its figures were likely made without."
+            "--antialias", help="Resize photos for SelaVPR++ with antialiasing; its published figures likely did not."
         ),
     ] = False,
     json: options.AsJson = False,
@@ -121,7 +121,7 @@ def run(
 ) -> None:
     """Run heads on datasets: encode once, write every head's rankings, then score them.
 
-    A record that exists is kept; a run that was interrupted goes on where it stopped.
+    Existing records are kept; an interrupted run resumes.
     """
     from tfa_bench.heads.catalogue import head_cards
     from tfa_bench.heads.contract import Supplied
@@ -129,7 +129,7 @@ def run(
 
     checkpoints = _checkpoints(checkpoint or [], named_heads(heads))
     if antialias and not any(name.startswith("selavpr++") for name in named_heads(heads)):
-        raise typer.BadParameter("--antialias is of selavpr++-b and selavpr++-l, and --heads names neither")
+        raise typer.BadParameter("--antialias applies to selavpr++-b and selavpr++-l, but --heads names neither")
     supplied = Supplied(vocabulary, sam, sam_model, sam_points, checkpoints, antialias)
     cards = head_cards(named_heads(heads), supplied)
     loaded = load_all(dataset, out=out / "record", positives=positives)
@@ -156,7 +156,7 @@ def run(
 def _by_encoder(
     cards: Sequence[HeadCard], load: Callable[[], Encoder], encoding: EncoderOptions
 ) -> Iterator[tuple[Encoder, list[HeadCard]]]:
-    """The run's encoder with the heads that take its tokens, then each trained system alone, one model at a time."""
+    """Group heads by encoder: heads on the run's encoder first, then each trained system separately."""
     on_tokens = [card for card in cards if card.encoder_opener is None]
     if on_tokens:
         yield load(), on_tokens
@@ -166,20 +166,20 @@ def _by_encoder(
 
 
 def _checkpoints(texts: Sequence[str], heads: Sequence[str]) -> dict[str, Path]:
-    """`HEAD=FILE`, each of a trained system that is among the heads."""
+    """Parse `HEAD=FILE`, each for a trained system among the heads."""
     from tfa_bench.heads.trained.systems import SYSTEMS
 
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, file = text.partition("=")
         if not (name and equals and file):
-            raise typer.BadParameter(f"{text!r} is not allowed; give HEAD=FILE, for example salad=dino_salad.ckpt")
+            raise typer.BadParameter(f"{text!r} is not HEAD=FILE, for example salad=dino_salad.ckpt")
         if name not in SYSTEMS:
-            raise typer.BadParameter(f"{name!r} is no trained system; they are {', '.join(SYSTEMS)}")
+            raise typer.BadParameter(f"{name!r} is not a trained system; choose one of {', '.join(SYSTEMS)}")
         if name not in heads:
-            raise typer.BadParameter(f"a checkpoint of {name} is texts, but --heads does not name {name}")
+            raise typer.BadParameter(f"--checkpoint {text} is not used: --heads does not name {name}")
         if name in found:
-            raise typer.BadParameter(f"two checkpoints of {name} are texts; a run takes one")
+            raise typer.BadParameter(f"--checkpoint names {name} twice; a run uses one checkpoint per system")
         found[name] = Path(file)
     return found
 
@@ -225,7 +225,7 @@ def _report(done: list[Ran], out: Path, *, json: bool) -> None:
 
 
 def heads(json: options.AsJson = False) -> None:
-    """List the heads a run can take, what each sees, and the names of groups."""
+    """List the heads, the data that each uses, and the groups."""
     from tfa_bench.heads.catalogue import GROUPS, NEED_FILES, head_card, names
 
     cards = [head_card(name) for name in names() if name not in NEED_FILES]
@@ -247,8 +247,8 @@ def heads(json: options.AsJson = False) -> None:
         table.add_row(name, head.title, head.sees, "no calibration", f"needs {head.option}")
     console().print(table)
     say()
-    say("tfa-cN, dual-cN, second-order-cN and judged-cN take any N; + adds score calibration,")
-    say("-ensemble adds the replicas' scores, -v reranks the first candidates if admitted, -v-always in any case.")
+    say("tfa-cN, dual-cN, second-order-cN and judged-cN accept any N; + adds score calibration,")
+    say("-ensemble sums the replicas' scores, -v reranks the top candidates if admitted, -v-always in any case.")
     for name, members in GROUPS.items():
         say(f"{name}: {', '.join(members)}")
     say("all: every group")

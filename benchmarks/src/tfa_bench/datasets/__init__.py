@@ -1,4 +1,1 @@
-"""Folders of many layouts → database, queries and which images are right.
-
-In: a dataset's folder and its card. Out: paths and positives. May see: labels.
-"""
+"""Datasets: read folders of many layouts into database, queries and positives."""

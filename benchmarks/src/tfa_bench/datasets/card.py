@@ -1,4 +1,4 @@
-"""Cards: what is known of a dataset before anybody has it. One JSON file each, in `catalogue/`."""
+"""Cards: descriptions of datasets, one JSON file each in `catalogue/`."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TYPES: dict[str, type] = {
 
 
 class BadCard(TfaError):
-    """A card has an unknown field, lacks one, or holds a value of the wrong kind."""
+    """A card has an unknown field, lacks one, or holds a value of the wrong type."""
 
 
 class UnknownDataset(TfaError):
-    """No card has that name."""
+    """No card has this name."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Images a protocol declares; None and {} where that is not known."""
+    """Image counts that a protocol declares; None and {} if unknown."""
 
     database: int | None = None
     queries: int | None = None
@@ -55,19 +55,19 @@ class DatasetCard:
     name: str
     title: str
     layout: str  # a key of loading.LAYOUTS
-    positives: str  # the rule in words
+    positives: str  # rule in words
     group: str  # the paper's heading
     citation: str
     licence: str
-    get: str  # to a human: who owns it and how it is obtained
-    options: Mapping[str, Any] = field(default_factory=dict)  # given to the layout
+    get: str  # for humans: who owns it and how to obtain it
+    options: Mapping[str, Any] = field(default_factory=dict)  # passed to the layout
     counts: Counts = Counts()
     paper_row: str = ""  # its row in the paper's tables
     note: str = ""
-    public: bool = True  # False: "protocol not public". The user's positives.json, or a rule of ours, takes its place
-    spec: Mapping[str, Any] = field(default_factory=dict)  # fields of HeadSpec that this protocol sets
-    conditions_specific: bool = False  # the paper calibrates each condition on its own queries
-    ordered: bool = False  # database and queries are each in driving order by their names
+    public: bool = True  # False: the protocol is not public; the user's positives.json or our rule replaces it
+    spec: Mapping[str, Any] = field(default_factory=dict)  # HeadSpec fields that this protocol sets
+    conditions_specific: bool = False  # the paper calibrates each condition on that condition's queries
+    ordered: bool = False  # database and queries are each in driving order when sorted by name
 
     def to_dict(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -75,13 +75,13 @@ class DatasetCard:
 
 
 def read_card(text: str, source: str) -> DatasetCard:
-    """A card from JSON; `source` is the file that errors name."""
+    """Parse a card from JSON; errors name the file `source`."""
     try:
         values = parse_json(text)
     except ValueError as error:
         raise BadCard(f"{source} is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise BadCard(f"{source} holds {type(values).__name__}, must hold one JSON object")
+        raise BadCard(f"{source} holds {type(values).__name__}, must hold a JSON object")
     for key, value in values.items():
         if key not in _TYPES:
             near = difflib.get_close_matches(key, _TYPES, n=1)
@@ -91,7 +91,7 @@ def read_card(text: str, source: str) -> DatasetCard:
             raise BadCard(f"{source}: {key} is {type(value).__name__}, must be {_TYPES[key].__name__}")
     absent = [key for key in _REQUIRED if not values.get(key)]
     if absent:
-        raise BadCard(f"{source}: {', '.join(absent)} must be given (write 'unknown' where it is not known)")
+        raise BadCard(f"{source}: {', '.join(absent)} missing (write 'unknown' if it is not known)")
     if values["group"] not in DATASET_GROUPS:
         raise BadCard(f"{source}: group is {values['group']!r}, must be one of {', '.join(DATASET_GROUPS)}")
     try:
@@ -107,13 +107,13 @@ def _counts(values: dict[str, Any], source: str) -> Counts:
     if unknown:
         raise BadCard(f"{source}: counts has {sorted(unknown)[0]!r}, may have database, queries and conditions")
     if not isinstance(conditions, dict):
-        raise BadCard(f"{source}: counts.conditions must map the name of a condition to its number of queries")
+        raise BadCard(f"{source}: counts.conditions must map condition names to numbers of queries")
     for key, value in {**values, **conditions}.items():
         if key != "conditions" and (type(value) is not int or value < 1):
-            raise BadCard(f"{source}: counts: {key} is {value!r}, must be a whole number above 0")
+            raise BadCard(f"{source}: counts: {key} is {value!r}, must be a positive integer")
     total = sum(conditions.values())
     if conditions and values.get("queries", total) != total:
-        raise BadCard(f"{source}: counts: {values['queries']} queries, but its conditions have {total} together")
+        raise BadCard(f"{source}: counts: {values['queries']} queries, but its conditions have {total} in total")
     return Counts(values.get("database"), values.get("queries", total or None), conditions)
 
 
@@ -125,7 +125,7 @@ def _packaged() -> dict[str, DatasetCard]:
 
 
 def collect(texts: Mapping[str, str]) -> dict[str, DatasetCard]:
-    """Cards by name, from the text of each file."""
+    """Return cards by name from the text of each file."""
     known: dict[str, DatasetCard] = {}
     sources: dict[str, str] = {}
     for source, text in texts.items():
@@ -137,8 +137,8 @@ def collect(texts: Mapping[str, str]) -> dict[str, DatasetCard]:
 
 
 def cards() -> dict[str, DatasetCard]:
-    """Every packaged card, by name."""
-    return dict(_packaged())  # a copy: the cached one stays as it was read
+    """Return every packaged card by name."""
+    return dict(_packaged())  # a copy, so that callers cannot change the cached one
 
 
 def nearest_card(name: str) -> str | None:
@@ -151,5 +151,5 @@ def find_card(name: str) -> DatasetCard:
     if card is None:
         near = nearest_card(name)
         hint = f"did you mean {near!r}? " if near else ""
-        raise UnknownDataset(f"there is no dataset {name!r}; {hint}list them with: tfa bench datasets")
+        raise UnknownDataset(f"unknown dataset {name!r}; {hint}list them with: tfa bench datasets")
     return card

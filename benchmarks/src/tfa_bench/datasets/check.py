@@ -1,4 +1,4 @@
-"""Is a copy of a dataset whole? Every fault that can be found, not just the first; a bad copy never raises."""
+"""Check whether a copy of a dataset is complete: report every problem, not only the first. A bad copy never raises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 3  # examples named in a message
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing a check has to say. Only errors keep the dataset from being used."""
+    """One result of a check. Only errors make the dataset unusable."""
 
     level: str  # "error" | "warning" | "note"
     kind: str  # "missing" | "layout" | "count" | "unreadable" | "duplicate" | "note"
@@ -44,7 +44,7 @@ def check_dataset(
     deep: bool = False,
     progress: Progress | None = None,
 ) -> list[Finding]:
-    """Faults of the copy of dataset `name` in `root`. `deep` decodes images; otherwise only headers are read."""
+    """Return the problems of the copy of dataset `name` in `root`. `deep` decodes images instead of reading headers."""
     if not root.is_dir():
         return [Finding(ERROR, "missing", f"{root} is not a folder")]
     try:
@@ -58,7 +58,7 @@ def check_dataset(
     try:
         files = reading.load(root)
     except (TfaError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        # what is missing has been reported; a loader that stops for that reason has nothing to add
+        # A loader that fails because of the files reported above adds nothing.
         if not lacking:
             findings.append(Finding(ERROR, "layout", str(error)))
         return findings
@@ -67,7 +67,7 @@ def check_dataset(
 
 
 def _missing(reading: Reading, root: Path) -> list[str]:
-    """Folders and files the layout knows it needs; a layout without such a list reports its first error instead."""
+    """Return folders and files that the layout needs; a layout without such a list reports its first error instead."""
     listed = getattr(load_layout(reading.layout), "missing", None)
     return list(listed(root, **reading.options)) if listed else []
 
@@ -92,25 +92,25 @@ def _of_images(card: DatasetCard, files: DatasetFiles, root: Path, deep: bool, p
 
 
 def unreadable(images: Sequence[Path], *, deep: bool, progress: Progress) -> list[Path]:
-    """Images whose header (or, if `deep`, whose pixels) cannot be read."""
+    """Return images whose header (or pixels, if `deep`) cannot be read."""
     from PIL import Image
 
     bad = []
     with progress.task("images", len(images), "images") as task, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd EXIF data and of large images; neither is a fault
+        warnings.simplefilter("ignore")  # Pillow warns about odd EXIF data and large images; neither is a problem here
         for path in images:
             try:
                 with Image.open(path) as image:
                     if deep:
                         image.load()
-            except Exception:  # Pillow's decoders raise whatever their format's code raises
+            except Exception:  # Pillow's decoders raise many exception types
                 bad.append(path)
             task.advance()
     return bad
 
 
 def shared_images(database: Iterable[Path], queries: Iterable[Path]) -> list[Path]:
-    """Queries whose file is, byte for byte, that of a database image."""
+    """Return queries whose file is byte-for-byte equal to a database image."""
     by_size: dict[int, list[Path]] = defaultdict(list)
     for path in database:
         if path.is_file():
@@ -124,7 +124,7 @@ def shared_images(database: Iterable[Path], queries: Iterable[Path]) -> list[Pat
 
     alike = []
     for path in queries:
-        # only files of one size can be equal: most need not be read at all
+        # only files of the same size can be equal, so most need not be read
         rivals = by_size.get(path.stat().st_size, []) if path.is_file() else []
         if rivals and any(digest(rival) == digest(path) for rival in rivals):
             alike.append(path)

@@ -1,4 +1,4 @@
-"""From a name and a folder to a dataset: its card says which layout reads the folder, and what it must find."""
+"""Load a dataset from a name and a folder: its card names the layout and the expected counts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tfa_bench.records import Truth
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 
-CARD = "card.json"  # of a dataset that no card of this package describes
+CARD = "card.json"  # for datasets without a packaged card
 
 
 class Layout(Protocol):
-    """A module, or anything, that reads the folder of a dataset.
+    """A module or object that reads the folder of a dataset.
 
-    It may also have `missing(root, **options) -> list[str]`, what a folder lacks, and `TAKES_POSITIVES = True` if
+    It may also have `missing(root, **options) -> list[str]`, which lists missing files, and `TAKES_POSITIVES = True` if
     its option `positives` names the user's positives.json.
     """
 
@@ -44,12 +44,12 @@ class Dataset:
     root: Path
     database: tuple[Path, ...]
     queries: tuple[Path, ...]
-    positives: tuple[np.ndarray, ...]  # of each query, indices into database
-    conditions: Mapping[str, np.ndarray]  # name → indices of its queries; {} where there are none
+    positives: tuple[np.ndarray, ...]  # per query, indices into database
+    conditions: Mapping[str, np.ndarray]  # name → indices of its queries; {} without conditions
     notes: tuple[str, ...]
 
     def truth(self) -> Truth:
-        """What answers are judged by, with names that hold on another machine too."""
+        """Return the ground truth, with image names that are valid on other machines."""
         below = [[path.relative_to(self.root).as_posix() for path in paths] for paths in (self.database, self.queries)]
         return Truth(
             name=self.card.name,
@@ -63,9 +63,9 @@ class Dataset:
 
 
 def load_dataset(name: str, root: Path, *, positives: Path | None = None) -> Dataset:
-    """The dataset `name` from its folder. `positives` is a JSON file that takes the place of the layout's rule.
+    """Load the dataset `name` from its folder. `positives` is a JSON file that replaces the layout's rule.
 
-    A name that no card has is a dataset of the user's own, read with the layout "folder".
+    A name without a card is a user's dataset, read with the layout "folder".
     """
     card, notes = card_for(name, root, positives)
     reading = plan_reading(card, root, positives)
@@ -80,20 +80,20 @@ def load_dataset(name: str, root: Path, *, positives: Path | None = None) -> Dat
 
 
 def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[DatasetCard, tuple[str, ...]]:
-    """The card of a name, or one made up for the user's own folder; and notes."""
+    """Return the card of a name, or one created for the user's folder, with notes."""
     known = cards().get(name)
     if known is not None:
         return known, ()
     if (root / CARD).is_file():
         card = read_card(_card_text(root / CARD), str(root / CARD))
         if card.name != name:
-            raise BadDataset(f"{root / CARD} describes {card.name!r}, not {name!r}; give --dataset {card.name}={root}")
-        return card, (f"{name} is described by its own {CARD}",)
+            raise BadDataset(f"{root / CARD} describes {card.name!r}, not {name!r}; use --dataset {card.name}={root}")
+        return card, (f"{name} is described by its {CARD}",)
     near = nearest_card(name)
     if not has_folders(root):
         meant = f"; did you mean {near}? List them with: tfa bench datasets" if near else ""
         raise BadDataset(
-            f"there is no card {name!r}{meant}. A dataset of your own needs {root}/database and {root}/queries "
+            f"unknown dataset {name!r}{meant}. Your own dataset needs {root}/database and {root}/queries "
             f"with {root}/{POSITIVES} or {root}/{POSITIONS}; or a {CARD} that names its layout"
         )
     options: dict[str, object] = {}
@@ -105,14 +105,14 @@ def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[Data
         citation="none", licence="unknown", get="a folder of the user's own",
     )  # fmt: skip
     hint = f"; if {near} is meant, its counts were not checked" if near else ""
-    return card, (f"{name} is in no card: read as a folder of your own{hint}",)
+    return card, (f"{name} is not a known dataset; read as your own folder{hint}",)
 
 
 def _card_text(path: Path) -> str:
     try:
         return read_text(path)
     except (ValueError, OSError) as error:
-        raise BadCard(f"{path} cannot be read: {error}; write it again as JSON") from None
+        raise BadCard(f"{path} cannot be read: {error}; it must be JSON") from None
 
 
 def has_folders(root: Path) -> bool:
@@ -121,7 +121,7 @@ def has_folders(root: Path) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a folder is read: a layout, its options, and the user's own positives where there are any."""
+    """How a folder is read: a layout, its options, and the user's positives if provided."""
 
     layout: str
     options: Mapping[str, Any]
@@ -131,11 +131,11 @@ class Reading:
     def load(self, root: Path) -> DatasetFiles:
         try:
             files: DatasetFiles = load_layout(self.layout).load(root, **self.options)
-        except (TypeError, AttributeError, OverflowError) as error:  # options are what a card says, of any type
+        except (TypeError, AttributeError, OverflowError) as error:  # a card's options may have any type
             given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in self.options.items()) or "none"
             raise BadDataset(
                 f"{root} cannot be read with the layout {self.layout} and the options {given} ({error}); "
-                "correct the card, see docs/how-to/benchmark-your-data.md"
+                "Correct the card, see docs/how-to/benchmark-your-data.md"
             ) from error
         if self.listed is None or takes_positives(self.layout):
             return files
@@ -144,9 +144,9 @@ class Reading:
 
 
 def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Reading:
-    """Which layout reads the folder, and by which positives."""
+    """Choose the layout and the positives."""
     if positives is not None and not positives.is_file():
-        raise BadDataset(f"{positives} does not exist; it must list the database images of each query as JSON")
+        raise BadDataset(f"{positives} does not exist; it must be JSON that lists the database images of each query")
     own = root / POSITIVES
     generic = has_folders(root) and (own.is_file() or positives is not None)
     own_option = takes_positives(card.layout)
@@ -156,30 +156,30 @@ def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Readi
     if own_option and not (generic and card.layout != "folder"):
         return Reading(card.layout, {**card.options, **given}, listed)
     if generic and listed is not None:
-        note = f"database/, queries/ and {listed.name} are there: read with the layout folder, not {card.layout}"
+        note = f"database/, queries/ and {listed.name} exist: read with the layout folder instead of {card.layout}"
         return Reading("folder", given, listed, (note,))
     if not card.public and listed is None:
-        note = f"protocol not public: positives are by a rule of ours ({card.positives}), unless {own} lists yours"
+        note = f"protocol not public: positives follow our rule ({card.positives}) unless {own} exists"
         return Reading(card.layout, card.options, None, (note,))
     return Reading(card.layout, card.options, listed)
 
 
 @cache
 def _layouts() -> Mapping[str, str]:
-    """The layouts of this package, each with its module: by file name, or as `SHARED` lists them. None is imported."""
+    """Map this package's layouts to their modules, by file name or as listed in `SHARED`, without importing any."""
     files = resources.files("tfa_bench.datasets.layouts").iterdir()
     modules = {file.name[:-3] for file in files if file.name.endswith(".py")} - {"__init__", *SHARED.values()}
     return dict(sorted({**{name: name for name in modules}, **SHARED}.items()))
 
 
 def load_layout(name: str) -> Layout:
-    """Import a layout: one of this package, or what another distribution provides as `tfa.layouts`."""
+    """Import a layout of this package or of another distribution's `tfa.layouts` entry points."""
     if name in _layouts():
         module = import_module(f"tfa_bench.datasets.layouts.{_layouts()[name]}")
         return cast(Layout, getattr(module, name) if name in SHARED else module)
     plugin = load_plugin("tfa.layouts", name, tuple(_layouts()))
     if plugin is None:
-        raise BadDataset(f"there is no layout {name!r}; layouts are {', '.join(layout_names())}")
+        raise BadDataset(f"unknown layout {name!r}; choose one of {', '.join(layout_names())}")
     if not callable(getattr(plugin, "load", None)):
         source = plugin_source("tfa.layouts", name)
         raise BadPlugin(f"the layout {name!r} of {source} has no function load(root, …) that reads a dataset's folder")
@@ -191,17 +191,17 @@ def layout_names() -> list[str]:
 
 
 def takes_positives(name: str) -> bool:
-    """Has the layout an option that names the user's positives.json?"""
+    """True if the layout has an option that names the user's positives.json."""
     return bool(getattr(load_layout(name), "TAKES_POSITIVES", False))
 
 
 def check_files(card: DatasetCard, files: DatasetFiles, root: Path) -> None:
-    """Counts as declared, positives and conditions within range, every image below the folder and only once."""
+    """Check declared counts, ranges of positives and conditions, and that each image is in the folder and unique."""
     problems = count_problems(card, files)
     if problems:
         raise BadDataset(f"{root}: {'; '.join(problems)}")
     if len(files.positives) != len(files.queries):
-        raise BadDataset(f"{root}: positives of {len(files.positives):,} queries, there are {len(files.queries):,}")
+        raise BadDataset(f"{root}: {len(files.positives):,} lists of positives for {len(files.queries):,} queries")
     for what, images in (("database", files.database), ("queries", files.queries)):
         if len(set(images)) != len(images):
             raise BadDataset(f"{root}: the {what} name an image twice; remove the repeated line from the list")
@@ -209,11 +209,11 @@ def check_files(card: DatasetCard, files: DatasetFiles, root: Path) -> None:
     lists += [(f"condition {name}", own, len(files.queries)) for name, own in files.conditions.items()]
     for what, row, size in lists:
         if len(row) and not 0 <= row.min() <= row.max() < size:
-            raise BadDataset(f"{root}: {what} name image {row.max()}, there are 0 to {size - 1}")
+            raise BadDataset(f"{root}: {what} name image {row.max()}; allowed are 0 to {size - 1}")
 
 
 def count_problems(card: DatasetCard, files: DatasetFiles) -> list[str]:
-    """What differs from the numbers of images the card declares."""
+    """Return the differences from the card's declared counts."""
     pairs = [
         ("database images", card.counts.database, len(files.database)),
         ("queries", card.counts.queries, len(files.queries)),
@@ -232,7 +232,7 @@ def count_problems(card: DatasetCard, files: DatasetFiles) -> list[str]:
 
 
 def _sibling(card: DatasetCard, files: DatasetFiles) -> str:
-    """A hint at a card with the counts that were found."""
+    """Return a hint to cards with the counts of this copy."""
     held = (len(files.database), len(files.queries))
     others = [other for other in cards().values() if other.name != card.name]
     same = [other.name for other in others if (other.counts.database, other.counts.queries) == held]

@@ -21,7 +21,7 @@ from tfa_bench.datasets.files import BadDataset, bad_line, numbers, whole_number
 
 
 def rotation(w: float, x: float, y: float, z: float) -> np.ndarray:
-    """The rotation `3 3` of a quaternion of any length but 0 (files round it, so it is never quite 1)."""
+    """Return the rotation `(3, 3)` of a nonzero quaternion of any length (rounding in files changes it)."""
     length = float(np.sqrt(w * w + x * x + y * y + z * z))
     if length < 1e-6:
         raise ValueError("the quaternion is zero")
@@ -32,7 +32,7 @@ def rotation(w: float, x: float, y: float, z: float) -> np.ndarray:
 
 
 def motion(turn: np.ndarray, shift: Sequence[float]) -> np.ndarray:
-    """The rigid motion `4 4` that takes p to turn p + shift."""
+    """Return the rigid motion `(4, 4)` that maps p to turn p + shift."""
     matrix = np.eye(4)
     matrix[:3, :3] = turn
     matrix[:3, 3] = shift
@@ -40,55 +40,55 @@ def motion(turn: np.ndarray, shift: Sequence[float]) -> np.ndarray:
 
 
 def inverse(moved: np.ndarray) -> np.ndarray:
-    """The motion back: p to turnᵀ (p - shift)."""
+    """Return the inverse motion: p to turnᵀ (p - shift)."""
     turn = moved[:3, :3].T
     return motion(turn, -turn @ moved[:3, 3])
 
 
 def apply(moved: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """A motion of points `m 3`."""
+    """Apply a motion to points `(m, 3)`."""
     return points @ moved[:3, :3].T + moved[:3, 3]
 
 
 def angles_between(turn: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """Degrees between one rotation `3 3` and each of `m 3 3`: cos θ = (trace(AᵀB) - 1) / 2."""
+    """Return degrees between one rotation `(3, 3)` and each of `(m, 3, 3)`: cos θ = (trace(AᵀB) - 1) / 2."""
     traces = np.einsum("ij,mij->m", turn, turns)
-    cosines = ((traces - 1) / 2).clip(-1, 1)  # rounding in the file may leave the range of a cosine
+    cosines = ((traces - 1) / 2).clip(-1, 1)  # rounding in the file may exceed the range of a cosine
     return np.degrees(np.arccos(cosines))
 
 
 def read_centers(path: Path) -> dict[str, np.ndarray]:
-    """Name of each image, as the file writes it, and its camera center `3`."""
+    """Read each image name, as written in the file, and its camera center `(3,)`."""
     if not path.is_file():
-        raise BadDataset(f"{path} is missing; it holds the poses of images")
-    with path.open(encoding="utf-8", errors="replace") as stream:  # read as far as needed: models hold gigabytes
+        raise BadDataset(f"{path} is missing; it must hold the image poses")
+    with path.open(encoding="utf-8", errors="replace") as stream:  # read only as far as needed: models hold gigabytes
         lines = ((number, text.split()) for number, text in _lines(stream, path))
         filled = ((number, fields) for number, fields in lines if fields and not fields[0].startswith("#"))
         first = next(filled, None)
         if first is None:
-            raise BadDataset(f"{path} holds no pose")
+            raise BadDataset(f"{path} has no poses")
         if first[1][0].startswith("NVM_V3"):
             return _nvm(filled, path)
         return dict(_poses([first], path)) | dict(_poses(filled, path))
 
 
 def _lines(stream: TextIO, path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, of which none fills the memory."""
+    """Yield numbered lines of bounded length."""
     for number in itertools.count(1):
         text = stream.readline(LINE_BYTES + 1)
         if not text:
             return
         if len(text) > LINE_BYTES:
-            raise bad_line(path, number, f"longer than {LINE_BYTES:,} characters; it is not a file of poses")
+            raise bad_line(path, number, f"longer than {LINE_BYTES:,} characters; this is not a pose file")
         yield number, text
 
 
 def _nvm(lines: Iterator[tuple[int, list[str]]], path: Path) -> dict[str, np.ndarray]:
-    """The images of an NVM model: their number in a line, then a line for each. Points follow and are not read."""
+    """Read the images of an NVM model: a line with their number, then one line each. Points follow and are not read."""
     line, fields = next(lines, (1, []))
     images = whole_number(fields[0]) if len(fields) == 1 else None
     if images is None:
-        raise bad_line(path, line, f"{' '.join(fields)[:80]!r} is not the number of images of an NVM model")
+        raise bad_line(path, line, f"{' '.join(fields)[:80]!r} is not an NVM model's number of images")
     centers: dict[str, np.ndarray] = {}
     for _ in range(images):
         line, (name, *values) = next(lines, (line, ["the end of the file"]))

@@ -1,11 +1,11 @@
-"""Reading arrays that others pickled, without running what they wrote.
+"""Read pickled arrays without executing anything.
 
-A `.npy` file of objects (lists of unequal length, say) is a pickle, and a pickle may call any function. This
-reader gives the pickle stand-ins in place of numpy's functions: they keep what they are given and do nothing.
-The arrays are built afterwards, by us. Any other name in the file is refused. Pickles of Python 2 are read too.
+A `.npy` file of objects (lists of unequal length, say) is a pickle, and a pickle may call any function. This reader
+replaces numpy's functions by stand-ins that store their arguments and do nothing, and builds the arrays afterwards.
+It rejects any other name in the file. It also reads Python 2 pickles.
 
-A pickle may also be small and mean something huge: a memo of a billion places, lists of lists that are all the same
-one. The first is refused before it is read, the second when it is built.
+A small pickle may also represent something huge: a memo with a billion entries, or lists that contain one list many
+times. The first is rejected before reading, the second while building.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import numpy as np
 from tfa.core.files import parse_npy, parse_npy_header, read_bounded, with_letters
 from tfa_bench.datasets.files import BadDataset
 
-_MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again
-_MEMO_GAP = 100_000  # numbers a pickler may skip
-Counted = Callable[[Any], tuple[Any, int]]  # a value as it was unpickled → as it is built, and of how many parts
-_CODES = re.compile(r"[?biufSU]\d*|O8?|O4")  # no structured or void types: ground truth has none
+_MAX_PARTS = 50_000_000  # maximum values in one file, counting repeated references again
+_MEMO_GAP = 100_000  # memo indices a pickler may skip
+Counted = Callable[[Any], tuple[Any, int]]  # an unpickled value → the built value and its number of parts
+_CODES = re.compile(r"[?biufSU]\d*|O8?|O4")  # no structured or void types: ground truth never uses them
 
 
 class _Dtype:
-    """Stands for numpy.dtype."""
+    """Stand-in for numpy.dtype."""
 
     def __init__(self, code: Any = "O", align: Any = False, copy: Any = False) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
@@ -49,7 +49,7 @@ class _Dtype:
 
 
 class _Ndarray:
-    """Stands for numpy.ndarray, which pickles name but never call."""
+    """Stand-in for numpy.ndarray, which pickles name but never call."""
 
     def __new__(cls, *args: Any) -> _Ndarray:
         raise pickle.UnpicklingError("it calls numpy.ndarray itself")
@@ -59,7 +59,7 @@ class _Ndarray:
 
 
 class _Array:
-    """Stands for _reconstruct(ndarray, (0,), b'b'): an empty array whose state follows."""
+    """Stand-in for _reconstruct(ndarray, (0,), b'b'): an empty array whose state follows."""
 
     def __init__(self, *args: Any) -> None:
         self.state: Any = None
@@ -82,13 +82,13 @@ class _Array:
 
 
 class _Scalar:
-    """Stands for scalar(dtype, bytes)."""
+    """Stand-in for scalar(dtype, bytes)."""
 
     def __init__(self, dtype: Any, data: Any = b"") -> None:
         self.dtype, self.data = dtype, data
 
     def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("it gives a number a state")
+        raise pickle.UnpicklingError("it sets the state of a number")
 
     def build(self, counted: Counted) -> tuple[Any, int]:
         kind = self.dtype.build()
@@ -98,7 +98,7 @@ class _Scalar:
 
 
 class _Encoded:
-    """Stands for _codecs.encode(text, "latin1"), which is how protocol 2 writes bytes."""
+    """Stand-in for _codecs.encode(text, "latin1"), which protocol 2 uses to write bytes."""
 
     def __new__(cls, text: Any, codec: Any = "latin1") -> Any:
         if codec not in ("latin1", "latin-1") or not isinstance(text, str):
@@ -120,7 +120,7 @@ for _module in ("numpy.core.multiarray", "numpy._core.multiarray"):  # before an
 
 
 class _Refused(Exception):
-    """A name that no array needs."""
+    """A name that arrays do not need."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -132,7 +132,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_object_array(path: Path) -> np.ndarray:
-    """The array of a `.npy` file, plain or of objects. Nothing in the file is executed."""
+    """Read the array of a `.npy` file, plain or of objects, without executing anything in it."""
     try:
         content = read_bounded(path)
         stream = io.BytesIO(content)
@@ -140,7 +140,7 @@ def load_object_array(path: Path) -> np.ndarray:
         if not dtype.hasobject:
             return parse_npy(content[len(content) - left :], shape, fortran, dtype)
         _check_memo(stream)
-        # latin1 gives every byte of a Python 2 string one character, so the bytes of numbers survive
+        # latin1 maps every byte of a Python 2 string to one character, so number bytes survive
         array = _Builder().built(_Unpickler(stream, encoding="latin1").load())
         if not isinstance(array, np.ndarray):
             raise pickle.UnpicklingError(f"it holds {type(array).__name__}")
@@ -151,60 +151,60 @@ def load_object_array(path: Path) -> np.ndarray:
         raise BadDataset(f"{path} cannot be read: {error.strerror or error}") from None
     except _Refused as error:
         raise BadDataset(
-            f"{path} was not loaded: its pickle calls {error}, which no array needs; "
-            "nothing was executed. Get the file again from its owner"
+            f"{path} was not loaded: its pickle calls {error}, which arrays do not need; "
+            "nothing was executed. Download the file again"
         ) from None
-    except Exception as error:  # damaged pickles fail in every way there is
+    except Exception as error:  # damaged pickles raise many exception types
         raise BadDataset(
-            f"{path} is not a readable array file: {type(error).__name__}: {error}; get it again from its owner"
+            f"{path} is not a readable array file: {type(error).__name__}: {error}; download it again"
         ) from None
 
 
 def load_rows(path: Path) -> np.ndarray:
-    """An array with at least one axis, as a list of rows is."""
+    """Read an array with at least one axis."""
     array = load_object_array(path)
     if array.ndim == 0:
-        raise BadDataset(f"{path} holds one value, must hold a list of rows; get it again from its owner")
+        raise BadDataset(f"{path} holds one value, must hold a list of rows; download it again")
     return array
 
 
 def _check_memo(stream: io.BytesIO) -> None:
-    """Refuse a memo with places that were never filled: the unpickler makes room for all below the highest."""
+    """Reject a memo with gaps: the unpickler allocates all entries below the highest index."""
     start, filled = stream.tell(), 0
     for opcode, argument, _ in pickletools.genops(stream):
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT"):
             assert isinstance(argument, int)
             filled += 1
             if argument > 2 * filled + _MEMO_GAP:
-                raise pickle.UnpicklingError(f"it numbers its {filled:,}. object {argument:,}")
+                raise pickle.UnpicklingError(f"its memo index {argument:,} is too large for {filled:,} objects")
     stream.seek(start)
 
 
 class _Builder:
-    """Turns what was unpickled into arrays. What the pickle names twice is built once and counted twice."""
+    """Convert unpickled values into arrays. A value referenced twice is built once and counted twice."""
 
     def __init__(self) -> None:
-        self._done: dict[int, tuple[Any, int, Any]] = {}  # by id: the built value, its parts, and what keeps the id
+        self._done: dict[int, tuple[Any, int, Any]] = {}  # id → built value, its parts, and the source object
         self._open: set[int] = set()
 
     def built(self, value: Any) -> Any:
-        """The value with arrays in place of their stand-ins."""
+        """Return the value with arrays instead of stand-ins."""
         return self._counted(value)[0]
 
     def _counted(self, value: Any) -> tuple[Any, int]:
-        """The built value, and of how many parts it is made."""
+        """Return the built value and its number of parts."""
         if isinstance(value, _Dtype | type):
             raise pickle.UnpicklingError(f"it holds the type {value!r}")
         if not isinstance(value, _Array | _Scalar | list | tuple | dict):
             return value, 1
         key = id(value)
         if key in self._open:
-            raise pickle.UnpicklingError("it holds itself")
+            raise pickle.UnpicklingError("it contains itself")
         if key not in self._done:
             self._open.add(key)
             made, parts = self._made(value)
             if parts > _MAX_PARTS:
-                raise pickle.UnpicklingError(f"it stands for more than {_MAX_PARTS:,} values")
+                raise pickle.UnpicklingError(f"it represents more than {_MAX_PARTS:,} values")
             self._done[key] = made, parts, value
             self._open.remove(key)
         return self._done[key][:2]

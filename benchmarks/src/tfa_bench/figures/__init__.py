@@ -1,1 +1,1 @@
-"""Records → pictures: PNG files and one HTML report. `report.write_figures` draws them all."""
+"""Figures of records: PNG files and one HTML report. `report.write_figures` draws them all."""

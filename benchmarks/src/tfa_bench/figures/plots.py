@@ -1,6 +1,6 @@
 """Draw curves, grids of answers and score matrices with matplotlib.
 
-A figure is drawn from a `Study`: the records of one dataset under one encoder, and their truth.
+A figure is drawn from a `Study`: the records of one dataset under one encoder, and their ground truth.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 REFERENCE = "tfa"
-HEADS = ("tfa", "anyloc", "tfvpr", "ria")  # side by side in grids and matrices
-_MOST_HEADS = 4  # as many as a picture has room for, where the usual ones are not there
+HEADS = ("tfa", "anyloc", "tfvpr", "ria")  # compared in grids and matrices
+_MOST_HEADS = 4  # heads that fit in a figure if the usual ones are missing
 
 
 @dataclass(frozen=True)
 class Study:
     truth: Truth
     encoder: str
-    records: Mapping[str, Record]  # by the head's name, in order
-    scored: Mapping[str, Scored]  # the same heads
+    records: Mapping[str, Record]  # by head name, in order
+    scored: Mapping[str, Scored]  # by the same names
 
     @property
     def folder(self) -> str:
-        """Where its pictures go, below the output folder: laid out as the records are."""
+        """Folder of its figures below the output folder, as in the records."""
         return f"{_folder_name(self.truth.name)}/{_folder_name(self.encoder)}"
 
     def heads(self, reference: str = REFERENCE, usual: Collection[str] = HEADS) -> list[str]:
-        """The reference, then the usual heads, as far as there are records; others only where fewer than two are."""
+        """Return the reference and the usual heads that are recorded; others only if fewer than two are."""
         chosen = [name for name in dict.fromkeys((reference, *usual)) if name in self.records]
         if len(chosen) < 2:
             chosen += [name for name in self.records if name not in chosen]
@@ -60,11 +60,11 @@ class Study:
 
 @dataclass(frozen=True)
 class BestAnswers:
-    """The best answer of a head to each query: from the first split that evaluated it, by the first replica."""
+    """Best answer of a head to each query, from the first split that evaluated it and the first replica."""
 
-    image: np.ndarray  # q: database index; -1 where there is no answer
-    evaluated: np.ndarray  # q
-    right: np.ndarray  # q
+    image: np.ndarray  # (q,): database index; -1 without an answer
+    evaluated: np.ndarray  # (q,)
+    right: np.ndarray  # (q,)
 
     @classmethod
     def of(cls, record: Record, truth: Truth) -> BestAnswers:
@@ -81,7 +81,7 @@ class BestAnswers:
 
 
 def find_studies(results: Path, datasets: Collection[str] | None = None, encoder: str | None = None) -> list[Study]:
-    """All studies below a results folder, in order of dataset and encoder; names that are not there are errors."""
+    """Return all studies below a results folder, sorted by dataset and encoder; an unknown name is an error."""
     truths: dict[Path, Truth] = {}
     groups: dict[tuple[str, str], dict[str, tuple[Record, RecordPath]]] = {}
     for path in find_records(results):
@@ -90,10 +90,10 @@ def find_studies(results: Path, datasets: Collection[str] | None = None, encoder
             truths[folder] = truth_of(path)
         heads = groups.setdefault((truths[folder].name, str(record.encoder["id"])), {})
         if record.name in heads:
-            raise BadRecord(f"{heads[record.name][1]} and {path} are of one head; remove one, or give its folder alone")
+            raise BadRecord(f"{heads[record.name][1]} and {path} have the same head; remove one")
         heads[record.name] = (record, path)
     if not groups:
-        raise BadRecord(f"{results} holds no records to draw; write some with tfa bench run --out {results}")
+        raise BadRecord(f"{results} holds no records to draw; write them with: tfa bench run --out {results}")
     _check_names("dataset", datasets, {name for name, _ in groups}, results)
     _check_names("encoder", None if encoder is None else [encoder], {used for _, used in groups}, results)
     studies = []
@@ -101,7 +101,7 @@ def find_studies(results: Path, datasets: Collection[str] | None = None, encoder
         if (not datasets or name in datasets) and encoder in (None, used):
             studies.append(_study(heads, truths))
     if not studies:
-        raise BadSpec(f"{results} has no records of these datasets under encoder {encoder!r}; leave one of the two out")
+        raise BadSpec(f"{results} has no records of these datasets under encoder {encoder!r}; drop one filter")
     return studies
 
 
@@ -109,18 +109,18 @@ def _study(heads: Mapping[str, tuple[Record, RecordPath]], truths: Mapping[Path,
     records = {name: record for name, (record, _) in sorted(heads.items(), key=_counting)}
     first = next(iter(heads.values()))
     truth = truths[first[1].dataset_folder]
-    # score refuses a record that was judged by other positives than these.
+    # `score` rejects a record made with other positives than these.
     scored = {name: score(record, truth, ks=[k for k in KS if k <= record.depth]) for name, record in records.items()}
     return Study(truth, str(first[0].encoder["id"]), records, scored)
 
 
 def _counting(item: tuple[str, Any]) -> list[tuple[int, str]]:
-    """A key that sorts c8 before c16."""
+    """Sort key that puts c8 before c16."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", item[0])]
 
 
 def _folder_name(text: str) -> str:
-    """A record may come from elsewhere: its names must not lead out of the output folder."""
+    """Return a safe folder name: names in records from elsewhere must not escape the output folder."""
     return re.sub(r"[^\w@+.-]|^\.+", "_", text)
 
 
@@ -128,37 +128,37 @@ def _check_names(what: str, names: Collection[str] | None, recorded: Collection[
     unknown = [name for name in names or () if name not in recorded]
     if unknown:
         there = ", ".join(sorted(recorded)) or "none at all"
-        raise BadSpec(f"{results} has no records of {what} {unknown[0]!r}; there are: {there}")
+        raise BadSpec(f"{results} has no records of {what} {unknown[0]!r}; recorded: {there}")
 
 
 # --- plots ---------------------------------------------------------------------------------------------------------
 
 
 INK, FAINT, LINE, PAPER = "#1c2126", "#5a636c", "#dfe3e7", "#ffffff"
-# Distinct to most color-blind eyes; lines also differ in their dashes or marks.
+# Distinct for most color-blind readers; lines also differ in dashes or markers.
 COLORS = ("#0f6ab4", "#d1642b", "#2e9e5b", "#8a4fbf", "#b8860b", "#c2306e", "#3b8ea5", "#6b7280")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", "--", "-.", ":")
-# Legends stand below the axes: never on the data, and a narrow picture is readable on a phone.
+# Legends are below the axes: they never hide data, and a narrow figure is readable on a phone.
 BELOW: dict[str, Any] = {"fontsize": 9, "frameon": False, "loc": "outside lower center", "ncols": 3}
 WIDTH, HEIGHT = 5.8, 4.8  # inches
-_RESOLUTION = 150  # dots an inch
+_RESOLUTION = 150  # dots per inch
 
 
 def new_figure(width: float = WIDTH, height: float = HEIGHT) -> Figure:
-    """An empty figure, in inches."""
+    """Create an empty figure; sizes in inches."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("figures need matplotlib; install with pip install 'tfa-bench'") from None
+        raise MissingExtra("figures need matplotlib; install with: pip install 'tfa-bench'") from None
     figure = Figure(figsize=(width, height), dpi=_RESOLUTION, facecolor=PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def dress(axes: Axes, *, x: str, y: str, title: str = "", grid: bool = True) -> None:
-    """Labels, a faint grid and no box."""
+    """Set labels, a faint grid and no box."""
     axes.set_xlabel(x, color=INK, fontsize=10)
     axes.set_ylabel(y, color=INK, fontsize=10)
     if title:
@@ -173,17 +173,17 @@ def dress(axes: Axes, *, x: str, y: str, title: str = "", grid: bool = True) -> 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """A PNG, whole or absent; without the drawing library's version, so that equal figures are equal files."""
+    """Save a PNG atomically, without the library's version, so that equal figures are equal files."""
     write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", metadata={"Software": None}))
 
 
 _FAMILIES = ("tfa", "dual")
-_ALL_OF_THEM = {"full": "FullQ", "cross-fit": "cross-fit"}  # plans without a size, set apart
+_ALL_OF_THEM = {"full": "FullQ", "cross-fit": "cross-fit"}  # plans without a size, drawn separately
 
 
 @dataclass(frozen=True)
 class Point:
-    """R@1 in percent: its mean over splits, and their standard deviation."""
+    """R@1 in percent: mean and standard deviation over splits."""
 
     head: str
     mean: float
@@ -197,7 +197,7 @@ class Point:
 @dataclass(frozen=True)
 class CalibrationCurve:
     family: str
-    budgets: Mapping[int, Point]  # by the number of calibration queries, ascending
+    budgets: Mapping[int, Point]  # by number of calibration queries, ascending
     apart: Mapping[str, tuple[Point, ...]]  # "FullQ" and "cross-fit"
     uncalibrated: Point | None
 
@@ -210,7 +210,7 @@ class CalibrationCurve:
 
 
 def calibration_curves(study: Study) -> list[CalibrationCurve]:
-    """One curve for each family that has a budget `tfa-c16`, `tfa-c64`, …; others have nothing to draw."""
+    """Return one curve per family that has a budget `tfa-c16`, `tfa-c64`, …; other heads have none."""
     points = {head: Point.of(numbers) for head, numbers in study.scored.items()}
     curves = []
     for family in _FAMILIES:
@@ -220,7 +220,7 @@ def calibration_curves(study: Study) -> list[CalibrationCurve]:
         apart: dict[str, tuple[Point, ...]] = {}
         for head, record in study.records.items():
             kind = _ALL_OF_THEM.get(record.plan["kind"])
-            # Not ablations or heads of our own that stand on all queries too: they are no point of this curve.
+            # Ablations and our heads that use all queries too are not points of this curve.
             if kind is not None and re.fullmatch(rf"{family}-(fullq|crossfit(-contiguous)?)", head):
                 apart[kind] = (*apart.get(kind, ()), points[head])
         plain = points.get(family)
@@ -232,7 +232,7 @@ def draw_calibration(curves: Sequence[CalibrationCurve], path: Path) -> None:
     figure = new_figure()
     axes = figure.add_subplot()
     sizes = sorted({n for curve in curves for n in curve.budgets})
-    at = {n: float(np.log2(n)) for n in sizes}  # budgets double: equal steps
+    at = {n: float(np.log2(n)) for n in sizes}  # budgets double, so steps are equal
     names = [name for name in _ALL_OF_THEM.values() if any(name in curve.apart for curve in curves)]
     beside = {name: at[sizes[-1]] + 1.0 + 0.9 * k for k, name in enumerate(names)}
     drawn = [artist for number, curve in enumerate(curves) for artist in _draw_family(axes, curve, number, at, beside)]
@@ -241,16 +241,16 @@ def draw_calibration(curves: Sequence[CalibrationCurve], path: Path) -> None:
     dress(axes, x="calibration queries N", y="R@1, percent")
     axes.set_xticks([*at.values(), *beside.values()], [*map(str, sizes), *names])
     axes.set_xlim(at[sizes[0]] - 0.5, max([*at.values(), *beside.values()]) + 0.5)
-    figure.legend(handles=drawn, **{**BELOW, "ncols": 2})  # by family; matplotlib would sort them by kind
+    figure.legend(handles=drawn, **{**BELOW, "ncols": 2})  # by family; matplotlib would sort by kind
     save(figure, path)
 
 
 def _draw_family(
     axes: Axes, curve: CalibrationCurve, number: int, at: Mapping[int, float], beside: Mapping[str, float]
 ) -> list[Any]:
-    """Draws what belongs to one family and returns it for the legend."""
+    """Draw one family and return its artists for the legend."""
     color, mark = COLORS[number], MARKS[number]
-    shift = 0.06 * number  # families side by side, so that one's bars do not hide the other's
+    shift = 0.06 * number  # offset families, so that error bars do not overlap
     points = list(curve.budgets.values())
     bars = axes.errorbar(
         [at[n] + shift for n in curve.budgets], [p.mean for p in points], yerr=[p.spread for p in points],
@@ -272,7 +272,7 @@ def _draw_family(
 
 
 def draw_precision_recall(scored: Mapping[str, Scored], path: Path) -> None:
-    """Precision against recall as the least accepted confidence falls, of each head's first split and replica."""
+    """Draw precision against recall over the confidence threshold, for each head's first split and replica."""
     figure = new_figure()
     axes = figure.add_subplot()
     for number, (head, numbers) in enumerate(scored.items()):
@@ -296,16 +296,16 @@ HEADER = 38  # pixels above the grid for the names of the columns
 
 @dataclass(frozen=True)
 class Grid:
-    """What one grid shows, before anything is drawn."""
+    """Content of one grid, before drawing."""
 
     queries: tuple[int, ...]
-    eligible: int  # queries it was chosen from
+    eligible: int  # number of queries it was chosen from
     heads: tuple[str, ...]
     answers: Mapping[str, BestAnswers]
 
 
 def choose(study: Study, heads: Sequence[str], *, successes: bool, rows: int = ROWS) -> Grid:
-    """Queries the first head answers rightly and some other wrongly, or the reverse, evaluated for every head."""
+    """Choose queries that the first head answers correctly and another does not, or the reverse."""
     if rows < 1:
         raise BadSpec(f"rows={rows} is out of range: a grid has at least 1 row")
     answers = {head: BestAnswers.of(study.records[head], study.truth) for head in heads}
@@ -319,15 +319,15 @@ def choose(study: Study, heads: Sequence[str], *, successes: bool, rows: int = R
 
 
 def spread_out(eligible: np.ndarray, queries: int, rows: int) -> list[int]:
-    """At most `rows` of the eligible queries, equally many from each third of all queries where there are enough.
+    """Choose at most `rows` eligible queries, equally many from each third of all queries if possible.
 
-    The choice is ours and uses no chance: a third that gives k rows gives the middles of k equal runs.
+    The choice is deterministic: a third that provides k rows provides the middles of k equal runs.
     """
     edges = [queries * part // PARTS for part in range(PARTS + 1)]
     thirds = [eligible[(eligible >= low) & (eligible < high)] for low, high in pairwise(edges)]
     counts = [0] * PARTS
     while sum(counts) < min(rows, len(eligible)):
-        # The next row comes from the third that has given least; what one third lacks the others make up for.
+        # Take the next row from the third with the fewest rows so far; the others make up for one that runs out.
         open_parts = [part for part in range(PARTS) if counts[part] < len(thirds[part])]
         counts[min(open_parts, key=lambda part: counts[part])] += 1
     return [
@@ -338,7 +338,7 @@ def spread_out(eligible: np.ndarray, queries: int, rows: int) -> list[int]:
 
 
 def draw_grid(grid: Grid, truth: Truth, photos: Path) -> Image.Image:
-    """The grid as a picture; a photo that is not below `photos` is an empty box with its name."""
+    """Draw the grid; a photo missing below `photos` is an empty box with its name."""
     rows = [
         MontageRow(
             photos / truth.queries[query],
@@ -364,7 +364,7 @@ def write_grid(grid: Grid, truth: Truth, photos: Path, path: Path) -> None:
 
 
 def _left(column: int) -> int:
-    """Where a column of answers begins; the montage puts a double gap after the query."""
+    """Return the left edge of a column of answers; the montage has a double gap after the query."""
     return EDGE + TILE[0] + 2 * GAP + column * (TILE[0] + GAP)
 
 
@@ -373,17 +373,17 @@ def _tile(answers: BestAnswers, query: int, truth: Truth, photos: Path) -> Monta
     if image < 0:
         return MontageTile(None, ["no answer", "wrong"], "bad")
     right = bool(answers.right[query])
-    # The word beside the color is for those who cannot tell green from red.
+    # The word next to the color is for readers who cannot distinguish green from red.
     words = [truth.database[image], "right" if right else "wrong"]
     return MontageTile(photos / truth.database[image], words, "good" if right else "bad")
 
 
-LIMIT = 3.0  # colors end at three standard deviations
-_ACROSS = 2  # matrices in a row: readable on a phone
+LIMIT = 3.0  # color range in standard deviations
+_ACROSS = 2  # matrices per row, for reading on a phone
 
 
-def standardised(scores: np.ndarray) -> np.ndarray:
-    """Each row less its mean, over its standard deviation; nan where a score is not finite, 0 where all are equal."""
+def standardize_rows(scores: np.ndarray) -> np.ndarray:
+    """Standardize each row; nan if a score is not finite, 0 if all are equal."""
     rows = scores.astype(np.float64)
     hidden = ~np.isfinite(rows)
     row, column = np.nonzero(hidden)
@@ -392,7 +392,7 @@ def standardised(scores: np.ndarray) -> np.ndarray:
 
 
 def positives_in(sample: ScoreSample, truth: Truth) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the piece where the image is a positive of the query."""
+    """Return rows and columns of the sample where the image is a positive of the query."""
     database = np.asarray(sample.database, np.int64)
     right = [np.isin(database, truth.positives[int(query)]) for query in sample.queries]
     rows, columns = np.nonzero(np.array(right, bool).reshape(len(right), len(database)))
@@ -413,12 +413,12 @@ def draw_matrices(study: Study, heads: Sequence[str], path: Path) -> None:
         sample = study.records[head].sample
         axes = figure.add_subplot(down, across, number + 1)
         image = axes.imshow(
-            standardised(sample.scores), cmap="viridis", vmin=-LIMIT, vmax=LIMIT,
+            standardize_rows(sample.scores), cmap="viridis", vmin=-LIMIT, vmax=LIMIT,
             aspect="auto", interpolation="nearest",
         )  # fmt: skip
         rows, columns = positives_in(sample, study.truth)
         axes.scatter(columns, rows, s=5, color="#ff4d3d", linewidths=0)
-        # The ticks would count within the piece, not within the dataset: they tell nothing.
+        # Ticks would count within the sample, not within the dataset, so leave them out.
         axes.set_xticks([])
         axes.set_yticks([])
         first = number % across == 0
@@ -442,11 +442,11 @@ _OTHER_MARK, _OTHER_COLOR = "X", COLORS[7]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One point a candidate: (support, mean agreement over pairs of constructions)."""
+    """One point per candidate: (support, mean agreement over pairs of constructions)."""
 
     points: Mapping[str, tuple[float, float]]
     chosen: str  # "hard/adaptive"
-    with_global: str | None  # the candidate with the global token, where it was admitted
+    with_global: str | None  # the candidate with the global token, if admitted
 
     def words(self) -> str:
         listed = ", ".join(f"{name} ({u:.1f}, {a:.3f})" for name, (u, a) in self.points.items())
@@ -454,7 +454,7 @@ class Evidence:
 
 
 def evidence_of(record: Record) -> Evidence | None:
-    """What the first fold of the first split decided by; None where it was not recorded."""
+    """Return the evidence of the first fold of the first split; None if not recorded."""
     decisions = record.folds[0][0]["decisions"]
     candidates = decisions.get("candidates")
     if not candidates:
@@ -467,7 +467,7 @@ def evidence_of(record: Record) -> Evidence | None:
         joined = f"{decisions['assignment']}/adaptive+cls"
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__} {error}"
-        raise BadRecord(f"the evidence of head {record.name!r} is damaged: {what}; run it again") from None
+        raise BadRecord(f"the evidence of head {record.name!r} is damaged: {what}; rerun the head") from None
     return Evidence(points, chosen, joined if decisions.get("admit_cls") and joined in points else None)
 
 
@@ -494,6 +494,6 @@ def draw_evidence(evidence: Evidence, path: Path) -> None:
                 linewidths=1.4, label=label, zorder=4,
             )  # fmt: skip
     dress(axes, x="distinct images answered (support)", y="mean agreement of constructions")
-    axes.margins(0.12)  # rings must not be cut
+    axes.margins(0.12)  # keep rings inside the axes
     figure.legend(labelspacing=0.9, **BELOW)
     save(figure, path)

@@ -1,4 +1,4 @@
-"""All figures of a results folder, as PNG files and in one HTML report."""
+"""Draw all figures of a results folder as PNG files and one HTML report."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Picture:
     file: Path
     alt: str
     caption: str
-    photos: bool = False  # a sheet of photos: wide, and embedded as JPEG, a tenth of the size of its PNG
+    photos: bool = False  # a wide sheet of photos, embedded as JPEG at a tenth of the PNG's size
 
 
 @dataclass(frozen=True)
 class Section:
-    """One dataset under one encoder. A figure is pictures, or a sentence that says why there are none."""
+    """One dataset under one encoder. A figure is a list of pictures, or a sentence that says why it is missing."""
 
     anchor: str
     title: str
@@ -60,13 +60,13 @@ _BY_CONFIDENCE = (*HEADS, "tfa-c64", "dual-c64")
 def calibration(study: Study, folder: Path) -> Content:
     curves = calibration_curves(study)
     if not curves:
-        return ["There is no record of a head calibrated on N queries (tfa-cN, dual-cN)."]
+        return ["No head calibrated on N queries is recorded (tfa-cN, dual-cN)."]
     path = folder / "calibration.png"
     draw_calibration(curves, path)
     alt = "R@1 in percent against the number of calibration queries. " + "; ".join(c.words() for c in curves) + "."
     caption = (
         "Filled: N unlabeled queries calibrate the head, the others are evaluated; bars show the deviation over "
-        "splits. Open, behind the dotted line: FullQ calibrates on all queries and evaluates all of them; a cross-fit "
+        "splits. Open, right of the dotted line: FullQ calibrates on all queries and evaluates all; a cross-fit "
         "evaluates each half with a head calibrated on the other. Dashed: no calibration."
     )
     return [Picture(path, alt, caption)]
@@ -79,22 +79,22 @@ def confidence(study: Study, folder: Path, reference: str) -> Content:
     areas = ", ".join(f"{head} {100 * study.scored[head].acceptance.area.mean:.1f}" for head in heads)
     caption = (
         "A query's best answer is accepted if its confidence, the z-score of the best score in its row, is high "
-        "enough. Curves are of the first split and replica; areas are means over all."
+        "enough. Curves show the first split and replica; areas are means over all."
     )
     return [Picture(path, f"Precision against recall by confidence. Area under the curve: {areas}.", caption)]
 
 
 def evidence(study: Study, folder: Path) -> Content:
     if REFERENCE not in study.records:
-        return [f"There is no record of head {REFERENCE}."]
+        return [f"Head {REFERENCE} is not recorded."]
     found = evidence_of(study.records[REFERENCE])
     if found is None:
-        return [f"The record of head {REFERENCE} holds no evidence."]
+        return [f"The record of head {REFERENCE} has no evidence."]
     path = folder / "evidence.png"
     draw_evidence(found, path)
     caption = (
-        f"What head {REFERENCE} saw of its candidates before any query: how many distinct database images answer its "
-        "pseudo queries, and how often two of its three vocabularies agree on the answer. Further right and higher is "
+        f"Evidence of head {REFERENCE} for its candidates before any query: how many distinct database images answer "
+        "its pseudo queries, and how often two of its vocabularies agree on the answer. Further right and higher is "
         "better."
     )
     return [Picture(path, f"Candidates of head {REFERENCE} by {found.words()}.", caption)]
@@ -103,37 +103,35 @@ def evidence(study: Study, folder: Path) -> Content:
 def scores(study: Study, folder: Path, reference: str) -> Content:
     heads = [head for head in study.heads(reference) if has_sample(study, head)]
     if not heads:
-        return ["The records hold no piece of a score matrix."]
+        return ["The records have no score matrix sample."]
     path = folder / "scores.png"
     draw_matrices(study, heads, path)
-    caption = (
-        "A piece of each head's score matrix, every row less its mean and over its deviation. A dot marks a true place."
-    )
-    return [Picture(path, f"Standardised scores of {', '.join(heads)} side by side, true places as dots.", caption)]
+    caption = "A sample of each head's score matrix with standardized rows. A dot marks a positive."
+    return [Picture(path, f"Standardized scores of {', '.join(heads)} side by side, positives as dots.", caption)]
 
 
 def answers(study: Study, folder: Path, photos: Path | None, reference: str, rows: int) -> Content:
     if photos is None:
-        return [f"The photos are not shown: their folder was not given (--photos {study.truth.name}=FOLDER)."]
+        return [f"The photos are not shown: pass their folder with --photos {study.truth.name}=FOLDER."]
     if reference not in study.records:
-        return [f"The photos are not shown: there is no record of head {reference}."]
+        return [f"The photos are not shown: head {reference} is not recorded."]
     heads = study.heads(reference)
     if len(heads) < 2:
-        return [f"The photos are not shown: there is no record of a head to set beside {reference}."]
+        return [f"The photos are not shown: no head to compare with {reference} is recorded."]
     content: Content = []
     for successes, name in ((True, "successes"), (False, "failures")):
         mine, theirs = ("right", "wrong") if successes else ("wrong", "right")
         what = f"{reference} is {mine}, at least one other head {theirs}"
         grid = choose(study, heads, successes=successes, rows=rows)
         if not grid.queries:
-            content.append(f"There is no query where {what}.")
+            content.append(f"There are no queries where {what}.")
             continue
         path = folder / f"{name}.png"
         write_grid(grid, study.truth, photos, path)
         caption = (
             f"{name.capitalize()} of {reference}: {len(grid.queries)} of {grid.eligible:,} queries where {what}, "
-            "spread over the list of queries. Green frame: a true place. Red frame: another place. "
-            "Answers are of the first replica."
+            "spread over the list of queries. Green frame: a positive. Red frame: another place. "
+            "Answers are from the first replica."
         )
         counts = "; ".join(
             f"query {q}: " + ", ".join(f"{h} {'right' if grid.answers[h].right[q] else 'wrong'}" for h in heads)
@@ -156,9 +154,9 @@ def write_figures(
     reference: str = REFERENCE,
     rows: int = ROWS,
 ) -> list[Path]:
-    """Draw what the records hold. Pictures go to `out/<dataset>/<encoder>/`, the report to `out/report.html`.
+    """Draw the figures. They go to `out/<dataset>/<encoder>/`, the report to `out/report.html`.
 
-    `photos` names the folder of each dataset whose photos may be shown. Returns the files written, the report last.
+    `photos` maps datasets to their image folders. Returns the files written, the report last.
     """
     studies = find_studies(results, datasets, encoder)
     _check_photos(photos, {study.truth.name for study in studies})
@@ -166,8 +164,8 @@ def write_figures(
     intro = [
         f"Drawn from {_counted(sum(len(study.records) for study in studies), 'record')} of "
         f"{_counted(len({study.truth.name for study in studies}), 'dataset')} under "
-        f"{_counted(len({study.encoder for study in studies}), 'encoder')}. A record holds what a head answered to "
-        "every query; all numbers here are computed from the answers.",
+        f"{_counted(len({study.encoder for study in studies}), 'encoder')}. A record holds a head's answers to "
+        "every query; all numbers are computed from them.",
     ]
     page = figures_page("Place recognition: figures from records", intro, sections)
     write_text(out / _REPORT, page)
@@ -180,20 +178,20 @@ def write_figures(
 def _check_photos(photos: Mapping[str, Path], drawn: Collection[str]) -> None:
     for name, folder in photos.items():
         if name not in drawn:
-            raise BadSpec(f"photos of {name!r} were given, but the records drawn are of {', '.join(sorted(drawn))}")
+            raise BadSpec(f"--photos names {name!r}, but the drawn records are of {', '.join(sorted(drawn))}")
         if not folder.is_dir():
-            raise BadSpec(f"{folder} is not a folder; give the folder that holds the photos of {name}")
+            raise BadSpec(f"{folder} is not a folder; choose the folder with the images of {name}")
 
 
 def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str, rows: int) -> Section:
     truth, folder = study.truth, out / study.folder
     facts = [
         f"{len(truth.database):,} database images, {len(truth.queries):,} queries. Encoder: {study.encoder}. "
-        f"A true place: {truth.rule}."
+        f"A positive: {truth.rule}."
     ]
     unanswerable = sum(not len(right) for right in truth.positives)
     if unanswerable:
-        facts.append(f"{unanswerable:,} queries have no true place in the database; they count as misses.")
+        facts.append(f"{unanswerable:,} queries have no positives in the database; they count as misses.")
     tables = {
         "Recall": ReportTable(
             [row_of_scores(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()]

@@ -1,7 +1,7 @@
-"""Every head of the benchmark by name, and names for groups of them. Naming one head imports its module only.
+"""Catalogue of all heads by name, and of groups. Naming one head imports only its module.
 
-A head is a module with its cards: `CARDS` (a tuple of `HeadCard`), `NEED_FILES` (heads made from a user's file), or a
-function that makes the card of a name. Its names are listed here.
+A module provides `CARDS` (a tuple of `HeadCard`), `NEED_FILES` (heads made from a user's file), or a function that
+makes the card of a name. The names are listed here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tfa_bench.heads.contract import HeadCard, NeedsFile, Supplied
 from tfa_bench.provenance import ALGORITHM
 
 _PLUGINS = "tfa.heads"
-_BUDGETS = (8, 16, 32, 64, 128, 256)  # any number is a head; these are those of `all`
+_BUDGETS = (8, 16, 32, 64, 128, 256)  # budgets in `all`; any other number is a head too
 _RULES = (
     *("support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft"),
     "single",
 )
-# The default head of maps: alone and calibrated, with and without reranking, and for the photos of one camera.
+# Default head of maps: uncalibrated and calibrated, with and without reranking, and for the photos of one camera.
 _DEFAULT = ("", "-v", "-c64", "-c64-v", "-online", "-online-v", "-follow")
 
 # Module below tfa_bench.heads → heads of its CARDS.
@@ -51,7 +51,7 @@ _FROM_FILES: Mapping[str, tuple[str, ...]] = {
         "eigenplaces",
     ),
 }
-# Names with a number or a suffix → the function that makes their card. The first that fits.
+# Names with a number or a suffix → function that makes their card; the first match is used.
 _FAMILIES: Mapping[str, str] = {
     r"(judged|tfa|second-order)-(follow|online.*)": "online:online_card",
     r".+-v(-always)?": "verified:verified_card",
@@ -92,12 +92,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
         *(f"second-order{rest}" for rest in _DEFAULT),
         *("judged", "judged-v", "judged-online", "judged-online-v", "judged-follow", "judged-c64", "judged-c64-v"),
-    ),  # those of the page of results that have recalls down to place 20
+    ),  # heads on the results page with recalls down to place 20
 }
 
 
 class _NeedFiles(Mapping[str, NeedsFile]):
-    """Heads that are made from a user's file; each is imported when it is looked up."""
+    """Heads made from a user's file; each is imported on lookup."""
 
     def __getitem__(self, name: str) -> NeedsFile:
         return _load(_FILE_MODULE_OF[name]).NEED_FILES[name]
@@ -120,7 +120,7 @@ def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise BadSpec(f"there is no head {name!r}{hint} (tfa bench heads lists them)")
+        raise BadSpec(f"unknown head {name!r}{hint}; list them with: tfa bench heads")
     return card
 
 
@@ -157,7 +157,7 @@ def _plugin_card(name: str) -> HeadCard | None:
             f"the head {name!r} of {source} names the stages {card.stages}; stages are {', '.join(ALGORITHM)} "
             "(peers for a head that shares nothing with this package)"
         )
-    # The version is part of the record's key: another version may answer otherwise.
+    # The version is part of the record's key: another version may answer differently.
     return replace(card, settings={**card.settings, "distribution": source})
 
 
@@ -167,13 +167,13 @@ def _listed_names() -> list[str]:
 
 
 def names() -> list[str]:
-    """List every name that a run takes; tfa-cN, dual-cN, second-order-cN and judged-cN take any N."""
+    """List every name that a run accepts; tfa-cN, dual-cN, second-order-cN and judged-cN accept any N."""
     listed = _listed_names()
     return [*listed, *plugin_names(_PLUGINS, listed)]
 
 
 def head_cards(names: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:
-    """Look up the cards of names and groups (`all` is every group), each once, in that order."""
+    """Look up the cards of names and groups (`all` is every group), each once, in this order."""
     listed: list[str] = []
     for name in names:
         if name == "all":

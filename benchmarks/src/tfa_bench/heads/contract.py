@@ -1,8 +1,8 @@
-"""What the benchmark needs of a head: fit on a database, score queries, say what was seen.
+"""Interface of benchmark heads: fit on a database, score queries, state the data used.
 
-A head is fitted on `Photos` of the database alone. A head that calibrates takes unlabeled target photos
-afterwards, drawn by its protocol; there is no argument positives could come in by. There are two kinds: most heads
-take the tokens of the run's encoder; a trained system brings an encoder of its own, image → one vector.
+A head is fitted only on `Photos` of the database. A head that calibrates gets unlabeled target photos afterwards, drawn
+by its protocol; no argument can pass positives. Most heads use the tokens of the run's encoder; a trained system has
+its own encoder, image → one vector.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tfa.types import EncoderOptions, HeadSpec
 from tfa_bench.protocols import NO_CALIBRATION, Plan
 from tfa_bench.provenance import METHOD
 
-PEER_STAGES = ("kmeans", "residuals", "peers")  # of heads of other papers
-ONLY = "only"  # the replica of a head that has no seed
+PEER_STAGES = ("kmeans", "residuals", "peers")  # stages of heads of other papers
+ONLY = "only"  # replica name of a head without a seed
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Photos:
-    """What a head may look at: tokens always, the files themselves where it segments them."""
+    """Input of a head: tokens, and the files if it segments them."""
 
     tokens: Tokens
     paths: tuple[Path, ...] | None = None
@@ -44,53 +44,53 @@ class Photos:
 
 
 class Fitted(Protocol):
-    """A fitted head. `decisions` and `calibrate` where there is something to decide or to calibrate."""
+    """A fitted head, with `decisions` and `calibrate` if it decides or calibrates something."""
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Reported recall is the mean over them."""
+        """Names of replicas; reported recall is the mean over them."""
         ...
 
     @property
     def data_used(self) -> str:
-        """ "nothing" | "database" | "target" | "labels", those a system was trained with elsewhere"""
+        """ "nothing" | "database" | "target" | "labels" (used to train a system elsewhere)."""
         ...
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        """`q m`: larger is more similar; rows do not depend on each other."""
+        """Return scores `(q, m)`: larger is more similar; rows are independent."""
         ...
 
 
 @runtime_checkable
 class Calibratable(Protocol):
     def calibrate(self, target: Photos) -> Fitted:
-        """A new fitted head; the old one is unchanged."""
+        """Return a new fitted head; the old one is unchanged."""
         ...
 
 
 @runtime_checkable
 class Confident(Protocol):
-    """A head with a confidence of its own, the probability that its best answer is right.
+    """A head with its own confidence, the probability that its best answer is right.
 
-    Of other heads the confidence is the z-score of the best answer in its row. Records name which it is.
+    The confidence of other heads is the z-score of the best answer in its row. Records name the kind.
     """
 
     def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """`q m` scores and `q`; None if it has none of its own after all."""
+        """Return scores `(q, m)` and confidences `(q,)`, or None if it has none after all."""
         ...
 
 
 @runtime_checkable
 class InOrder(Protocol):
-    """A head that learns from queries it has answered: what it answers depends on those before."""
+    """A head that learns from queries it has answered: answers depend on earlier queries."""
 
     def in_order(self, queries: Photos, replica: str) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """`scores_and_confidence` of all queries, some at a time. Every call begins with nothing learnt."""
+        """Yield `scores_and_confidence` of all queries in batches. Every call starts without adaptation."""
         ...
 
 
 class Shared:
-    """Work that several heads share on one database, done once: a fitted TFA head, a vocabulary."""
+    """Work shared by several heads on one database, done once: a fitted TFA head, a vocabulary."""
 
     def __init__(self, *, spec: HeadSpec | None = None, device: str = "cpu", progress: Progress | None = None) -> None:
         self.spec, self.device, self.progress = spec or HeadSpec(), device, progress or SilentProgress()
@@ -111,17 +111,17 @@ class HeadCard:
 
     name: str
     title: str
-    sees: str  # the most its fitted form has seen: nothing < database < target < labels
+    sees: str  # most data its fitted form used: nothing < database < target < labels
     fit: Fit
     plan: Plan = NO_CALIBRATION  # which queries calibrate and which are evaluated
-    settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: all that shapes the scores
-    stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM: whose revisions its records carry
+    settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: everything that affects the scores
+    stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM whose revisions its records store
     note: str = ""  # "reconstruction", "ours, beyond the paper", …
     needs_files: bool = False  # it reads the photos themselves
-    # in place of the run's; opened when it is its turn
+    # replaces the run's encoder; opened when the head runs
     encoder_opener: Callable[[EncoderOptions], Encoder] | None = None
     needs_order: bool = False  # database and queries must be in driving order
-    budget_per_condition: bool = False  # where a dataset says so, each condition calibrates a head of its own
+    budget_per_condition: bool = False  # if the dataset says so, each condition calibrates its own head
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,21 @@ class Supplied:
     vocabulary: Path | None = None
     sam: Path | None = None
     sam_model: str = "vit-h"
-    sam_points: int = 32  # a side, as published
+    sam_points: int = 32  # points per side, as published
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
-    antialias: bool = False  # for trained systems of which that is not on record
+    antialias: bool = False  # for trained systems whose published resizing is unknown
 
 
 @dataclass(frozen=True)
 class NeedsFile:
-    """A head whose card can be made only from a file of the user's."""
+    """A head whose card needs a file of the user."""
 
     title: str
     sees: str
-    option: str  # of tfa bench run, with its value
+    option: str  # option of tfa bench run, with its value
     why: str
-    instead: str  # what does without
-    make: Callable[[Supplied], HeadCard | None]  # None where the file was not given
+    instead: str  # alternative without the file
+    make: Callable[[Supplied], HeadCard | None]  # None without the file
 
     def card(self, name: str, supplied: Supplied) -> HeadCard:
         card = self.make(supplied)

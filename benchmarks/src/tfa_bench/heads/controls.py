@@ -1,13 +1,14 @@
-"""Spectral controls: each assignment under a fixed transformation of its descriptors, no global token.
+"""Spectral controls and ablations of the controllers.
 
-original   S_0              full       S_w(1)    the adaptive kernel at c = 1, β = 0
-centred    S_c              adaptive   S_A       at the strengths the database gave, before selection
-partial    S_w(1/2)
+Controls: each assignment under a fixed transformation of its descriptors, without global token.
 
-Ablations of the controllers: one rule replaced, all evidence as it is.
+    original   S_0          full       S_w(1)   the adaptive kernel at c = 1, β = 0
+    centered   S_c          adaptive   S_A      at the strengths from the database, before selection
+    partial    S_w(1/2)
 
-Each stands on database evidence (`tfa-…`) and, calibrated on all queries, on target evidence (`tfa-fullq-…`,
-the setting of the paper's own ablations). The paper names most of them without a formula; the formulas are ours.
+Ablations replace one rule and keep all evidence. Each uses database evidence (`tfa-…`) and, calibrated on all queries,
+target evidence (`tfa-fullq-…`, as in the paper's ablations). The paper names most of them without a formula; the
+formulas are our choice.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION
 
 @dataclass(frozen=True)
 class Control:
-    """A carrier with its strengths; None keeps the strengths the database gave."""
+    """A carrier with its strengths; None keeps the strengths from the database."""
 
     title: str
     carrier: str
@@ -45,7 +46,7 @@ class Control:
 
 CONTROLS: Mapping[str, Control] = {
     "original": Control("cosine", "original"),
-    "centred": Control("centered", "adaptive", 0.0, 1.0),  # ℓ(c) = 0, ℓ(β) = 1: S_c alone
+    "centred": Control("centered", "adaptive", 0.0, 1.0),  # ℓ(c) = 0, ℓ(β) = 1: only S_c
     "partial": Control("partial whitening", "partial"),
     "full": Control("full whitening", "adaptive", 1.0, 0.0),
     "adaptive": Control("adaptive spectrum", "adaptive"),
@@ -53,9 +54,9 @@ CONTROLS: Mapping[str, Control] = {
 
 
 def under_control(head: Head, assignment: str, control: Control) -> Head:
-    """`head` with its decisions replaced and the global token left out."""
+    """Return `head` with replaced decisions and without global token."""
     if not isinstance(head.decisions, Decisions) or not isinstance(head.evidence, DatabaseEvidence):
-        raise BadSpec("controls are taken from a database-only head; give the head that tfa.fit made")
+        raise BadSpec("controls need a database-only head, as made by tfa.fit")
     strengths = head.evidence.assignments[assignment]
     decisions = dataclasses.replace(
         head.decisions,
@@ -69,7 +70,7 @@ def under_control(head: Head, assignment: str, control: Control) -> Head:
 
 
 def reassembled(head: Head, decisions: Decisions) -> Head:
-    """The same fitted branches under other decisions."""
+    """Return the same fitted branches under other decisions."""
     return assemble(head, decisions, head.evidence, backend_for("cpu"))
 
 
@@ -94,21 +95,21 @@ SPECTRAL_CARDS = tuple(
 
 
 def carrier_by_support(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
-    """Every condition on agreement dropped from the method's carrier rule."""
+    """Apply the method's carrier rule without conditions on agreement."""
     if partial.support <= original.support:
         return "original"
     return "partial" if partial.support > adaptive.support else "adaptive"
 
 
 def carrier_by_agreement(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
-    """Every condition on support dropped."""
+    """Apply the method's carrier rule without conditions on support."""
     if partial.gain_over(original) < 0:
         return "original"
     return "partial" if adaptive.gain_over(partial) < 0 else "adaptive"
 
 
 def carrier_ties_to_partial(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
-    """The method's rule, but an exact tie in support goes to partial whitening."""
+    """Apply the method's rule, but break exact ties in support for partial whitening."""
     chosen = METHOD_RULES.carrier(original, partial, adaptive)
     return "partial" if chosen == "adaptive" and partial.support == adaptive.support else chosen
 
@@ -119,7 +120,7 @@ class Ablation:
     rules: Rules
 
 
-# Agreement alone decides for a change only where it rises: a tie is no evidence.
+# Agreement decides for a change only if it rises: a tie is not evidence.
 ABLATIONS: Mapping[str, Ablation] = {
     "support-only": Ablation(
         "support only",
@@ -148,13 +149,13 @@ ABLATIONS: Mapping[str, Ablation] = {
 
 
 def fit_by(rules: Rules, head: Head) -> Head:
-    """The fitted head decided again by other rules."""
+    """Decide a fitted head again by other rules."""
     decisions, evidence = decide_from_database(head.branches, head.cls, backend_for("cpu"), rules=rules)
     return assemble(head, decisions, evidence, backend_for("cpu"))
 
 
 def calibrate_by(rules: Rules, head: Head, target: Tokens) -> Head:
-    """The fitted head calibrated on target photos by other rules."""
+    """Calibrate a fitted head on target photos by other rules."""
     backend = backend_for("cpu")
     words = [vocabulary.centers for vocabulary in head.vocabularies]
     described = describe_residuals(target, words, ASSIGNMENT_KINDS, head.spec.temperature, backend, dtype=head.dtype)
@@ -163,7 +164,7 @@ def calibrate_by(rules: Rules, head: Head, target: Tokens) -> Head:
 
 
 def fitted_single(database: Photos, shared: Shared) -> Head:
-    """One construction: three times the same vocabulary agree always, so support and strengths alone decide."""
+    """Fit one construction: equal vocabularies always agree, so only support and strengths decide."""
     words = fitted_tfa(database, shared).vocabularies[0].centers
     return shared.once("single", lambda: pipeline.fit(database.tokens, shared.spec, [words] * 3, device=shared.device))
 

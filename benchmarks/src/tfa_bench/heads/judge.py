@@ -1,22 +1,22 @@
 """The judge: of several heads, choose the one whose top answers have the strongest patch-match evidence.
 
-Patch matches of a photo and its first answer are evidence without labels, and owe nothing to any descriptor. So they
-can judge whole heads, whatever these were made of:
+Patch matches between a photo and its top answer are evidence without labels and independent of any descriptor, so they
+can compare arbitrary heads:
 
-    value_h = mean over photos q of √M(q, t_h(q))          t_h(q): the first answer of head h
+    value_h = mean over photos q of √M(q, t_h(q))       t_h(q): the top answer of head h
 
-An incumbent answers unless a challenger's mean difference to it, photo by photo, exceeds its standard error by a
-margin; of several such challengers the one with the largest mean answers. A head that learnt from target photos is
-judged by cross-fitting: what one half teaches is judged on the other. There a head could also gain by answering with
-images that match every photo of the camera a little, so an answer counts by what is its photo's own:
+A default head is used unless a challenger's mean paired difference to it exceeds its standard error by a margin; of
+several such challengers, the one with the largest mean wins. A head fitted on target photos is judged by cross-fitting:
+a head calibrated on one half is judged on the other. There a head could also gain from images that match every photo of
+the camera a little, so only evidence specific to the photo counts:
 
     value_h = mean over q of √M(q, t_h(q)) − mean over 8 other photos q' of √M(q', t_h(q))
 
-    database alone   pseudo queries judge second-order carriers and, as challengers, residual heads of one vocabulary
-    target photos    judge second-order carriers, each as it is, centered on them, with calibrated scores, or both
+    database only    pseudo queries judge second-order carriers and, as challengers, residual heads of one vocabulary
+    target photos    judge second-order carriers, each unchanged, centered on them, with calibrated scores, or both
 
-What wins is fitted for all three constructions. Maps do not use the judge: it kept the incumbent in nearly every run,
-so the incumbents are what maps have (`tfa.method.second_order_head`).
+The winner is fitted for all three constructions. Maps do not use the judge: it kept the default in nearly every run,
+so maps have the default heads (`tfa.method.second_order_head`).
 """
 
 from __future__ import annotations
@@ -60,35 +60,36 @@ from tfa.types import HeadSpec, RerankSpec
 from tfa.verification.admission import PairEvidence, cache_evidence, space_evenly
 from tfa.verification.patches import CompactTokens, fit_compact_tokens, prepare_photo_evidence
 
-MOST_PHOTOS = 128  # that are judged by
+MOST_PHOTOS = 128  # photos used for judging
 DATABASE_CARRIERS = ("tempered", "blend", "partial", "original", "adaptive")
-# Full whitening makes the descriptors it was fitted to orthogonal: the map's own photos say nothing about it.
+# Full whitening makes the descriptors it was fitted on orthogonal, so map images cannot judge it.
 TARGET_CARRIERS = ("partial", "tempered", "blend", "original", "adaptive", "full")
-# Standard errors by which a challenger must be ahead. Pseudo queries have neighbors in the map, so that all heads do
-# well by them; ten candidates under four calibrations each are many to be ahead by chance.
+# Standard errors by which a challenger must be ahead. Pseudo queries have neighbors in the map, so all heads do
+# well on them; ten candidates under four calibrations each are often ahead by chance.
 DATABASE_MARGIN, TARGET_MARGIN = 2.5, 2.0
-TARGET_FROM = 64  # target photos from which they judge; fewer calibrate the incumbent
-OTHERS = 8  # other photos that an answer is compared with, to see what of its evidence is its photo's own
+CENTERED_IN_RECORDS = "centred"  # spelling in stored records
+TARGET_FROM = 64  # minimum target photos for judging; fewer only calibrate the default
+OTHERS = 8  # other photos that an answer is compared with, to isolate evidence specific to its photo
 RESIDUAL_CARRIERS = ("original", "partial")
 CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centering, scores
 
 
 class HeadJudgment(Value, kw_only=False):
-    """How one candidate fared before the judge."""
+    """Result of one candidate."""
 
-    value: float = req("Mean √M of its first answers.")
+    value: float = req("Mean √M of its top answers.")
     error: float = req("Standard error of that mean.")
-    difference: float = req("Mean difference to the incumbent, photo by photo.")
+    difference: float = req("Mean paired difference to the default head.")
     difference_error: float = req("Standard error of the mean difference.")
 
 
 class JudgedEvidence(SecondOrderEvidence):
-    """What the judge saw of every candidate; `reasons` holds its words."""
+    """Evidence of the judge for every candidate; `reasons` holds the explanation."""
 
-    photos: int = req("Photos that were judged by; 0 if the judge could not see patches.")
+    photos: int = req("Number of photos used for judging; 0 without a patch grid.")
     kind: str = req("Kind of photos.")
     incumbent: str = req("Head that is used unless another one wins.")
-    candidates: dict[str, HeadJudgment] = req("How each candidate fared.")
+    candidates: dict[str, HeadJudgment] = req("Result of each candidate.")
 
 
 Judged = tuple[SecondOrderDecisions, JudgedEvidence]
@@ -100,9 +101,9 @@ Judged = tuple[SecondOrderDecisions, JudgedEvidence]
 def choose_judged(
     roots: Mapping[str, np.ndarray], incumbent: str, margin: float
 ) -> tuple[str, dict[str, HeadJudgment]]:
-    """The name of the head that wins, and how each fared. `roots` are √M `p` of every head's first answers.
+    """Return the winner's name and each head's result. `roots` are √M `(p,)` of every head's top answers.
 
-    A photo some head has no answer to (all of the map is hidden from it) is nan and counts for none.
+    A photo without an answer from some head (the whole map is hidden from it) is nan and does not count.
     """
     known = np.all([np.isfinite(values) for values in roots.values()], axis=0)
     judgements = {}
@@ -111,7 +112,7 @@ def choose_judged(
         difference = _mean_and_error((values - roots[incumbent])[known])
         judgements[name] = HeadJudgment(value, error, *difference)
     ahead = [name for name, one in judgements.items() if one.difference > margin * one.difference_error]
-    winner = max(ahead, key=lambda name: judgements[name].difference, default=incumbent)  # of equals the first
+    winner = max(ahead, key=lambda name: judgements[name].difference, default=incumbent)  # the first of equals
     return winner, judgements
 
 
@@ -123,20 +124,20 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 
 
 def target_scores(space: SecondOrderSpace, view: SideView, kernel: Sequence[KernelTerm]) -> np.ndarray:
-    """Scores `c m` of target photos, as they are."""
+    """Return scores `(c, m)` of target photos without calibration."""
     assert view.coordinates is not None
     return space.scores_of(view.coordinates, measure_level(space, view), kernel)
 
 
 def measure_level(space: SecondOrderSpace, view: SideView) -> np.ndarray:
-    """⟨v, μ⟩ of photos, float64."""
+    """Return ⟨v, μ⟩ of photos in float64."""
     return view.descriptors.astype(np.float64) @ space.side.mean.astype(np.float64)
 
 
 def cross_fitted_answers(
     space: SecondOrderSpace, view: SideView, decisions: SecondOrderDecisions, kernel: Sequence[KernelTerm], sigma: float
 ) -> np.ndarray:
-    """First answers `c` of target photos, each half by a head that learnt from the other one, as decided."""
+    """Return top answers `(c,)` of target photos, each half by a head fitted on the other one, as decided."""
     assert view.coordinates is not None
     level = measure_level(space, view)
     coordinates = np.asarray(view.coordinates, np.float64)
@@ -156,7 +157,7 @@ def cross_fitted_answers(
 def explain_judgment(
     winner: SecondOrderDecisions, judgements: Mapping[str, HeadJudgment], incumbent: str, photos: str
 ) -> str:
-    """Why, in words; `photos` says how many of which kind."""
+    """Explain the decision; `photos` describes number and kind."""
     own = judgements[winner.name]
     others = [one.value for name, one in judgements.items() if name != winner.name]
     best = f", the next best {max(others):.2f}" if others else ""
@@ -168,9 +169,9 @@ def explain_judgment(
 
 
 def describe_judged(decisions: SecondOrderDecisions) -> str:
-    """A judged head in words."""
+    """Describe a judged head."""
     name = decisions.representation.replace("_", "-")
-    more = ", centred on the target photos" * decisions.centring  # as records hold it
+    more = f", {CENTERED_IN_RECORDS} on the target photos" * decisions.centring  # as records hold it
     more += ", scores calibrated" * decisions.score_calibrated
     kind = name if name == "second-order" else f"{name} residuals"
     return f"{kind}, {CARRIER_WORDS[decisions.carrier]}{more}"
@@ -183,10 +184,10 @@ def compute_evidence_roots(
     *,
     subtract_usual: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Compute √M `p` of every photo with each head's first answer to it; nan where a head has none.
+    """Compute √M `(p,)` of every photo with each head's top answer; nan if a head has none.
 
-    `answers` are images `p`, by the name of the head; `evidence` compares a photo, by its number, with images, from
-    several threads. With `subtract_usual`, less the mean √M that the answer has with other photos.
+    `answers` are images `(p,)` by head name; `evidence` compares a photo, by index, with images from several threads.
+    With `subtract_usual`, subtract the mean √M of the answer with other photos.
     """
     table = np.stack(list(answers.values()))
     roots = np.full(table.shape, np.nan)
@@ -208,7 +209,7 @@ def compute_evidence_roots(
 
 
 def _with_others(table: np.ndarray, evidence: PairEvidence) -> dict[int, dict[int, float]]:
-    """√M of every image that is answered with evenly spaced photos: one more than needed, as one may be its own."""
+    """Return √M of every answered image with evenly spaced photos: one more than needed, in case one is its own."""
     images = np.unique(table[table != NO_ANSWER])
     photos = space_evenly(table.shape[1], OTHERS + 1).tolist()
     compared = dict(zip(photos, map_in_threads(lambda photo: np.sqrt(evidence(photo, images)), photos), strict=True))
@@ -249,7 +250,7 @@ class ResidualChallengers:
         return cls(vocabulary, branches)
 
     def answers(self, backend: Backend) -> dict[str, tuple[SecondOrderDecisions, np.ndarray]]:
-        """First answers `p` of the pseudo queries under each residual head, by its name."""
+        """Return top answers `(p,)` of the pseudo queries under each residual head, by name."""
         found = {}
         for assignment, branch in self.branches.items():
             count, images = len(branch.split.pseudo), branch.split.images
@@ -263,18 +264,18 @@ class ResidualChallengers:
 
 @dataclass(frozen=True)
 class Competition:
-    """Heads that compete, and what they answer to the photos that judge them."""
+    """Competing heads and their answers to the judging photos."""
 
-    heads: Mapping[str, SecondOrderDecisions]  # by name, in the order that settles ties
-    answers: Mapping[str, np.ndarray]  # p: first answers
+    heads: Mapping[str, SecondOrderDecisions]  # by name; the order breaks ties
+    answers: Mapping[str, np.ndarray]  # (p,): top answers
     incumbent: SecondOrderDecisions
-    photos: np.ndarray  # p: images of the database, or numbers of target photos
-    kind: str  # of photos, in words
-    target: bool  # are they target photos?
+    photos: np.ndarray  # (p,): database images, or indices of target photos
+    kind: str  # description of the photos
+    target: bool  # whether they are target photos
 
 
 def compete_on_database(fitted: FittedSpaces, challengers: ResidualChallengers | None, backend: Backend) -> Competition:
-    """Second-order carriers and residual heads, by what pseudo queries are answered."""
+    """Let second-order carriers and residual heads compete on pseudo queries."""
     space = fitted.spaces[0]
     chosen = space_evenly(len(space.pseudo), MOST_PHOTOS)
     heads = {head.name: head for head in map(fitted.decisions, DATABASE_CARRIERS)}
@@ -296,9 +297,9 @@ def compete_on_target(
     view: SideView,
     calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS,
 ) -> Competition:
-    """Second-order carriers under each calibration, by what they answer to target photos that `space` describes.
+    """Let second-order carriers under each calibration compete on target photos that `space` describes.
 
-    The incumbent calibrates all that some candidate does.
+    The default calibrates everything that some candidate does.
     """
     heads, answers = {}, {}
     photos = space_evenly(len(view.descriptors), MOST_PHOTOS)
@@ -308,7 +309,7 @@ def compete_on_target(
         sigma = carrier_spread(carrier, space.pseudo_scores(kernel), space, rows)
         for centring, score in calibrations:
             if centring and carrier == "original":
-                continue  # S_0 has no mean to take queries from
+                continue  # S_0 has no mean to center queries with
             head = fitted.decisions(carrier, centring=centring, score=score)
             heads[head.name] = head
             answers[head.name] = cross_fitted_answers(space, view, head, kernel, sigma)[photos]
@@ -318,7 +319,7 @@ def compete_on_target(
 
 
 def choose_incumbent(fitted: FittedSpaces, calibrations: Sequence[tuple[bool, bool]]) -> SecondOrderDecisions:
-    """The incumbent with target photos: it calibrates all that one of the candidates does."""
+    """Return the default with target photos: it calibrates everything that some candidate does."""
     centring, score = (any(learnt) for learnt in zip(*calibrations, strict=True))
     return fitted.decisions(TARGET_CARRIER, centring=centring, score=score)
 
@@ -330,7 +331,7 @@ def select_on_database(
     backend: Backend,
     progress: Progress | None = None,
 ) -> Judged:
-    """Select a head from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
+    """Select a head with the database only; the default if compact tokens are missing."""
     if compact is None:
         incumbent = fitted.decisions(DATABASE_CARRIER)
         return incumbent, make_unjudged_evidence(fitted, incumbent)
@@ -346,10 +347,10 @@ def select_on_target(
     score: bool | None = None,
     progress: Progress | None = None,
 ) -> Judged:
-    """Select a head from target photos; `evidence` compares one of them, by its number, with database images.
+    """Select a head with target photos; `evidence` compares one of them, by index, with database images.
 
-    `score` says whether scores are calibrated; None leaves it to the judge. Without evidence, or with few photos, it
-    is the incumbent.
+    `score` sets whether scores are calibrated; None leaves it to the judge. The default is used without evidence or
+    with few photos.
     """
     allowed = [one for one in CALIBRATIONS if score in (None, one[1])]
     if evidence is None:
@@ -367,7 +368,7 @@ def select_on_described_target(
     progress: Progress | None = None,
     calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS,
 ) -> Judged:
-    """Select a head from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
+    """Select a head with target photos that `space` describes; with few photos, the default calibrated on them."""
     count = len(view.descriptors)
     allowed = filter_calibrations(count, calibrations)
     if count < TARGET_FROM:
@@ -381,14 +382,14 @@ def select_on_described_target(
 def filter_calibrations(
     photos: int, calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS
 ) -> Sequence[tuple[bool, bool]]:
-    """Keep the calibrations that so many target photos suffice for; all of them if none would remain."""
+    """Keep the calibrations that have enough target photos; all of them if none would remain."""
     return [one for one in calibrations if not one[1] or photos >= SCORE_FROM] or calibrations
 
 
 def select_by_evidence(
     fitted: FittedSpaces, competition: Competition, evidence: PairEvidence, progress: Progress | None = None
 ) -> Judged:
-    """Select the winner; `evidence` compares a photo of the competition, by its number there, with database images."""
+    """Select the winner; `evidence` compares a competition photo, by its index there, with database images."""
     of_photo = lambda row, images: evidence(int(competition.photos[row]), images)  # noqa: E731
     roots = compute_evidence_roots(
         competition.answers, cache_evidence(of_photo), progress, subtract_usual=competition.target
@@ -425,10 +426,10 @@ def fit_judged(
     dtype: str = "float32",
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead | Head:
-    """Fit the head whose first answers have most evidence.
+    """Fit the head whose top answers have the strongest evidence.
 
-    `target` are unlabeled photos of the deployment; without any the database's images judge. Tokens need a grid to be
-    judged by.
+    `target` are unlabeled photos of the deployment; without them the database images judge. Tokens need a grid for
+    judging.
     """
     check_tokens(tokens, dtype)
     spec, backend, listener = spec or HeadSpec(), backend_for(device), as_progress(progress)
@@ -453,15 +454,17 @@ def calibrate_judged(
     score: bool | None = None,
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead:
-    """Calibrate a head: carrier, centering and score calibration judged by target photos.
+    """Calibrate a head: target photos judge carrier, centering and score calibration.
 
-    `evidence` compares a target photo, by its number, with images of the database
-    (`verification.patches.prepare_photo_evidence`); without it the incumbent answers. `score` says whether scores are
+    `evidence` compares a target photo, by index, with database images
+    (`verification.patches.prepare_photo_evidence`); without it the default is used. `score` sets whether scores are
     calibrated; None leaves it to the judge.
     """
     check_target_count(len(target))
     fitted = head if isinstance(head, FittedSpaces) else head.fitted
     fitted.check(target)
-    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # once for all that follows
+    described = (
+        target if isinstance(target, DescribedTokens) else DescribedQueries(target)
+    )  # described once for everything that follows
     decisions, seen = select_on_target(fitted, described, evidence, score, as_progress(progress))
     return assemble_second_order(fitted, decisions, seen, described)

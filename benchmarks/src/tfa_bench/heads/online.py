@@ -1,13 +1,13 @@
-"""Heads that adapt to the queries they have answered (ours, beyond the paper), under the protocol `online`.
+"""Heads that adapt to answered queries (ours, beyond the paper), under the protocol `online`.
 
-    second-order-online      a map whose camera adapts it: partial whitening, adapted by every query before
-    judged-online            second-order partial whitening, adapted by every query before
-    tfa-online               the paper's database-only head, adapted in the same way
-    …-shuffled               queries in a drawn order instead of that of their files
-    …-v  …-v-always          the first candidates of the adapted scores verified, as the map itself admits it
-    …-follow                 the tracker: adapted, verified where admitted, and filtered along the drive
+    second-order-online   a map adapted by its camera: partial whitening, adapted by all earlier queries
+    judged-online         second-order partial whitening, adapted by all earlier queries
+    tfa-online            the paper's database-only head, adapted in the same way
+    …-shuffled            queries in random order instead of file order
+    …-v  …-v-always       top candidates of the adapted scores reranked, as the map admits it
+    …-follow              the tracker: adapted, reranked if admitted, and filtered along the drive
 
-A query never adapts its own answer, and each replica has an adaptation of its own, which begins with nothing learnt.
+A query never adapts its own answer. Each replica adapts separately and starts without adaptation.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa_bench.provenance import METHOD
 
-AT_ONCE = 64  # queries that are verified at a time
-Answered = tuple[np.ndarray, np.ndarray | None]  # scores `q m` and confidence `q`
+AT_ONCE = 64  # queries reranked per batch
+Answered = tuple[np.ndarray, np.ndarray | None]  # scores `(q, m)` and confidence `(q,)`
 
 
 @dataclass(frozen=True)
 class OnlineHead:
-    """A fitted head of the package whose scores each query adapts for those after it."""
+    """A fitted head of the package whose scores each query adapts for later ones."""
 
     head: Head | SecondOrderHead
-    pairs: PatchPairs | None = None  # where the first candidates are verified
-    verification: Mapping[str, Any] = field(default_factory=dict)  # what was decided about that
-    follows: bool = False  # is the camera followed along the database, which is in driving order?
+    pairs: PatchPairs | None = None  # set if the top candidates are reranked
+    verification: Mapping[str, Any] = field(default_factory=dict)  # decision about reranking
+    follows: bool = False  # whether the camera is tracked along the database, which is in driving order
     constructions: tuple[int, ...] = CONSTRUCTIONS
     data_used: ClassVar[str] = "target"
 
@@ -64,7 +64,7 @@ class OnlineHead:
         return {**RetrieverHead(self.head).decisions, **more}
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        """`q m` of queries in their order, the first of them with nothing learnt."""
+        """Return `(q, m)` of queries in order, the first without adaptation."""
         blocks = [scores for scores, _ in self.in_order(queries, replica)]
         return np.concatenate(blocks) if blocks else np.empty((0, len(self.head)), np.float32)
 
@@ -84,7 +84,7 @@ class OnlineHead:
                 yield verified(rows, self.pairs.of(some.tokens), self.pairs.spec.candidates, own)
 
     def _followed(self, queries: Photos, replica: str) -> Iterator[Answered]:
-        """Images are ranked by the probability that the camera is there."""
+        """Rank images by the probability that the camera is there."""
         scorer, pairs, tokens = self.head.scorer(int(replica)), self.pairs, queries.tokens
         frames = follow_scores(
             scorer,
@@ -113,13 +113,13 @@ _NAME = re.compile(rf"(judged|tfa|{MAP_HEAD})-(?:(follow)|online(-shuffled)?(-v(
 
 
 def online_card(name: str) -> HeadCard | None:
-    """The card of a name of the family above; None if it is not one."""
+    """Return the card of a name of the family above; None for other names."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     system, follows, shuffled = match[1], bool(match[2]), bool(match[3])
     verification = "-v" if follows else match[4]
-    alone = verified_card(f"{system}{verification}") if verification else None  # decides whether it is used
+    alone = verified_card(f"{system}{verification}") if verification else None  # decides whether reranking is used
 
     def fit(database: Photos, shared: Shared) -> OnlineHead:
         head = _fitted(system, database, shared)

@@ -1,14 +1,14 @@
-"""Second-order and judged heads (ours, beyond the paper) in the benchmark's terms.
+"""Benchmark heads of the second-order and judged families (ours, beyond the paper).
 
-    second-order                          the head of `tfa build`: one construction, rows as a map stores them
-    second-order-c64                      the same after `tfa calibrate` with 64 unlabeled queries (any number)
-    second-original  second-partial  …    that carrier, nothing is judged
-    judged                                the head that photos of the map itself judge best
-    judged-c64                            judged and calibrated by 64 unlabeled queries (any number)
-    judged[-c64]-no-judge                 the incumbent, whatever the evidence
-    judged[-c64]-support                  not evidence decides but how many distinct images are first answers
-    judged-c64-no-centring  …-no-score    one of the two calibrations does not compete
-    …-ensemble                            the three replicas' scores added
+    second-order                        the head of `tfa build`: one construction, rows as stored in a map
+    second-order-c64                    the same after `tfa calibrate` with 64 unlabeled queries (any number)
+    second-original  second-partial  …  this carrier, without a judge
+    judged                              the head that map images judge best
+    judged-c64                          judged and calibrated with 64 unlabeled queries (any number)
+    judged[-c64]-no-judge               the default, without evidence
+    judged[-c64]-support                decided by the number of distinct top answers instead of evidence
+    judged-c64-no-score  …              one of the two calibrations (scores, centering) does not compete
+    …-ensemble                          the sum of the three replicas' scores
 
 All heads of a database share one fit of its spaces, of the challengers and of its compact tokens.
 """
@@ -59,6 +59,7 @@ from tfa_bench.heads.tfa_heads import BEYOND_PAPER, Calibrate, PatchPairs, Retri
 from tfa_bench.protocols import NO_CALIBRATION, budget
 
 DTYPE = "float32"
+DEFAULT_IN_RECORDS = "incumbent"  # word in stored records
 SECOND_STAGES = ("spectrum", "second_order")
 _TARGET_STAGES = (*SECOND_STAGES, "score_calibration", "verification", "judge")
 _DATABASE_STAGES = ("kmeans", "residuals", "evidence", *SECOND_STAGES, "verification", "judge")
@@ -69,19 +70,21 @@ Choose = Callable[[FittedSpaces, Competition, PairEvidence | None], Judged]
 
 
 def by_evidence(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
-    """The judge; without patches that it could compare, the incumbent."""
+    """Judge by evidence; the default if patches cannot be compared."""
     if evidence is None:
         return competition.incumbent, make_unjudged_evidence(fitted, competition.incumbent)
     return select_by_evidence(fitted, competition, evidence)
 
 
 def by_rank(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
-    """The incumbent, always."""
-    return competition.incumbent, make_unjudged_evidence(fitted, competition.incumbent, "it is the incumbent")
+    """Choose the default."""
+    return competition.incumbent, make_unjudged_evidence(
+        fitted, competition.incumbent, f"it is the {DEFAULT_IN_RECORDS}"
+    )
 
 
 def by_support(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
-    """The candidate whose first answers are the most distinct images; of equals the incumbent, then the earlier."""
+    """Choose the candidate with the most distinct top answers; ties go to the default, then to the earlier one."""
     incumbent = competition.incumbent.name
     distinct = {name: measure_support(tops[None]) for name, tops in competition.answers.items()}
     winner = max((incumbent, *distinct), key=distinct.__getitem__)
@@ -101,11 +104,11 @@ def by_support(fitted: FittedSpaces, competition: Competition, evidence: PairEvi
 
 @dataclass(frozen=True)
 class Rule:
-    """How a judged head is decided."""
+    """Rule that decides a judged head."""
 
     title: str
     choose: Choose = by_evidence
-    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centering, scores) that compete
+    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS  # (centering, scores) pairs that compete
 
 
 RULES: Mapping[str, Rule] = {
@@ -137,7 +140,7 @@ def fitted_second_order(database: Photos, shared: Shared, carrier: str) -> Secon
 
 
 def fitted_challengers(database: Photos, shared: Shared) -> ResidualChallengers | None:
-    """Residual heads, where something can judge them."""
+    """Fit residual heads, if patches can judge them."""
     if database.tokens.grid is None:
         return None
     backend = backend_for(shared.device)
@@ -148,14 +151,14 @@ def fitted_challengers(database: Photos, shared: Shared) -> ResidualChallengers 
 
 
 def competition_on_database(database: Photos, shared: Shared) -> Competition:
-    """Every head that the map's own photos judge."""
+    """Return every head that map images judge."""
     fitted, challengers = fitted_spaces(database, shared), fitted_challengers(database, shared)
     backend = backend_for(shared.device)
     return shared.once("competition", lambda: compete_on_database(fitted, challengers, backend))
 
 
 def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrderHead | Head:
-    """The head that is decided by the database alone."""
+    """Return the head decided with the database only."""
 
     def make() -> SecondOrderHead | Head:
         fitted, pairs = fitted_spaces(database, shared), patch_pairs(database, shared)
@@ -169,7 +172,7 @@ def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrd
 
 
 def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
-    """`judge.calibrate_judged` by some rule; photos are compared once, whatever heads and splits need it."""
+    """Return `judge.calibrate_judged` under a rule; photos are compared once for all heads and splits."""
 
     def calibrate(head: SecondOrderHead, target: Tokens) -> BaseHead:
         pipeline.check_target_count(len(target))
@@ -202,7 +205,7 @@ class MapHead:
 
     @property
     def duplicates(self) -> np.ndarray | None:
-        """The first equal image of each image, as maps have it from equal files; None if all differ."""
+        """First equal image of each image, like equal files in maps; None if all differ."""
         return self.fitted.fitted.spaces[0].duplicates
 
     def store(self, head: SecondOrderHead) -> SecondOrderHead:
@@ -217,7 +220,7 @@ class MapHead:
 
     @property
     def adapting(self) -> SecondOrderHead:
-        """The head that the photos of a camera adapt (`tfa.maps.tracker`)."""
+        """Return the head that a camera's photos adapt (`tfa.maps.tracker`)."""
         scorer = make_partial_scorer(self.spaces, self.duplicates)
         return replace(self.fitted, scorers={0: scorer}, decisions=self.fitted.fitted.decisions(TARGET_CARRIER))
 
@@ -250,13 +253,13 @@ _JUDGED = re.compile(rf"judged(?:-c([1-9][0-9]{{0,5}}))?(?:-({'|'.join(filter(No
 
 
 def second_order_card(name: str) -> HeadCard | None:
-    """The card of a name of the family above; None if it is not one."""
+    """Return the card of a name of the family above; None for other names."""
     stored, second, judged = _MAP.fullmatch(name), _SECOND.fullmatch(name), _JUDGED.fullmatch(name)
     if stored is not None:
         return _map_card(name, int(stored[1] or 0))
     if second is not None:
         return _second_card(name, second[1], bool(second[2]))
-    if judged is None or (judged[2] in _OF_TARGET_ALONE and not judged[1]):  # nothing to leave out
+    if judged is None or (judged[2] in _OF_TARGET_ALONE and not judged[1]):  # there is nothing to leave out
         return None
     return _judged_card(name, int(judged[1] or 0), judged[2] or "", bool(judged[3]))
 

@@ -1,13 +1,13 @@
-"""Heads of this package in the benchmark's terms: TFA and the dual-vocabulary system, calibrated or not.
+"""Benchmark heads of TFA and the dual-vocabulary system, calibrated or not.
 
-Every head of one database shares one fit. The names say what happens after it:
+All heads of one database share one fit. The names say what follows:
 
-    tfa  dual                 as fitted on the database
-    tfa-c64  dual-c64         calibrated on 64 unlabeled queries, the others are evaluated (any number)
-    tfa-fullq  dual-fullq     calibrated on all queries
-    tfa-crossfit              each half of the queries evaluated by a head calibrated on the other
-    …+                        with robust score calibration (ours, beyond the paper)
-    …-ensemble                the three replicas' scores added, not averaged recalls (ours)
+    tfa           dual           as fitted on the database
+    tfa-c64       dual-c64       calibrated on 64 unlabeled queries (any number), evaluated on the others
+    tfa-fullq     dual-fullq     calibrated on all queries
+    tfa-crossfit                 each half of the queries evaluated by a head calibrated on the other
+    …+                           with robust score calibration (ours, beyond the paper)
+    …-ensemble                   sum of the three replicas' scores instead of mean recall (ours)
 
 Patches of query and database pairs are compared once, for all heads that need them.
 """
@@ -49,14 +49,14 @@ class PatchPairs:
         require_grid(database)
         self.store = CompactTokens.fit(database, spec)
         self.evidence_between = cache_evidence(self.store.evidence_between)
-        self._queries: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
+        self._queries: dict[Tokens, ComparedQueries] = {}  # by the set that queries belong to
 
     @property
     def spec(self) -> RerankSpec:
         return self.store.spec
 
     def of(self, queries: Tokens) -> Comparison:
-        """The comparison of queries with the database, which lasts for the queries of a dataset."""
+        """Return the comparison of queries with the database, kept for the queries of a dataset."""
         if not isinstance(queries, DescribedQueries):
             return ComparedQueries(self, queries)
         if queries.whole not in self._queries:
@@ -65,13 +65,13 @@ class PatchPairs:
 
 
 class ComparedQueries(PhotoPairs):
-    """A set of queries beside the database; what was compared is kept."""
+    """A set of queries compared with the database; results are cached."""
 
     def __init__(self, pairs: PatchPairs, queries: Tokens) -> None:
         store, grid = pairs.store, require_grid(queries)
         super().__init__(store, queries, grid, np.arange(len(store)))
         self._compared: dict[tuple[int, int], tuple[float, int]] = {}
-        # Every head may bring new candidates of a query, whose patches are needed again: they are kept, in a file.
+        # Every head may add candidates of a query, which need its patches again, so they are kept in a file.
         self._patches = Spill().empty((len(queries), grid[0] * grid[1], store.compaction.dimensions), np.float32)
         self._made = np.zeros(len(queries), bool)
 
@@ -111,8 +111,8 @@ def _columns(pairs: Sequence[tuple[int, np.ndarray]]) -> tuple[list[int], list[n
 def require_grid(tokens: Tokens) -> tuple[int, int]:
     if tokens.grid is None:
         raise BadTokens(
-            "verification compares where patches lie and these tokens do not say; "
-            "give tfa.Tokens(patches, cls, grid=(rows, columns))"
+            "reranking needs the patch grid, which these tokens do not have; "
+            "use tfa.Tokens(patches, cls, grid=(rows, columns))"
         )
     return tokens.grid
 
@@ -120,13 +120,13 @@ def require_grid(tokens: Tokens) -> tuple[int, int]:
 # --- heads ---------------------------------------------------------------------------------------------------------
 
 
-Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
+Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated head out
 BEYOND_PAPER = "ours, beyond the paper"
 
 
 @dataclass(frozen=True)
 class RetrieverHead:
-    """A fitted head of the package, and how it is calibrated."""
+    """A fitted head of the package and its calibration."""
 
     retriever: BaseHead
     scored_replicas: tuple[ReplicaName, ...] = CONSTRUCTIONS
@@ -142,11 +142,11 @@ class RetrieverHead:
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """What it decided, with the evidence of every candidate where there is some."""
+        """Return its decisions, with the evidence of every candidate if available."""
         decisions = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
         if isinstance(self.retriever, (Head, SecondOrderHead)):
             evidence = self.retriever.evidence
-            candidates = getattr(evidence, "candidates", {})  # a second-order head that no judge chose has none
+            candidates = getattr(evidence, "candidates", {})  # a second-order head without a judge has none
             decisions["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
             if isinstance(evidence, JudgedEvidence):
                 decisions |= {"incumbent": evidence.incumbent, "photos": evidence.photos, **evidence.reasons}
@@ -158,12 +158,12 @@ class RetrieverHead:
     def calibrate(self, target: Photos) -> Fitted:
         assert self.how is not None, "a head without a calibration was given a plan that calibrates"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewPhotos)  # a budget of 4 is the benchmark's own choice
+            warnings.simplefilter("ignore", FewPhotos)  # the benchmark chooses a budget of 4 deliberately
             return RetrieverHead(self.how(self.retriever, target.tokens), self.scored_replicas)
 
 
 def fitted_tfa(database: Photos, shared: Shared) -> Head:
-    """The database-only head, fitted once for all heads that stand on it."""
+    """Return the database-only head, fitted once for all heads that use it."""
     make = lambda: pipeline.fit(database.tokens, shared.spec, device=shared.device, progress=shared.progress)  # noqa: E731
     return shared.once("tfa", make)
 
@@ -176,7 +176,7 @@ def fitted_dual(database: Photos, shared: Shared) -> DualHead:
 
 
 def patch_pairs(database: Photos, shared: Shared) -> PatchPairs | None:
-    """Patches of the database and every pair compared so far, once for all heads; None if how they lie is unknown."""
+    """Return database patches and compared pairs, shared by all heads; None if the patch grid is unknown."""
     if database.tokens.grid is None:
         return None
     return shared.once("patch pairs", lambda: PatchPairs(database.tokens))
@@ -212,9 +212,9 @@ _NAME = re.compile(r"(tfa|dual)(-c([1-9][0-9]{0,5})|-fullq|-crossfit|-crossfit-c
 
 
 def retriever_card(name: str) -> HeadCard | None:
-    """The card of a name of the family above; None if it is not one."""
+    """Return the card of a name of the family above; None for other names."""
     match = _NAME.fullmatch(name)
-    if match is None or (match[4] and not match[2]):  # nothing to calibrate scores on
+    if match is None or (match[4] and not match[2]):  # there are no photos to calibrate scores on
         return None
     title, fit, plain, scored = _SYSTEMS[match[1]]
     suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]

@@ -1,6 +1,6 @@
-"""Heads of trained systems, each made from its published checkpoint.
+"""Heads of trained systems, made from their published checkpoints.
 
-They rank by cosine, or by bits first and the best hundred by cosine.
+They rank by cosine, or by bits first and then the best hundred by cosine.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tfa_bench.heads.trained.systems import CHECKPOINTS, SYSTEMS, TrainedSystem,
 from tfa_bench.heads.vectors import VectorHead
 from tfa_bench.records import LABELS
 
-RERANKED = 100  # images nearest in bits, whose order the vectors decide
-_STEP = 1e-6  # of the score for a bit, below the last image that is reranked
+RERANKED = 100  # images nearest in bits that are reranked by vectors
+_STEP = 1e-6  # score per bit, below the last reranked image
 
 
 @dataclass(frozen=True)
 class TwoStageHead:
-    """Hamming distance of codes chooses, ties to the smaller index; cosine of vectors orders what was chosen."""
+    """Select by Hamming distance of codes, ties to the smaller index; order the selection by cosine."""
 
     vectors: VectorHead
-    codes: np.ndarray  # m c of ±1
+    codes: np.ndarray  # (m, c) of ±1
     replicas: tuple[str, ...] = (ONLY,)
     data_used: str = LABELS
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        """`q m`: the cosine of the images that are reranked; the others just below the last of them, by their bits.
+        """Return `(q, m)`: the cosine of reranked images; the others just below the last of them, by their bits.
 
-        So the z-score of the best answer, which is its confidence, follows from the cosines.
+        Thus the z-score of the best answer, its confidence, depends on the cosines.
         """
-        near = inner(_codes(queries), self.codes).astype(np.float64)  # equal bits less different ones
+        near = inner(_codes(queries), self.codes).astype(np.float64)  # equal bits minus different ones
         chosen = top_k(near, RERANKED)[0]
         cosines = np.take_along_axis(self.vectors.scores(queries, replica).astype(np.float64), chosen, axis=1)
         differing = (self.codes.shape[1] - near) / 2
@@ -53,7 +53,7 @@ def fit_vectors(database: Photos, shared: Shared) -> Fitted:
     from tfa_bench.heads.trained.image_encoder import ImageEncoder, join_halves
 
     if database.tokens.grid != ImageEncoder.grid:
-        raise BadTokens("a trained system describes photos itself and takes no tokens of another encoder")
+        raise BadTokens("a trained system has its own encoder and does not accept other tokens")
     vectors = VectorHead.of(database, {ONLY: join_halves}, LABELS, shared.progress)
     if database.tokens.cls is None:
         return vectors
@@ -69,7 +69,7 @@ def _codes(photos: Photos) -> np.ndarray:
 def trained_card(system: TrainedSystem, checkpoint: Path, *, antialias: bool = False) -> HeadCard:
     """Make the head of a checkpoint, which is read here so that a wrong file is reported before any work.
 
-    It is read again when its turn comes: the weights of several systems need not be in memory together.
+    It is read again when the head runs, so that only one system's weights are in memory.
     """
     from tfa_bench.heads.trained.image_encoder import ImageEncoder
 
@@ -95,7 +95,7 @@ def trained_card(system: TrainedSystem, checkpoint: Path, *, antialias: bool = F
 
 
 def _open(system: TrainedSystem, checkpoint: Path, antialias: bool, sha256: str, options: EncoderOptions) -> Encoder:
-    """Open the encoder with the options' device and threads; the other options are for other encoders."""
+    """Open the encoder with the options' device and threads; the other options do not apply."""
     import torch
 
     from tfa_bench.heads.trained.image_encoder import ImageEncoder
@@ -104,7 +104,7 @@ def _open(system: TrainedSystem, checkpoint: Path, antialias: bool, sha256: str,
         torch.set_num_threads(options.threads)
     encoder = ImageEncoder(system, checkpoint, options.device, antialias=antialias)
     if encoder.sha256 != sha256:
-        raise BadWeights(f"{checkpoint} changed while the run was going on; start it again", checkpoint)
+        raise BadWeights(f"{checkpoint} changed during the run; rerun the command", checkpoint)
     return encoder
 
 
@@ -120,7 +120,7 @@ def _needs_checkpoint(system: TrainedSystem) -> NeedsFile:
         system.title,
         LABELS,
         f"--checkpoint {system.name}=FILE",
-        f"is a trained system and takes its published checkpoint ({system.published}; licence: {system.licence})",
+        f"is a trained system and needs its published checkpoint ({system.published}; license: {system.licence})",
         f", or put it as {' or '.join(system.files)} into the folder that ${CHECKPOINTS} names",
         make,
     )

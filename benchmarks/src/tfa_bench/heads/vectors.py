@@ -16,11 +16,11 @@ from tfa.errors import BadTokens, ChannelMismatch
 from tfa.search.gallery import QUERY_BLOCK, find_duplicates, inner
 from tfa_bench.heads.contract import Photos
 
-DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches n d and the image's index → its vector
+DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches (n, d) and the image's index → its vector
 
 
 def describe_each(tokens: Tokens, width: int, describe_image: DescribeImage) -> np.ndarray:
-    """Vectors `b width` in float32. Each image is handed over alone, so no vector depends on its neighbors."""
+    """Return vectors `(b, width)` in float32. Images are described one by one, so vectors are independent."""
     rows = np.empty((len(tokens), width), np.float32)
     for batch in tokens.batches():
         for index, patches in enumerate(batch.patches, batch.start):
@@ -37,20 +37,20 @@ def check_channels(tokens: Tokens, channels: int) -> None:
 
 
 def global_tokens(tokens: Tokens, head: str) -> np.ndarray:
-    """The global tokens `b d_g`, or an error that names the head which needs them."""
+    """Return the global tokens `(b, d_g)`; an error names the head that needs them."""
     if tokens.cls is None:
         raise BadTokens(
             f"the head {head!r} uses the global (CLS) token and these tokens have none; "
-            "use an encoder with a global token, or a head of patches alone such as 'mean' or 'anyloc'"
+            "use an encoder with a global token, or a head that uses only patches, such as 'mean' or 'anyloc'"
         )
     return tokens.cls
 
 
 def content_order(tokens: Tokens) -> np.ndarray:
-    """Indices of the images, sorted by a hash of their patches.
+    """Return image indices sorted by a hash of their patches.
 
-    What is drawn at random from images in this order does not change when the database is listed in another.
-    Images with equal patches tie, and are interchangeable.
+    Random draws in this order do not depend on the database order. Images with equal patches tie and are
+    interchangeable.
     """
     digests = []
     for index in range(len(tokens)):
@@ -60,7 +60,7 @@ def content_order(tokens: Tokens) -> np.ndarray:
 
 
 def join_tokens(one: Tokens, other: Tokens) -> Tokens:
-    """The patches of both sets, loaded no earlier than theirs."""
+    """Concatenate the patches of both sets lazily."""
     return Tokens(_Both(one, other))
 
 
@@ -77,27 +77,27 @@ class _Both(Sequence):
 
 
 def random_start(points: int, words: int, seed: int) -> np.ndarray:
-    """Indices of the `words` points that k-means starts from; they repeat where there are fewer points."""
+    """Return indices of the `words` points that k-means starts from; they repeat if there are fewer points."""
     return np.resize(np.random.default_rng(seed).permutation(points)[:words], words)
 
 
-CHANNELS_AT_ONCE = 2048  # in float64
-_ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows
+CHANNELS_AT_ONCE = 2048  # channels in float64 per step
+_ROUNDING = 1e-10  # directions with a smaller share of the total energy are rounding noise
 
 
 @dataclass(frozen=True)
 class Whitening:
-    """Rows `b D` → whitened unit rows `b r`."""
+    """Rows `(b, D)` → whitened unit rows `(b, r)`."""
 
-    mean: np.ndarray  # D
-    projection: np.ndarray | None  # D r; None where the sample has no direction to whiten
+    mean: np.ndarray  # (D,)
+    projection: np.ndarray | None  # (D, r); None if the sample has no direction to whiten
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         return l2_normalize(rows) if self.projection is None else l2_normalize((rows - self.mean) @ self.projection)
 
 
 def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:
-    """From rows `t D` to at most `dimensions` coordinates, fewer if the rows span fewer."""
+    """Fit on rows `(t, D)`, to at most `dimensions` coordinates, fewer if the rows span fewer."""
     count = len(rows)
     mean = rows.mean(axis=0, dtype=np.float64)
     gram = np.zeros((count, count))
@@ -114,20 +114,20 @@ def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:
 
 
 def _centered(rows: np.ndarray, mean: np.ndarray) -> Iterator[np.ndarray]:
-    """X_c, some channels at a time: small eigenvalues need float64, and all of X_c in it would fill the memory."""
+    """Yield X_c in blocks of channels: small eigenvalues need float64, in which all of X_c would fill the memory."""
     for low in range(0, rows.shape[1], CHANNELS_AT_ONCE):
         part = slice(low, low + CHANNELS_AT_ONCE)
         yield rows[:, part].astype(np.float64) - mean[part]
 
 
 _IMAGES_AT_ONCE = 256
-IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file
+IN_MEMORY_BYTES = 64 << 20  # larger galleries are stored in a mapped temporary file
 
-Describe = Callable[[Tokens], np.ndarray]  # b images → b D unit vectors, each image on its own
+Describe = Callable[[Tokens], np.ndarray]  # b images → (b, D) unit vectors, each image independently
 
 
 def described(tokens: Tokens, describe: Describe, progress: Progress) -> np.ndarray:
-    """Vectors `m D` of a database, some images at a time: large galleries lie in a mapped temporary file."""
+    """Return vectors `(m, D)` of a database in batches; large galleries are stored in a mapped temporary file."""
     rows = None
     with progress.task("descriptors", len(tokens), "images") as task:
         for start in range(0, len(tokens), _IMAGES_AT_ONCE):
@@ -143,10 +143,10 @@ def described(tokens: Tokens, describe: Describe, progress: Progress) -> np.ndar
 
 @dataclass(frozen=True)
 class VectorHead:
-    """A way to describe images and the described database, for each replica."""
+    """A description function and the described database, per replica."""
 
     describe: Mapping[str, Describe]
-    gallery: Mapping[str, np.ndarray]  # m D
+    gallery: Mapping[str, np.ndarray]  # (m, D)
     duplicates: Mapping[str, np.ndarray | None]
     data_used: str
 
@@ -170,6 +170,6 @@ class VectorHead:
 
 
 def _padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:
-    """The block of queries at `start`, filled up with its first query, and how many of it are real."""
+    """Return the block of queries at `start`, padded with its first query, and its real length."""
     count = min(QUERY_BLOCK, len(tokens) - start)
     return tokens.select(np.r_[np.arange(start, start + count), np.full(QUERY_BLOCK - count, start)]), count

@@ -1,8 +1,8 @@
-"""Heads whose first candidates are ordered again by verification (ours, beyond the paper).
+"""Heads whose top candidates are reranked (ours, beyond the paper).
 
-…-v          if verification is admitted, without labels; else the scores are the head's own
-…-v-always   whether or not it would be admitted
-anyloc-v     AnyLoc with our verification: what is gained by it without our heads
+…-v           reranked if reranking is admitted, without labels; otherwise the head's scores
+…-v-always    always reranked
+anyloc-v      AnyLoc with our reranking: its gain without our heads
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _NAME = re.compile(r"(.+)-v(-always)?")
 
 
 def lifted(scores: np.ndarray, images: np.ndarray, ordering: np.ndarray) -> np.ndarray:
-    """The row `m` with some images above all others, in the order they are given in; `ordering` falls.
+    """Raise some images of the row `(m,)` above all others, in this order; `ordering` falls.
 
-    An image's score is the row's highest plus its lead over the last of them, in the row's deviations: how far the best
-    stands out of the row then says how far its evidence does.
+    An image's score is the row's highest plus its lead over the last of them, in the row's deviations, so the best
+    image's z-score reflects its evidence.
     """
     row = np.array(scores, np.float64)
     values = row.max() + (row.std() + ROW_EPSILON) * (ordering - ordering[-1])
-    for i in reversed(range(len(values) - 1)):  # two that are equal, or that rounding made so, keep their order
+    for i in reversed(range(len(values) - 1)):  # equal scores, also by rounding, keep their order
         values[i] = max(values[i], np.nextafter(values[i + 1], np.inf))
     row[images] = values
     return row
@@ -63,12 +63,12 @@ def lifted(scores: np.ndarray, images: np.ndarray, ordering: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class VerifiedHead:
-    """A head, and what is known of its verification."""
+    """A head and the decision about its reranking."""
 
     base: RetrieverHead
     pairs: PatchPairs
     always: bool
-    admission: VerificationEvidence | None = None  # None: nothing was to be decided, or not yet
+    admission: VerificationEvidence | None = None  # None: nothing to decide, or not decided yet
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class VerifiedHead:
         return self.scores_and_confidence(queries, replica)[0]
 
     def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """What a map would answer, and how sure it would be; None where nothing is verified."""
+        """Return answers and confidences as a map computes them; None as confidence without reranking."""
         scores = self.base.scores(queries, replica)
         if not self.used or not len(queries):
             return scores, None
@@ -108,9 +108,9 @@ class VerifiedHead:
 def verified(
     scores: np.ndarray, comparison: Comparison, candidates: Candidates, image_scores: DatabaseScores
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Answer by scores `q m` as maps do: scores in the order of the answers, and the confidence `q` of the best.
+    """Rerank scores `(q, m)` as maps do: scores in the order of the answers, and the best one's confidence `(q,)`.
 
-    A row of equal scores stays as it is: it ranks nothing.
+    A row of equal scores stays unchanged: it ranks nothing.
     """
     every, (columns, best) = np.arange(scores.shape[1]), top_k(scores, count_ranked(candidates, 1))
     ranking = Ranking(
@@ -120,25 +120,25 @@ def verified(
         columns=columns,
         scores=best,
         standardised=standardize_ranked(scores, columns),
-        vectors=(),  # only the watch on a map's photos needs them
+        vectors=(),  # only maps that monitor their photos need them
         scorer=image_scores.scorer,
         rows=every,
         patch_rows=every,
         image_scores=image_scores,
     )
-    ranked, answers = answer_ranking(ranking, candidates, comparison, 1, 0.0, None)  # no image has a position
+    ranked, answers = answer_ranking(ranking, candidates, comparison, 1, 0.0, None)  # images have no positions
     equal = scores.max(axis=1) == scores.min(axis=1)
     return reordered(scores, ranked), np.where(equal, 0.0, [answer.confidence for answer in answers])
 
 
 @lru_cache(maxsize=1)
 def _image_records(count: int) -> tuple[ImageRecord, ...]:
-    """Records of a database whose images have a number only."""
+    """Return records of a database whose images have only a number."""
     return tuple(ImageRecord(id=n, path=str(n), digest=str(n), fitted=True) for n in range(count))
 
 
 def reordered(scores: np.ndarray, ranked: Reranked) -> np.ndarray:
-    """Scores `q m` whose order is that of `ranked`; a row of equal scores stays as it is."""
+    """Return scores `(q, m)` in the order of `ranked`; a row of equal scores stays unchanged."""
     result = np.array(scores, np.float64, order="C")
     for index in np.flatnonzero(scores.max(axis=1) != scores.min(axis=1)):
         compared = ranked.inliers[index] != UNVERIFIED
@@ -149,11 +149,11 @@ def reordered(scores: np.ndarray, ranked: Reranked) -> np.ndarray:
 def judged_on_database(
     base: RetrieverHead, database: Tokens, pairs: PatchPairs, progress: Progress | None = None
 ) -> VerificationEvidence:
-    """Is verification admitted by the database's own images?"""
+    """Decide admission of reranking with the database's images."""
     spec = pairs.spec
     if isinstance(base.retriever, (Head, SecondOrderHead)):
         return judge_admission_on_database(base.retriever, pairs.evidence_between, spec, backend_for("cpu"), progress)
-    # A dual head keeps no pseudo scores.
+    # A dual head stores no pseudo scores.
     duplicates = base.retriever.scorer(CONSTRUCTION).duplicates
     scores_of = lambda photos: base.retriever.scores(photos, CONSTRUCTION)  # noqa: E731
     return judged_by_hiding(scores_of, duplicates, database, pairs, progress)
@@ -166,18 +166,18 @@ def judged_by_hiding(
     pairs: PatchPairs,
     progress: Progress | None = None,
 ) -> VerificationEvidence:
-    """The same of any head: images are scored as queries, each with itself and its duplicates hidden."""
+    """Decide admission for any head: images are scored as queries with themselves and their duplicates hidden."""
     chosen = space_evenly(len(database), pairs.spec.max_pseudo)
     first = np.arange(len(database)) if duplicates is None else duplicates
     row, column = np.nonzero(first[chosen][:, None] == first[None, :])
     ranked = shortlist_images(scores_of(database.select(chosen)), (row, column), 2 * COMPARED_CANDIDATES)
     return judge_admission(
-        ranked, lambda row, images: pairs.evidence_between(int(chosen[row]), images), "pseudo queries", progress
+        ranked, lambda row, images: pairs.evidence_between(int(chosen[row]), images), "self-tests", progress
     )
 
 
 def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
-    """Is verification admitted by the photos the head was calibrated on?"""
+    """Decide admission of reranking with the photos used for calibration."""
     retriever: Any = base.retriever  # single or dual: both have scores
     compared = pairs.of(target)
     evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
@@ -185,7 +185,7 @@ def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> 
 
 
 def verified_card(name: str) -> HeadCard | None:
-    """Make the card of a name with -v or -v-always; None if it has neither, or nothing verifies that head."""
+    """Return the card of a name with -v or -v-always; None for other names or heads without reranking."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -216,7 +216,7 @@ def _fit(card: HeadCard, always: bool) -> Fit:
         assert pairs is not None
         base = card.fit(database, shared)
         assert isinstance(base, RetrieverHead)
-        # A head that calibrates is judged by its calibration photos, when it has them.
+        # A head that calibrates is decided by its calibration photos, once it has them.
         if always or card.plan.calibrates:
             return VerifiedHead(base, pairs, always)
         return VerifiedHead(base, pairs, always, judged_on_database(base, database.tokens, pairs, shared.progress))
@@ -226,7 +226,7 @@ def _fit(card: HeadCard, always: bool) -> Fit:
 
 @dataclass(frozen=True)
 class VerifiedVectors:
-    """A peer of one vector an image, and what is known of its verification. Its confidence stays the z-score."""
+    """A peer with one vector per image and the decision about its reranking. Its confidence stays the z-score."""
 
     base: VectorHead
     pairs: PatchPairs
@@ -254,7 +254,7 @@ class VerifiedVectors:
 
 
 def verified_peer(card: HeadCard) -> HeadCard:
-    """The card of a peer with verification."""
+    """Return the card of a peer with reranking."""
 
     def fit(database: Photos, shared: Shared) -> Fitted:
         require_grid(database.tokens)

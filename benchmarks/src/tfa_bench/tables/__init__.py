@@ -1,1 +1,1 @@
-"""Records → tables in Markdown, CSV or LaTeX, and the page of results."""
+"""Tables of records in Markdown, CSV or LaTeX, and the results page."""

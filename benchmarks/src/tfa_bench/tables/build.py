@@ -1,7 +1,7 @@
-"""The two shapes of a table: datasets as rows and heads as columns, or the other way round.
+"""Build tables: datasets as rows and heads as columns, or heads as rows and datasets as columns.
 
-A row of records has the paper's figures beside it where its encoder is the paper's; else the paper's figures
-have a row of their own, named `paper (backbone)`.
+The paper's figures are next to ours if the encoder is the paper's; otherwise they have their own row, named
+`paper (backbone)`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _protocol_notes(look: Lookup, shown: Sequence[Cell], query_row: bool) -> lis
 
 
 def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
-    """The most each head has seen before it answered; what labels trained is named apart."""
+    """Return the data each head used before it answered; heads trained with labels are listed separately."""
     seers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
@@ -91,7 +91,7 @@ def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
 
 
 def _notes_of_heads(look: Lookup, heads: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
-    """The notes of records, each once, with the heads that carry it."""
+    """Return each note of the records once, with the heads that have it."""
     carriers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
@@ -101,7 +101,7 @@ def _notes_of_heads(look: Lookup, heads: Sequence[str], renamed: Mapping[str, st
 
 
 def _of_paper(numbers: Sequence[Number]) -> list[str]:
-    """Where the paper's figures are from and what their marks mean there."""
+    """Return the source of the paper's figures and the meaning of their marks."""
     used = [name for name in PAPER_TABLES if any(number.origin == name for number in numbers)]
     if not used:
         return []
@@ -117,22 +117,22 @@ def _of_paper(numbers: Sequence[Number]) -> list[str]:
     return [*notes, f"Marks of the paper: {'; '.join(marks)}."] if marks else notes
 
 
-_ANY_BACKBONE = "any"  # of a trained system, which has one of its own
+_ANY_BACKBONE = "any"  # for trained systems, which have their own backbone
 _SUPERVISED_ENCODERS = "their own"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByDataset:
-    """Datasets as rows. `heads` is head → heading over its column; with several `ks` a head is a heading itself."""
+    """Datasets as rows. `heads` maps a head to the heading over its column; with several `ks` a head is a heading."""
 
     name: str
     title: str
     heads: Mapping[str, str]
     ks: tuple[int, ...] = (1,)
-    paper: tuple[str, ...]  # tables of the paper to look in, first found first taken
+    paper: tuple[str, ...]  # tables of the paper to search, in order
     backbones: tuple[str, ...] = ("DINOv2-B",)
-    references: tuple[str, ...] = ()  # trained references: columns of paper[0]; others follow where they are recorded
-    grouped: bool = True  # by the paper's headings; else a group for each dataset
+    references: tuple[str, ...] = ()  # trained references: columns of paper[0]; others follow if recorded
+    grouped: bool = True  # by the paper's headings; otherwise one group per dataset
     notes: tuple[str, ...] = ()
 
 
@@ -145,13 +145,13 @@ class ByHead:
     blocks: Mapping[str, tuple[str, ...]]
     ks: tuple[int, ...] = (1,)
     paper: tuple[str, ...]
-    paper_rows: bool = False  # rows for figures of the paper that stand beside none of ours
+    paper_rows: bool = False  # rows for figures of the paper without one of ours
     unranked: tuple[str, ...] = ()  # blocks whose numbers are not compared
     across_encoders: bool = False  # ranks compare systems, not heads of one encoder
     mean: bool = False  # a last column: the mean over all datasets, of heads that have a number for each
-    titles: Mapping[str, str] = field(default_factory=dict)  # of heads that have another title here
+    titles: Mapping[str, str] = field(default_factory=dict)  # titles of heads that differ here
     digits: int = 2  # decimals of our numbers
-    query_row: bool = False  # a first row with the number of queries of each dataset; notes explain calibration
+    query_row: bool = False  # a first row with the number of queries per dataset; notes explain calibration
     notes: tuple[str, ...] = field(default=())
 
 
@@ -184,7 +184,7 @@ def by_dataset(sheet: ByDataset, look: Lookup, *, paper: bool = True) -> Table:
 
 
 def without_one_encoder(table: Table) -> Table:
-    """A table whose rows are all of one encoder does not repeat it in every row; a footnote names it."""
+    """Remove the encoder column if all rows have the same encoder; a footnote names it."""
     encoders = {row.stubs[-1] for row in table.rows}
     if table.stubs[-1] != "Encoder" or len(table.stubs) == 1 or len(encoders) != 1:
         return table
@@ -201,7 +201,7 @@ def _column(title: str, group: str, k: int, several: bool) -> Column:
 def _lines_of_dataset(
     sheet: ByDataset, look: Lookup, dataset: str, references: Sequence[str], paper: bool
 ) -> list[tuple[str, tuple[Shown, ...]]]:
-    """Encoder and cells of each line: ours, then the paper's under backbones we do not have."""
+    """Return encoder and cells of each line: ours, then the paper's under other backbones."""
     row, slots = look.paper_row(dataset), [(head, k) for head in sheet.heads for k in sheet.ks]
     trained = [(head, k) for head in references for k in sheet.ks]
 
@@ -213,7 +213,7 @@ def _lines_of_dataset(
     recorded = [number_of(look.reference(dataset, head), k) for head, k in trained]
 
     def supervised(backbone: str | None) -> list[Shown]:
-        """Ours with the paper's beside it on every line, for its encoder is its own; else the paper's on its line."""
+        """Return our number with the paper's on every line (trained systems have one encoder), or only the paper's."""
         theirs = printed(trained, backbone)
         beside = printed(trained, _ANY_BACKBONE)
         return [
@@ -231,7 +231,7 @@ def _lines_of_dataset(
         beside_ours.add(backbone)
         cells = map(Shown, _ranked_by_k(ours, sheet.ks), printed(slots, backbone))
         lines.append((encoder, (*supervised(backbone), *cells)))
-    if not lines and any(recorded):  # no head of any encoder, but trained systems
+    if not lines and any(recorded):  # only trained systems are recorded
         lines.append((_SUPERVISED_ENCODERS, (*supervised(None), *(Shown() for _ in slots))))
     for backbone in sheet.backbones if lines else ():
         theirs = printed(slots, backbone)
@@ -242,7 +242,7 @@ def _lines_of_dataset(
 
 
 def _ranked_by_k(numbers: Sequence[Number | None], ks: Sequence[int]) -> list[Number | None]:
-    """Numbers of a line, head by head and k by k within a head, ranked for each k on its own."""
+    """Rank the numbers of a line (head by head, k by k within a head) separately for each k."""
     marked = list(numbers)
     for offset in range(len(ks)):
         marked[offset :: len(ks)] = rank_numbers(marked[offset :: len(ks)])
@@ -283,7 +283,7 @@ def by_head(sheet: ByHead, look: Lookup, *, paper: bool = True) -> Table:
 
 
 def _query_row(sheet: ByHead, look: Lookup, slots: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Row:
-    """The number of queries of each dataset; it carries the encoder if all rows have the same."""
+    """Return a row with the number of queries per dataset, and the encoder if all rows share it."""
     encoders = {row.stubs[-1] for row in rows}
     counts = [Shown(Number(look.queries(dataset)[0], digits=0)) for dataset, _ in slots]
     mean = [Shown()] if sheet.mean and len(look.datasets) > 1 else []
@@ -325,7 +325,7 @@ def _mean(numbers: Sequence[Number | None]) -> Number | None:
 
 
 def _paper_backbones(tables: Sequence[str], head: str) -> list[str]:
-    """Backbones the paper ran a head with, those of the first table that has it."""
+    """Return the backbones the paper used for a head, from the first table that has it."""
     for name in tables:
         table = paper_table(name)
         column = table.column(head)
@@ -352,7 +352,7 @@ def _ranked_down(rows: Sequence[Row], across_encoders: bool) -> list[Row]:
 
 
 def figure(tables: Sequence[str], row: str, head: str, k: int, backbone: str) -> Number | None:
-    """The figure of the first table that has it."""
+    """Return the figure of the first table that has it."""
     wanted = None if backbone == _ANY_BACKBONE else backbone
     for table in tables:
         found = paper_value(table, row, head, f"R@{k}", backbone=wanted)

@@ -1,4 +1,4 @@
-"""The page of results: every table of a folder of records, and in words where TFA wins and where it loses."""
+"""The results page: every table of a folder of records, and a summary of wins and losses against peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfa_bench.tables.table import NoTable, cells, markdown, read_scored
 from tfa_bench.tables.table_specs import LAYOUTS, layout
 
 PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")
-# Pairs of heads that the page compares: ours and peers, calibrated and not, reranked and not.
+# Pairs of heads that the page compares: our heads and peers, calibrated and not, reranked and not.
 _FINDINGS = (
     *((own, peer) for own in ("tfa", "second-order", "judged") for peer in PEERS),
     ("second-order", "tfa"),
@@ -53,12 +53,12 @@ class PageFinding:
 
 
 def beyond_chance(difference: Paired) -> bool:
-    """Whether the 95 % interval leaves out 0."""
+    """True if the 95 % interval excludes 0."""
     return difference.low > 0 or difference.high < 0
 
 
 def other_encoders(scored: Sequence[Scored], others: Sequence[Scored]) -> str:
-    """`scored` is of the page's encoder, `others` of all the rest; "" where there are none."""
+    """Return the section on other encoders. `scored` has the page's encoder, `others` the rest; "" without others."""
     here = {(one.dataset, one.head): one for one in scored}
     parts: list[str] = []
     for encoder in sorted({one.encoder for one in others}):
@@ -70,9 +70,9 @@ def other_encoders(scored: Sequence[Scored], others: Sequence[Scored]) -> str:
     return "\n".join(
         [
             "## Under other encoders\n",
-            "R@1 in percent, in brackets that of the same head under the page's encoder. Below each table: what became",
-            "of the page's findings, differences in R@1 between two heads on a dataset whose 95 % bootstrap interval",
-            "leaves out 0.\n",
+            "R@1 in percent, in brackets R@1 of the same head under the page's encoder. Below each table: whether the",
+            "page's findings hold. A finding is a difference in R@1 between two heads whose 95 % bootstrap interval",
+            "excludes 0.\n",
             *parts,
         ]
     )
@@ -94,7 +94,7 @@ def _of_encoder(encoder: str, here: ScoresByHead, there: ScoresByHead) -> Iterat
     found = list(findings(datasets, here, there))
     counts = {verdict: sum(one.verdict == verdict for one in found) for verdict in (HOLDS, WITHIN_CHANCE, REVERSED)}
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    yield f"\nOf {len(found)} findings on these datasets: {listed}." if found else "\nNo finding to compare."
+    yield f"\n{len(found)} findings on these datasets: {listed}." if found else "\nNo findings to compare."
     for one in found:
         if one.verdict == REVERSED:
             heads = f"{one.first} against {one.second} on {one.dataset}"
@@ -103,7 +103,7 @@ def _of_encoder(encoder: str, here: ScoresByHead, there: ScoresByHead) -> Iterat
 
 
 def findings(datasets: Sequence[str], here: ScoresByHead, there: ScoresByHead) -> Iterator[PageFinding]:
-    """Every finding whose two heads were recorded under both encoders."""
+    """Yield every finding whose two heads were recorded under both encoders."""
     for name in datasets:
         for first, second in _FINDINGS:
             keys = (name, first), (name, second)
@@ -131,8 +131,8 @@ def _points(one: Paired) -> str:
     return f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
 
 
-def judgements(scored: Sequence[Scored]) -> str:
-    """A row for each dataset; nothing if no judged head was recorded."""
+def judgments(scored: Sequence[Scored]) -> str:
+    """Return a table with a row per dataset; "" if no judged head was recorded."""
     by_head = {(one.dataset, one.head): one for one in scored}
     rows = []
     for dataset in dict.fromkeys(one.dataset for one in scored):
@@ -144,9 +144,9 @@ def judgements(scored: Sequence[Scored]) -> str:
         return ""
     return "\n".join(
         [
-            "## What the judge decided\n",
-            "The head chosen by the map's own photos, with the evidence that its first answers share with them and the",
-            "best of the others; and how often each head was chosen by 64 queries, over ten splits.\n",
+            "## Decisions of the judge\n",
+            "The head chosen with the map images, its evidence (shared with its top answers) and that of the best",
+            "alternative; and how often each head was chosen with 64 queries, over ten splits.\n",
             "| dataset | judged | evidence | next best | judged-C64 |",
             "|---|---|--:|--:|---|",
             *rows,
@@ -159,7 +159,7 @@ def _by_database(one: Scored | None) -> str:
         return "– | – | –"
     made = one.decisions[0][0]["decisions"]
     name, candidates = _name(made), made["candidates"]
-    if name not in candidates:  # patches that could not be compared
+    if name not in candidates:  # patches could not be compared
         return f"{name} | – | –"
     others = [other["value"] for key, other in candidates.items() if key != name]
     own = candidates[name]
@@ -174,7 +174,7 @@ def _by_target(one: Scored | None) -> str:
 
 
 def _name(made: Mapping[str, Any]) -> str:
-    """As candidates are named."""
+    """Return the candidate's name."""
     more = "+centring" * made["centring"] + "+score" * made["score_calibrated"]
     return f"{made['representation']}/{made['carrier']}{more}"
 
@@ -183,7 +183,7 @@ _BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64", "judged", "judged-online", "
 
 
 def admissions(scored: Sequence[Scored]) -> str:
-    """A row for each head on each dataset; nothing if no verified head was recorded."""
+    """Return a table with a row per head and dataset; "" if no reranking head was recorded."""
     by_head = {(one.dataset, one.head): one for one in scored}
     rows = []
     for dataset in dict.fromkeys(one.dataset for one in scored):
@@ -195,9 +195,9 @@ def admissions(scored: Sequence[Scored]) -> str:
         return ""
     return "\n".join(
         [
-            "## Verification: admitted where, and was it right?\n",
-            "R@1 without verification, as the admission decides, and always with it. *Right*: splits where it was",
-            "admitted and did not lower R@1, or was refused and would have. **Bold**: more than a point below the same",
+            "## Reranking: when is it admitted, and is that right?\n",
+            "R@1 without reranking, as the admission test decides, and always with it. *Right*: splits where it was",
+            "admitted and did not lower R@1, or was rejected and would have. **Bold**: more than a point below this",
             "head without.\n",
             "| dataset | head | without | +V | always | admitted | right |",
             "|---|---|--:|--:|--:|--:|--:|",
@@ -230,11 +230,11 @@ OURS_HEADS = (
     "judged-online",
     "judged-c64",
 )  # heads whose differences from the peers are reported
-PRECISION_DEPTH = 12  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
+PRECISION_DEPTH = 12  # records of ten splits have this depth; deeper ones are cut to it for comparability
 
 
 def results_page(results: Path, *, encoder: str, command: str) -> str:
-    """Markdown. `command` is how the records are made again."""
+    """Return the page as Markdown. `command` is the command that makes the records."""
     everything = read_scored(results, precision_depth=PRECISION_DEPTH)
     scored = [one for one in everything if one.encoder == encoder or one.sees == LABELS]
     if not any(one.encoder == encoder for one in scored):
@@ -243,13 +243,13 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
     tables = list(_tables(scored))
     sections = [
         _introduction(encoder, command, recorded=all(one.algorithm for one in scored)),
-        *tables[:1],  # first what a user gets
+        *tables[:1],  # first the default options
         _datasets(scored),
         *tables[1:],
         _against_peers(scored),
         _deep(scored),
         _decisions(scored),
-        judgements(scored),
+        judgments(scored),
         admissions(scored),
         other_encoders(scored, [one for one in everything if one.encoder != encoder and one.sees != LABELS]),
     ]
@@ -257,7 +257,7 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
 
 
 _UNRECORDED = """
-The records carry no revision of the algorithm: they were made before revisions were recorded, and `tfa bench run`
+The records have no revision of the algorithm: they were made before revisions were recorded. `tfa bench run`
 makes them again.
 """
 
@@ -272,7 +272,7 @@ def _introduction(encoder: str, command: str, *, recorded: bool) -> str:
 $ {command}
 ```
 
-{_about_encoder(encoder)}What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
+{_about_encoder(encoder)}The page compares heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
 RIA is a reconstruction. SegVLAD uses superpixels or MobileSAM masks, not SAM masks. `tfa bench heads` describes every
 head. Heads that learn a vocabulary differ slightly between processors. Recall is in percent; a query without positives
 counts as missed. Terms: [glossary](../docs/reference/glossary.md).
@@ -286,10 +286,10 @@ def _about_encoder(encoder: str) -> str:
     card = CATALOGUE.get(encoder.partition("@")[0])
     about = "" if card is None else f"\n({card.about})"
     if encoder.endswith("/hf"):
-        about += ",\nits positions resampled as transformers does"
+        about += ",\nposition embeddings resampled as in transformers"
     return (
         f"**The encoder is `{encoder}`{about},\n"
-        "not one of the paper's: these figures are not the paper's figures, and its figures beside them are for\n"
+        "which the paper does not use: these are not the paper's figures, and its figures next to them are for\n"
         "orientation only.**\n\n"
     )
 
@@ -317,11 +317,11 @@ def _tables(scored: Sequence[Scored]) -> Iterator[str]:
         try:
             yield markdown(layout(name, shown, both=name == "spectral"))
         except NoTable:
-            continue  # no dataset of that kind was recorded
+            continue  # no dataset of this group was recorded
 
 
 def _against_peers(scored: Sequence[Scored]) -> str:
-    """Differences in R@1 from every peer, and the datasets where they are losses."""
+    """Return differences in R@1 from every peer, and the datasets with losses."""
     by_head = {(one.dataset, one.head): one for one in scored}
     peers = sorted(one.head for one in _first_of_each_head(scored) if _is_peer(one))
     parts = ["## Against the peers\n"]
@@ -352,7 +352,7 @@ def _against_peers(scored: Sequence[Scored]) -> str:
             if any(other == peer for _, other in lost)
         )
         parts.append(
-            f"{titles[own]} is below {peers_above}.\n" if peers_above else f"{titles[own]} is below no peer.\n"
+            f"{titles[own]} is below {peers_above}.\n" if peers_above else f"{titles[own]} is not below any peer.\n"
         )
     return "\n".join(parts)
 
@@ -370,12 +370,12 @@ def _is_peer(one: Scored) -> bool:
 
 
 def _deep(scored: Sequence[Scored]) -> str:
-    """R@1/5/10/20, mAP and what confidence is worth, for the main heads of each dataset."""
+    """Return R@1/5/10/20, mAP and acceptance by confidence, for the main heads of each dataset."""
     parts = [
         "## Deeper: recall at 1 to 20, mean average precision, confidence\n",
-        f"mAP over the first {PRECISION_DEPTH} places. PR: area under precision against recall when answers are\n"
-        "accepted by the z-score of the best match, or by the confidence of verification. R@99P: share of all queries\n"
-        "answered rightly while 99 % of the accepted answers are right.\n",
+        f"mAP over the first {PRECISION_DEPTH} places. PR: area under precision against recall if answers are\n"
+        "accepted by the z-score of the best match, or by the confidence of reranking. R@99P: share of all queries\n"
+        "answered correctly while 99 % of the accepted answers are correct.\n",
     ]
     for first in _first_of_each(scored):
         own = {one.head: one for one in scored if one.dataset == first.dataset}
@@ -396,10 +396,10 @@ def _deep_row(one: Scored) -> str:
 
 
 def _decisions(scored: Sequence[Scored]) -> str:
-    """What was decided without labels, by the database and by 64 queries."""
+    """Return the decisions made without labels, from the database and from 64 queries."""
     parts = [
-        "## What was decided\n",
-        "TFA from the database alone; C64 over its ten splits (how many splits chose what).\n",
+        "## Decisions of TFA\n",
+        "TFA with the database only; C64 over its ten splits (number of splits for each choice).\n",
         "| dataset | TFA | c | C64: assignment | C64: carrier | C64: global token | C64: median c |",
         "|---|---|--:|---|---|---|--:|",
     ]
@@ -428,7 +428,7 @@ def _c64(one: Scored | None) -> str:
 
 
 def _first_of_each(scored: Sequence[Scored]) -> list[Scored]:
-    """One record of each dataset, largest dataset first."""
+    """Return one record per dataset, largest dataset first."""
     by_dataset: dict[str, Scored] = {}
     for one in scored:
         by_dataset.setdefault(one.dataset, one)

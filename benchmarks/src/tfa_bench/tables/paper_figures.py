@@ -1,7 +1,7 @@
-"""The paper's own figures, as printed in its tables: one JSON file a table, in `bench/paper/`.
+"""The paper's figures as printed in its tables: one JSON file per table, in `bench/paper/`.
 
-Rows are datasets and columns are heads in every file, also where the paper prints them the other way round.
-A row keeps one name in all tables; `printed` is how the table at hand spells it.
+Rows are datasets and columns are heads in every file, even if the paper prints them transposed. A row has one name in
+all tables; `printed` is its spelling in that table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tfa.errors import BadSpec
 
 PAPER_TABLES = ("primary", "aerial", "native", "spectral", "ground-backbones", "full-query", "aerial-access")
 
-# The paper does not give an input size for DINOv3; 336 is the catalogue's.
+# The paper does not state an input size for DINOv3; 336 is the catalogue's.
 BACKBONES = {
     "dinov2-b14@322": "DINOv2-B",
     "dinov3-b16@336": "DINOv3-B",
     "dinov2-g14@644x476/l31-value": "DINOv2-G L31",
-}  # encoder id → the paper's name of it
+}  # encoder id → its name in the paper
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Figure:
     value: float
     sd: float | None = None
     mark: str = ""  # "p" published, "r" inference of a checkpoint, "d" reconstruction, "l" author log
-    digits: int = 2  # decimals it is printed with
+    digits: int = 2  # printed decimals
 
 
 @dataclass(frozen=True)
 class PaperColumn:
-    """A head or a trained reference, by our name."""
+    """A head or trained reference, under our name."""
 
     name: str
     title: str
     supervised: bool = False
-    mark: str = ""  # of all its figures
-    backbone: str = ""  # where it is the column's own, not the row's
+    mark: str = ""  # applies to all its figures
+    backbone: str = ""  # set if the column, not the row, determines it
     group: str = ""
 
 
@@ -52,8 +52,8 @@ class PaperRow:
     row: str
     printed: str
     group: str
-    backbone: str  # "" where each column has its own
-    values: Mapping[str, tuple[Figure, ...]]  # column → one figure for each metric
+    backbone: str  # "" if each column has its own
+    values: Mapping[str, tuple[Figure, ...]]  # column → one figure per metric
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PaperTable:
 @cache
 def paper_table(name: str) -> PaperTable:
     if name not in PAPER_TABLES:
-        raise BadSpec(f"{name!r} is no table of the paper; use one of {', '.join(PAPER_TABLES)}")
+        raise BadSpec(f"{name!r} is not a table of the paper; use one of {', '.join(PAPER_TABLES)}")
     values = json.loads(files("tfa_bench.tables").joinpath("paper", f"{name}.json").read_text("utf-8"))
     columns = tuple(PaperColumn(**column) for column in values["columns"])
     marks = {column.name: column.mark for column in columns}
@@ -91,7 +91,7 @@ def paper_table(name: str) -> PaperTable:
 def paper_value(
     table: str, row: str, column: str, metric: str = "R@1", *, backbone: str | None = None
 ) -> Figure | None:
-    """A figure of a table. Where a row stands for two backbones, the first unless one is named."""
+    """Return a figure of a table. If a row has two backbones, the first unless one is named."""
     printed, row = paper_table(table), row_named(row)
     if metric not in printed.metrics:
         return None
@@ -102,7 +102,7 @@ def paper_value(
 
 
 def row_named(name: str) -> str:
-    """The name a row has in every file, of any name a table prints it under: `4S City Loop`, `SVOX-5 macro`, …"""
+    """Return the row name used in every file for any printed name: `4S City Loop`, `SVOX-5 macro`, …"""
     return _spellings().get(name, name)
 
 

@@ -1,8 +1,6 @@
-"""Tables as values: columns, groups of rows, cells, footnotes. Layouts make them, renderers print them.
+"""Tables as values (columns, groups of rows, cells, footnotes) and their Markdown, CSV and LaTeX renderers.
 
-Numbers are percent. `Cell` is what a layout needs to know of one record; `Number` is what a table shows.
-
-Tables as text: Markdown for people, CSV for programs, LaTeX for papers.
+Numbers are percent. A `Cell` holds the data of one record that layouts need; a `Number` is shown in a table.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ PLAIN_MARKS, RAISED_MARKS = "prdlo", "ᵖʳᵈˡᵒ"  # published, inference, re
 
 
 class NoTable(TfaError):
-    """The records hold nothing a table shows, or there is no table of that name."""
+    """The records have no data for a table, or the table name is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +44,21 @@ class Cell:
     encoder: str
     head: str
     recalls: Mapping[int, float]  # k → mean, percent
-    sds: Mapping[int, float] = field(default_factory=dict)  # k → deviation over splits; {} where there is one split
-    queries: int = 0  # of the dataset
-    title: str = ""  # of the head
+    sds: Mapping[int, float] = field(default_factory=dict)  # k → deviation over splits; {} with one split
+    queries: int = 0  # number of queries of the dataset
+    title: str = ""  # title of the head
     note: str = ""  # "reconstruction", "ours, …"
     plan: str = ""
     sees: str = ""  # nothing < database < target < labels
     dataset_title: str = ""
-    group: str = OTHER  # the paper's heading over the dataset
-    paper_row: str = ""  # "" where the paper does not have it
-    declared: int | None = None  # queries of the dataset's published protocol
-    route: str | None = None  # "hard" | "soft": the assignment it decided for
+    group: str = OTHER  # the paper's heading for the dataset
+    paper_row: str = ""  # "" if the paper does not have it
+    declared: int | None = None  # queries in the dataset's published protocol
+    route: str | None = None  # "hard" | "soft": the chosen assignment
 
 
 def cells(scored: Sequence[Scored]) -> list[Cell]:
-    """What tables need of scored records. Headings and paper rows come from the catalogue of datasets."""
+    """Convert scored records to cells. Headings and paper rows come from the dataset catalogue."""
     known = cards()
     made = []
     for one in scored:
@@ -88,9 +86,9 @@ def cells(scored: Sequence[Scored]) -> list[Cell]:
 
 
 def read_scored(results: Path, *, encoder: str | None = None, precision_depth: int | None = None) -> list[Scored]:
-    """Scored records below a folder, of all encoders or of one. A shallow record lacks the deep recalls.
+    """Score the records below a folder, of all encoders or one. A shallow record lacks the deep recalls.
 
-    Trained systems have encoders of their own and stand beside the records of any.
+    Trained systems have their own encoders and are always included.
     """
     truths: dict[Path, Truth] = {}
     made: list[Scored] = []
@@ -105,7 +103,7 @@ def read_scored(results: Path, *, encoder: str | None = None, precision_depth: i
         ks = [k for k in KS if k <= record.depth]
         made.append(score(record, truths[folder], ks=ks, precision_depth=precision_depth))
     if not encoders:
-        raise NoTable(f"{results} holds no records; write some with tfa bench run --out {results}")
+        raise NoTable(f"{results} holds no records; write them with: tfa bench run --out {results}")
     if encoder is not None and encoder not in encoders:
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {', '.join(sorted(encoders))}")
     check_revisions(made)
@@ -113,12 +111,12 @@ def read_scored(results: Path, *, encoder: str | None = None, precision_depth: i
 
 
 def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
-    """Cells of the records below a folder."""
+    """Read the cells of the records below a folder."""
     return cells(read_scored(results, encoder=encoder))
 
 
 def _route(scored: Scored) -> str | None:
-    """The assignment of a record. Hard only if every head in it is: one soft route makes the record soft."""
+    """Return a record's assignment: hard only if every head in it is, otherwise soft."""
     decided = [fold["decisions"] for folds in scored.decisions for fold in folds]
     routes = {decisions["route"] for decisions in decided if "route" in decisions}
     if not routes:
@@ -128,24 +126,24 @@ def _route(scored: Scored) -> str | None:
 
 @dataclass(frozen=True)
 class Number:
-    """A printed number. `rank` is BEST or SECOND among the training-free ones it stands with, else 0."""
+    """A printed number. `rank` is BEST or SECOND among the training-free ones it is compared with, else 0."""
 
     value: float
     sd: float | None = None
     mark: str = ""
     digits: int = 2
     rank: int = 0
-    origin: str = ""  # the paper's table it is from; "" if it is ours
+    origin: str = ""  # the paper's table; "" for our numbers
 
     @property
     def printed_sd(self) -> str:
-        """The standard deviation as text: with the decimals of our number, with two beside the paper's."""
+        """Standard deviation as text: with our number's decimals, or two next to the paper's figure."""
         return "" if self.sd is None else f"{self.sd:.{2 if self.origin else self.digits}f}"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A table's cell: our number with the paper's beside it, a number of the paper, or nothing."""
+    """A table cell: our number with the paper's in parentheses, a number of the paper, or nothing."""
 
     number: Number | None = None
     beside: Number | None = None
@@ -155,7 +153,7 @@ class Shown:
 class Column:
     title: str
     group: str = ""  # a heading over neighboring columns
-    label: str = ""  # its name where there is one heading line; the title if empty
+    label: str = ""  # its name with a single heading line [default: title]
 
     @property
     def full(self) -> str:
@@ -189,7 +187,7 @@ class Table:
 
 
 def raised(mark: str) -> str:
-    """A mark as a superscript letter."""
+    """Return a mark as a superscript letter."""
     return mark.translate(str.maketrans(PLAIN_MARKS, RAISED_MARKS))
 
 
@@ -204,7 +202,7 @@ def number_of_figure(figure: Figure, table: str) -> Number:
 
 
 def rank_numbers(numbers: Sequence[Number | None]) -> list[Number | None]:
-    """Mark the best and the second best. Equal as printed is equal: both are best, the next value is second."""
+    """Mark the best and the second best. Numbers that print equal share a rank; the next value is second."""
     printed = [None if number is None else round(number.value, min(number.digits, 2)) for number in numbers]
     order = sorted({value for value in printed if value is not None}, reverse=True)
     ranks = dict(zip(order, (BEST, SECOND), strict=False))
@@ -214,11 +212,11 @@ def rank_numbers(numbers: Sequence[Number | None]) -> list[Number | None]:
     ]
 
 
-_MARKED_NOTES = {"reconstruction": "d", "ours": "o"}  # a note that begins so gives the title this mark
+_MARKED_NOTES = {"reconstruction": "d", "ours": "o"}  # a note with this beginning adds this mark to the title
 
 
 class Lookup:
-    """What the records hold. Datasets stand in the paper's order, others after them by title."""
+    """Index of the recorded cells. Datasets are in the paper's order, others after them by title."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self.cells = tuple(cells)
@@ -236,20 +234,20 @@ class Lookup:
         return self._by_key.get((dataset, encoder, head))
 
     def of_head(self, head: str) -> Cell | None:
-        """Any record of a head: its title, note and plan."""
+        """Return any record of a head, for its title, note and plan."""
         return self._heads.get(head)
 
     @property
     def trained(self) -> list[str]:
-        """Heads that labels trained, in the order found: supervised references."""
+        """Heads trained with labels, in recorded order: supervised references."""
         return list(dict.fromkeys(cell.head for cell in self.cells if cell.sees == LABELS))
 
     def reference(self, dataset: str, head: str) -> Cell | None:
-        """The record of a supervised reference, whose encoder is its own."""
+        """Return the record of a supervised reference under its own encoder."""
         return next((c for c in self.cells if (c.dataset, c.head, c.sees) == (dataset, head, LABELS)), None)
 
     def data_used(self, head: str) -> str:
-        """The most a head has seen before it was queried; "" where there is no record."""
+        """Return the most data a head used before it was queried; "" without a record."""
         return self._heads[head].sees if head in self._heads else ""
 
     def encoders_of(self, dataset: str) -> list[str]:
@@ -265,12 +263,12 @@ class Lookup:
         return self._datasets[dataset].dataset_title or dataset
 
     def queries(self, dataset: str) -> tuple[int, int | None]:
-        """Queries recorded, and those the published protocol declares."""
+        """Return the number of recorded queries and of those the published protocol declares."""
         own = self._datasets[dataset]
         return own.queries, own.declared
 
     def head_title(self, head: str) -> str:
-        """The record's title with the mark of its note; the paper's where there is no record."""
+        """Return the record's title with the mark of its note; the paper's title without a record."""
         cell = self._heads.get(head)
         if cell is None:
             return paper_title(head) or head
@@ -356,9 +354,9 @@ def _shown(one: Shown, write: Callable[[Number], str], missing: str = MISSING) -
 
 
 def comma_separated(table: Table) -> str:
-    """One line a row; deviations, marks and the paper's figures in columns of their own, nothing where there is none.
+    """Render as CSV, one line per row; deviations, marks and the paper's figures have columns of their own.
 
-    Footnotes and ranks stay out: every field is a name or a number.
+    Footnotes and ranks are omitted: every field is a name or a number.
     """
     parts = [
         (column.full, i, part)
@@ -394,7 +392,7 @@ def _part(one: Shown, part: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """A floating table for booktabs."""
+    """Render as a floating LaTeX table for booktabs."""
     left = len(table.stubs)
     width = left + len(table.columns)
     lines = [r"\begin{table}", r"\centering\footnotesize", rf"\caption{{{escaped(table.title)}}}"]
@@ -414,7 +412,7 @@ def latex(table: Table) -> str:
 
 
 def _latex_headings(columns: Sequence[Column], left: int) -> list[str]:
-    """The line of headings that span columns, with the rules below them."""
+    """Return the line of spanning headings, with the rules below them."""
     if not any(column.group for column in columns):
         return []
     fields, rules, at = [""] * left, "", left + 1
@@ -447,11 +445,11 @@ FORMATS: dict[str, tuple[str, Callable[[Table], str]]] = {
     "markdown": ("md", markdown),
     "csv": ("csv", comma_separated),
     "latex": ("tex", latex),
-}  # name on the command line → ending of its file, renderer
+}  # name on the command line → file extension, renderer
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
-    """NAME.md, NAME.csv and NAME.tex, each whole or not at all."""
+    """Write NAME.md, NAME.csv and NAME.tex, each atomically."""
     written = []
     for ending, render in FORMATS.values():
         path, content = folder / f"{table.name}.{ending}", render(table).encode("utf-8")

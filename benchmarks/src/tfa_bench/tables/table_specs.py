@@ -1,4 +1,4 @@
-"""Layouts: the paper's tables and four of ours, each made from cells alone."""
+"""Table layouts: the paper's tables and four of ours, built from cells."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LAYOUTS = {
     "primary": "ground datasets, R@1",
     "aerial": "aerial datasets, R@1/5/10",
     "native": "systems under their own encoders, with calibration budgets",
-    "spectral": "spectral controls beside complete heads",
+    "spectral": "spectral controls and complete heads",
     "budgets": "recall against the number of calibration queries",
     "ablation": "TFA and the judge with one rule changed",
     "heads": "every head recorded",
 }
-_AERIAL = "Aerial / cross-view"  # a heading of the catalogue of datasets
+_AERIAL = "Aerial / cross-view"  # a heading of the dataset catalogue
 FREE = "Training-free heads"
 _COMPLETE = "Complete heads"
 _CONTROLS = ("original", "partial", "full", "adaptive")
@@ -64,7 +64,7 @@ _PRODUCT_NOTES = (
     "images; `target`: the map images and the 64 query photos. No row uses labels.",
 )
 _OVERVIEW = {
-    "Each photo by itself": ("anyloc", "ria", "tfa", "second-order", "second-order-v"),
+    "Photos queried independently": ("anyloc", "ria", "tfa", "second-order", "second-order-v"),
     "Adapted to earlier photos": ("second-order-online", "second-order-online-v", "second-order-follow"),
     "Calibrated on 64 unlabeled photos": ("second-order-c64", "second-order-c64-v"),
 }
@@ -72,20 +72,18 @@ _OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always|-online|-online-sh
 
 
 def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool = False) -> Table:
-    """A table of records. `paper`: with the paper's figures; `both`: spectral controls under both assignments."""
+    """Build a table from cells. `paper`: add the paper's figures; `both`: spectral controls under both assignments."""
     if name not in LAYOUTS:
         near = difflib.get_close_matches(name, LAYOUTS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise NoTable(f"there is no table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
+        raise NoTable(f"unknown table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
     make = {
         "product": product, "overview": overview, "primary": primary, "aerial": aerial, "native": native,
         "budgets": budgets, "ablation": ablation, "heads": all_heads,
     }  # fmt: skip
     table = spectral(cells, paper, both) if name == "spectral" else make[name](cells, paper)
     if not any(True for _ in table.rows):
-        raise NoTable(
-            f"the records hold nothing that table {name!r} shows ({LAYOUTS[name]}); tfa bench run writes them"
-        )
+        raise NoTable(f"the records have no data for table {name!r} ({LAYOUTS[name]}); write them with tfa bench run")
     return without_one_encoder(table)
 
 
@@ -185,11 +183,11 @@ def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> T
 
 
 def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """Controls of the assignment that TFA-FullQ decided for, under the names of the paper's columns."""
+    """Return the controls of the assignment that TFA-FullQ chose, named as the paper's columns."""
     routes = {(cell.dataset, cell.encoder): cell.route for cell in cells if cell.head == "tfa-fullq" and cell.route}
     names = {cell.dataset: cell.dataset_title or cell.dataset for cell in cells}
     shown: list[Cell] = []
-    unknown: dict[str, None] = {}  # titles in the order found
+    unknown: dict[str, None] = {}  # titles in recorded order
     for cell in cells:
         assignment, _, control = cell.head.partition("-")
         if assignment not in ("hard", "soft") or control not in _CONTROLS:
@@ -203,7 +201,7 @@ def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[st
     assignments = ", ".join(f"{names[d]} {e} {route}" for (d, e), route in sorted(routes.items()))
     notes = [f"Assignment of TFA-FullQ: {assignments}."] if assignments else []
     if unknown:
-        notes.append(f"{', '.join(unknown)}: no record of tfa-fullq says which assignment; --both shows the two.")
+        notes.append(f"{', '.join(unknown)}: no record of tfa-fullq for the assignment; --both shows both.")
     return shown, notes
 
 
@@ -243,7 +241,7 @@ def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 
 def all_heads(cells: Sequence[Cell], paper: bool = True) -> Table:
-    """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
+    """Build the table of every head: R@1 to R@20 of one dataset, or R@1 of several."""
     present = sorted({cell.head for cell in cells}, key=_natural)
     trained = Lookup(cells).trained
     kinds = {head: _SUPERVISED if head in trained else _kind(head) for head in present}
@@ -256,7 +254,7 @@ def all_heads(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 
 def _kind(head: str) -> str:
-    """The block of the table of all heads that a head stands in."""
+    """Return a head's block in the table of all heads."""
     name, _, rest = head.partition("-")
     if _OURS.fullmatch(head):
         return "Ours, beyond the paper"
@@ -288,5 +286,5 @@ def _of_heads(cells: Sequence[Cell], blocks: Iterable[Sequence[str]]) -> list[Ce
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """`tfa-c8` before `tfa-c16`."""
+    """Sort key that puts `tfa-c8` before `tfa-c16`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -57,8 +57,8 @@ function drawCurve() {
   };
   chart.over.addEventListener("pointerdown", pull);
   chart.over.addEventListener("pointermove", pull);
-  const beside = state.beside < 0 ? "" : ` (solid) and ${runs[state.beside].name} (dashed)`;
-  byId("curve-words").textContent = `${runs[state.run].name}${beside}. Drag the dot, move the slider or press [ and ]. ` +
+  const beside = state.beside < 0 ? "" : `, ${runs[state.beside].name} (dashed) for comparison`;
+  byId("curve-words").textContent = `${runs[state.run].name}${beside}. Drag the disc, move the slider or press [ and ]. ` +
     `Recall is over all evaluated queries, precision over accepted ones. Confidence is a ${runs[state.run].kind}.`;
 }
 

@@ -4,7 +4,7 @@ function verdictWords(query, answer) {
   if (!answer) return "not evaluated";
   if (!answer.hits.length) return "no answer";
   if (answer.right) return "right";
-  return queries[query].inMap ? "wrong" : "wrong: place not in the map";
+  return queries[query].inMap ? "wrong" : "wrong: the place is not in the map";
 }
 
 function hitWords(hit) {
@@ -39,8 +39,8 @@ function headCard(run, query) {
   const confidence = answer && answer.confidence !== null ? `, confidence ${answer.confidence.toFixed(2)}${answer.sure ? " (sure)" : ""}` : "";
   card.append(make("h3", {}, `${runs[run].name}: `, make("span", { class: answer?.right ? "right" : "wrong" }, words), confidence));
   if (!answer || !answer.hits.length) return card;
-  const found = answer.firstRight === null ? `No right image in the top ${answer.hits.length}.` : `First right image: rank ${answer.firstRight}.`;
-  if (!answer.right) card.append(make("p", { class: "small" }, found));
+  const found = answer.firstRight === null ? `no right image in the top ${answer.hits.length}` : `the first right image has rank ${answer.firstRight}`;
+  if (!answer.right) card.append(make("p", { class: "small" }, `${found[0].toUpperCase()}${found.slice(1)}.`));
   const rank = Math.min(state.rank, answer.hits.length - 1);
   card.append(pairOf(run, query, answer.hits[rank], rank), answerStrip(answer, rank));
   return card;
@@ -57,7 +57,7 @@ function pairOf(run, query, hit, rank) {
       make("figcaption", {}, `answer ${rank + 1}: ${content.images.names[hit.image]} · ${hitWords(hit).join(" · ")}`)),
     truth < 0
       ? make("figure", {}, make("div", { class: "gone" }, "not in the map"), make("figcaption", {}, "ground truth"))
-      : make("figure", {}, picture(photos.images[truth], "A true image"), make("figcaption", {}, `ground truth: ${content.images.names[truth]}`)));
+      : make("figure", {}, picture(photos.images[truth], "Ground truth"), make("figcaption", {}, `ground truth: ${content.images.names[truth]}`)));
   if (byId("lines").checked && hit.lines && runs[run].grid && left.tagName === "IMG" && right.tagName === "IMG") linesOver(pair, left, right, runs[run].grid, hit.lines);
   return pair;
 }

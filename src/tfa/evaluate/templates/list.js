@@ -17,7 +17,7 @@ function listRow(query) {
 
 function showList() {
   select();
-  list.replaceChildren(...(state.list.length ? state.list.map(listRow) : [make("li", { class: "empty" }, "No matching queries.")]));
+  list.replaceChildren(...(state.list.length ? state.list.map(listRow) : [make("li", { class: "empty" }, "No query matches.")]));
   if (!state.list.includes(state.chosen) && state.list.length) choose(state.list[0], false);
   else markChosen();
   sayCounts();
@@ -36,7 +36,7 @@ function sayCounts() {
   if (beside >= 0) {
     const changed = queries.map((_, at) => at).filter(isChanged);
     const won = changed.filter((at) => rightOf(run, at)).length;
-    parts.push(`${counted(changed.length, "query", "queries")} changed: ${won} right only with ${runs[run].name}, ${changed.length - won} only with ${runs[beside].name}`);
+    parts.push(`${counted(changed.length, "query", "queries")} changed: ${won} right only under ${runs[run].name}, ${changed.length - won} only under ${runs[beside].name}`);
   }
   if (state.hub >= 0) parts.push(`only queries wrongly answered by ${content.images.names[state.hub]}`);
   byId("counts").textContent = `${parts.join("; ")}. ${state.list.length} listed.`;

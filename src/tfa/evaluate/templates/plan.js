@@ -2,7 +2,7 @@
 const KINDS = {
   globe: "North is up.",
   plane: "y is up, x to the right.",
-  order: "Positions are unknown: images (top) and queries (bottom) are in file order.",
+  order: "No positions: map images (top) and queries (bottom) in file order.",
 };
 const plan = byId("plan");
 const planView = new PlanView(plan, {
@@ -54,8 +54,8 @@ function paintAnswer(brush, query, chosen) {
 /** Describe the plan in words, for screen readers. */
 function sayPlan() {
   const right = state.list.filter((query) => rightOf(state.run, query)).length;
-  const words = `${counted(state.list.length, "listed query", "listed queries")} and their best answers: ${right} right (solid), ` +
-    `${state.list.length - right} wrong (dashed). ${KINDS[content.plan]} Drag to move, scroll to zoom, click a query to select it.`;
+  const words = `${counted(state.list.length, "listed query", "listed queries")} joined with their best answers: ${right} right (solid), ` +
+    `${state.list.length - right} wrong (dashed). ${KINDS[content.plan]} Drag to move, scroll or pinch to zoom, click a query to select it.`;
   byId("plan-words").textContent = words;
   plan.setAttribute("aria-label", `Plan: ${words}`);
 }

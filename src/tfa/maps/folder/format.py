@@ -17,6 +17,7 @@ from tfa.errors import BadMap
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.carriers import MEAN
 from tfa.method.decisions import (
+    DatabaseEvidence,
     Decisions,
     SecondOrderDecisions,
     SecondOrderEvidence,
@@ -39,50 +40,25 @@ _HEX = "[0-9a-f]{64}"
 _Assignment = Literal["hard", "soft"]
 
 
-class _JudgedCandidate(Value):
-    value: float = req("Evidence of its first answers.")
-    error: float = req("Standard error of that.")
-    difference: float = req("Difference to the incumbent.")
-    difference_error: float = req("Standard error of that.")
-
-
-class _JudgedEvidence(Value, extras=True):
-    """Evidence of maps that were written when a judge chose the head."""
-
-    kind: str = req("Kind of photos.")
-    photos: int = req("Photos that were judged by.", **_COUNT)
-    incumbent: str = req("Default head.")
-    candidates: dict[str, _JudgedCandidate] = req("Heads that were judged.")
-    strengths: dict[str, SpectralStrengths] = req("Spectral statistics.")
-    reasons: dict[str, str] = req("Why.")
-
-
 class _TargetEvidence(Value, extras=True):
     target_images: int = req("Calibration photos.")
     candidates: dict[str, dict[str, float | tuple[float, ...]]] = req("Retrieval rules that were compared.")
     reasons: dict[str, str] = req("Why.")
 
 
-class _Candidate(Value, extras=True):
-    support: float = req("Distinct first answers.")
-    agreement: tuple[float, float, float] = req("Agreement of the constructions.")
-
-
-class _DatabaseEvidence(Value, extras=True):
-    pseudo_queries: int = req("Map images used as queries.", **_COUNT)
-    assignments: dict[_Assignment, SpectralStrengths] = req("Spectral statistics.")
-    candidates: dict[str, _Candidate] = req("Retrieval rules that were compared.")
-    reasons: dict[str, str] = req("Why.")
-
-
 class _Calibration(Value, extras=True):
-    given: int = req("Photos that were offered.", **_COUNT)
+    offered: int = req("Photos that were offered; `given` in JSON.", **_COUNT)
     used: int = req("Photos it was made of.", **_COUNT)
     budget: int = req("Most photos to use.", ge=0)
     score: bool = req("Whether scores are calibrated.")
     digests: list[str] = req("sha256 of each photo.", pattern=_HEX)
     revision: int = req("Revision of the map it came with.", ge=1)
     expected_recall: ExpectedRecall = opt(None, "Expected recall on such photos.")
+
+    @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Rename the field."""
+        return {"offered" if key == "given" else key: value for key, value in values.items()}
 
 
 class _Admission(Value, extras=True):
@@ -138,7 +114,7 @@ class _Head(Value):
     calibration: _Calibration | None = req("Photos of a calibration.")
     verification: _Admission | None = req("Whether answers are reranked.")
     decisions: SecondOrderDecisions | TargetDecisions | Decisions = req("What was decided.")
-    evidence: _JudgedEvidence | SecondOrderEvidence | _TargetEvidence | _DatabaseEvidence = req("Numbers behind it.")
+    evidence: SecondOrderEvidence | _TargetEvidence | DatabaseEvidence = req("Numbers behind it.")
     layout: _Layout = req("Arrays of the head.")
 
 
@@ -226,8 +202,11 @@ def _check_head(head: _Head, header: _Header) -> None:
     where, layout, first, paper = f"head {head.name}", head.layout, header.heads[0], header.head_kind == "paper"
     if (head.calibration is None) != (head.name == DATABASE):
         raise BadShape(f"{where} must have a calibration unless it is {DATABASE!r}")
-    if isinstance(head.decisions, SecondOrderDecisions) == paper:
-        raise BadShape(f"{where} has decisions of another kind than {header.head_kind!r}")
+    if (
+        isinstance(head.decisions, SecondOrderDecisions) == paper
+        or isinstance(head.evidence, SecondOrderEvidence) == paper
+    ):
+        raise BadShape(f"{where} has decisions or evidence of another kind than {header.head_kind!r}")
     if isinstance(head.decisions, TargetDecisions) != (paper and head.name != DATABASE):
         raise BadShape(f"{where} has decisions of another kind of head")
     if isinstance(head.decisions, TargetDecisions):

@@ -1,8 +1,6 @@
-"""Read a map folder: the header, the files, and what they say of each other.
+"""Read a map folder: the header, the files, and whether they fit each other.
 
-Whether the files of a map fit each other: image records and rows, galleries and the sides they are compared with.
-
-The header is checked by itself before (`schema`). A shape that fits nothing would be seen at the first query otherwise.
+An array of a wrong shape is refused here; it would fail at the first query otherwise.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Layouts: how the folder of a dataset is read.
+"""Layouts: readers of dataset folders.
 
-A layout is a module of this folder with a function `load(root, …)`, found by its file name. Small layouts share a
-module, in which each is an object of its name; they are listed here.
+A layout is a module of this folder with a function `load(root, …)`, named by its file. Small layouts share a module
+as objects with the layout's name; `SHARED` lists them.
 """
 
 from collections.abc import Mapping
 
-# Layout → the module that holds it with others.
+# Layout → module that it shares with others.
 SHARED: Mapping[str, str] = {
     "camera": "anyloc",
     "gt_matches": "anyloc",

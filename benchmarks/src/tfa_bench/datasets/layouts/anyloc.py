@@ -1,34 +1,33 @@
-"""Datasets as AnyLoc packages them, and VPAIR, whose positives are listed in the same way.
+"""Datasets packaged by AnyLoc, and VPAIR, which lists its positives in the same way.
 
-`camera`: Baidu-Mall as AnyLoc packages it: images and one `.camera` file for each.
+`camera`: Baidu-Mall, with one `.camera` file per image.
 
-    training_images_undistort/<name>.jpg   training_gt/<name>.camera     database
-    query_images_undistort/<name>.jpg      query_gt/<name>.camera        queries
+    training_images_undistort/<name>.jpg   training_gt/<name>.camera   database
+    query_images_undistort/<name>.jpg      query_gt/<name>.camera      queries
 
-A `.camera` file has its camera center (meters) in the last line but one and its rotation in lines 5 to 7.
-Positives lie within a radius in space, 10 m by default, whatever way the camera looks.
+A `.camera` file has its camera center (meters) in the last line but one and its rotation in lines 5 to 7. Positives are
+within a radius in space, 10 m by default, for any viewing direction.
 
-`gt_matches`: Nardo-Air as AnyLoc packages it: two folders and a table of the five best references of each query.
+`gt_matches`: Nardo-Air, two folders and a table of the five best references per query.
 
     reference_images/   query_images/   gt_matches.csv
 
-The table has the columns query_ind and top_1_ref_ind to top_5_ref_ind. They count images from 0 in natural order
-of their names.
+The table has the columns query_ind and top_1_ref_ind to top_5_ref_ind, which count images from 0 in natural name order.
 
-`gt_npy`: Two folders and a `*_gt.npy` of AnyLoc: an array of [query, positives], both counted from 0.
+`gt_npy`: two folders and a `*_gt.npy`, an array of [query, positives], both counted from 0.
 
-    day_right/   night_right/   gardens_gt.npy       Gardens Point
-    db_images/   q_images/      eiffel_gt.npy        Eiffel, where AnyLoc passes over 101 rows (skip=101)
+    day_right/   night_right/   gardens_gt.npy   Gardens Point
+    db_images/   q_images/      eiffel_gt.npy    Eiffel, where AnyLoc skips 101 rows (skip=101)
 
-Images are counted in natural order of their names. The file is a pickled object array; it is read by an unpickler
-that knows arrays and numbers only.
+Images are counted in natural name order. The file is a pickled object array, read by an unpickler that accepts only
+arrays and numbers.
 
-`vpair`: VPAIR: aerial queries, rendered references and, if wanted, 10 000 distractors.
+`vpair`: aerial queries, rendered references and optionally 10 000 distractors.
 
     reference_views/   queries/   distractors/   vpair_gt.npy
 
-`vpair_gt.npy` lists the positives of each query as numbers of references, in natural order of names. Distractors
-follow the references, so these numbers hold with and without them.
+`vpair_gt.npy` lists the positives of each query as reference indices in natural name order. Distractors follow the
+references, so the indices are valid with and without them.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ from tfa_bench.datasets.safe_pickle import load_rows
 # --- camera --------------------------------------------------------------------------------------------------------
 
 
-_LINES = 9  # intrinsics (3), distortion, rotation (3), center, size of the image
+_LINES = 9  # intrinsics (3), distortion, rotation (3), center, image size
 
 
 def load_camera(root: Path, *, radius: float = 10.0, max_angle: float | None = None) -> DatasetFiles:
-    """Positives by distance; `max_angle` (degrees between the two rotations) narrows them. Off by default."""
+    """Load positives by distance, optionally limited to rotations at most `max_angle` degrees apart."""
     turned = max_angle is not None
     database = images_in(root / "training_images_undistort")
     queries = images_in(root / "query_images_undistort")
@@ -78,12 +77,12 @@ def load_camera(root: Path, *, radius: float = 10.0, max_angle: float | None = N
             close[angles_between(turn, turns[close]) <= max_angle]
             for close, turn in zip(positives, query_turns, strict=True)
         )
-        notes = (f"positives look at most {max_angle:g} degrees apart, by the angle of the rotation between them",)
+        notes = (f"positives are at most {max_angle:g} degrees apart in rotation",)
     return DatasetFiles(database, queries, positives, notes=notes)
 
 
 def _poses(images: tuple[Path, ...], folder: Path, turned: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Camera centers `m 3` of images and, if wanted, their rotations `m 3 3`."""
+    """Return camera centers `(m, 3)` and, if requested, rotations `(m, 3, 3)`."""
     read = [_pose(folder / f"{image.stem}.camera", turned) for image in images]
     return np.array([center for center, _ in read]), np.array([turn for _, turn in read])
 
@@ -112,7 +111,7 @@ def load_gt_matches(
     matches: str = "gt_matches.csv",
     top: int = 5,
 ) -> DatasetFiles:
-    """Positives are the references of the columns top_1_ref_ind to top_`top`_ref_ind."""
+    """Load positives from the columns top_1_ref_ind to top_`top`_ref_ind."""
     references = natural_order(images_in(root / database))
     query_images = natural_order(images_in(root / queries))
     table = read_table(root / matches)
@@ -120,9 +119,9 @@ def load_gt_matches(
     best = [table.column(f"top_{rank}_ref_ind") for rank in range(1, top + 1)]
     rows = []
     for line, row in table.rows:
-        query = whole_number(re.sub(r"\.0*$", "", row[who]))  # tables written by pandas have 3.0 for 3
+        query = whole_number(re.sub(r"\.0*$", "", row[who]))  # pandas writes 3.0 for 3
         if query is None:
-            raise bad_line(table.path, line, f"query_ind is {row[who]!r}; it must be the number of a query")
+            raise bad_line(table.path, line, f"query_ind is {row[who]!r}; it must be the index of a query")
         listed = [table.number(line, row, column) for column in best]
         indices = checked_indices(listed, len(references), f"{table.path}, line {line}")
         rows.append((query, indices))
@@ -141,7 +140,7 @@ def load_gt_npy(
     positives: str = "gardens_gt.npy",
     skip: int = 0,
 ) -> DatasetFiles:
-    """Positives as listed. The first `skip` rows of the file are passed over."""
+    """Load positives as listed, skipping the first `skip` rows of the file."""
     references = natural_order(images_in(root / database))
     query_images = natural_order(images_in(root / queries))
     listed, notes = read_positives(root / positives, len(references), len(query_images), skip=skip)
@@ -151,9 +150,9 @@ def load_gt_npy(
 def read_positives(
     path: Path, images: int, queries: int, *, skip: int = 0
 ) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
-    """Positives of each query from an array of [query, positives], and what is worth a note."""
+    """Read the positives of each query from an array of [query, positives], with notes."""
     if not path.is_file():
-        raise BadDataset(f"{path} is missing; it lists the positives of each query")
+        raise BadDataset(f"{path} is missing; it must list the positives of each query")
     rows: list[tuple[int | None, np.ndarray]] = []
     for number, row in enumerate(load_rows(path)[skip:], skip):
         where = f"{path}, row {number}"
@@ -167,7 +166,7 @@ def read_positives(
 
 
 def _query_number(value: object, skip: int) -> int | None:
-    """The query a row names, counted from the first one kept; None if it is no whole number."""
+    """Return the query index of a row, counted from the first row kept; None if it is not an integer."""
     try:
         number = np.asarray(value)
         if number.size != 1 or number.dtype.kind not in "iuf" or number.item() != int(number.item()):
@@ -181,7 +180,7 @@ def _query_number(value: object, skip: int) -> int | None:
 
 
 def load_vpair(root: Path, *, distractors: bool = False) -> DatasetFiles:
-    """References, then distractors if wanted; positives are references only."""
+    """Load references, then distractors if requested; positives are references only."""
     references = natural_order(images_in(root / "reference_views"))
     queries = natural_order(images_in(root / "queries"))
     positives, notes = read_positives(root / "vpair_gt.npy", len(references), len(queries))

@@ -1,23 +1,23 @@
 """Recordings of drives with poses: 4Seasons and RobotCar Seasons.
 
-`poses_4seasons`: 4Seasons: a reference and a query recording of one route.
+`poses_4seasons`: a reference and a query recording of one route.
 
-    reference/undistorted_images/cam0/<timestamp>.png    reference/GNSSPoses.txt    reference/Transformations.txt
-    query/…                                              the same
+    reference/undistorted_images/cam0/<timestamp>.png   reference/GNSSPoses.txt   reference/Transformations.txt
+    query/…                                             the same
 
-GNSSPoses.txt has a pose for each keyframe: timestamp, tx, ty, tz, qx, qy, qz, qw, scale, …, in the recording's own
-frame and scale. Two recordings meet on Earth: Transformations.txt takes each to Earth-centered meters. Which
-recordings, threshold and thinning the paper used is not public; `radius` is ours.
+GNSSPoses.txt has a pose per keyframe: timestamp, tx, ty, tz, qx, qy, qz, qw, scale, …, in the recording's frame and
+scale. Transformations.txt maps each recording to Earth-centered meters. The paper's recordings, threshold and thinning
+are not public; `radius` is our choice.
 
-`robotcar`: RobotCar Seasons: one reference condition, nine query conditions, three cameras.
+`robotcar`: one reference condition, nine query conditions, three cameras.
 
     images/<condition>/<camera>/<timestamp>.jpg
-    3D-models/all-merged/all.nvm      poses of the reference images
-    robotcar_v2_train.txt             poses of some queries; those of the others are withheld
-    positives.json                    instead of poses: {"1.jpg": ["2.jpg", …]}: names, or paths below this folder
+    3D-models/all-merged/all.nvm   poses of the reference images
+    robotcar_v2_train.txt          poses of some queries; the others are withheld
+    positives.json                 instead of poses: {"1.jpg": ["2.jpg", …]}, names or paths below this folder
 
-Queries without a pose (or without an entry in positives.json) are left out. Which queries and which threshold the
-paper used is not public; `radius` is ours.
+Queries without a pose (or an entry in positives.json) are left out. The paper's queries and threshold are not public;
+`radius` is our choice.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def load_poses_4seasons(
     radius: float = 25.0,
     aligned: bool = False,
 ) -> DatasetFiles:
-    """Positives within `radius` meters in space. `aligned`: both files of poses are in one metric frame already."""
+    """Load positives within `radius` meters in space. `aligned`: both pose files already share one metric frame."""
     database, centers, without = _recording(root / reference, camera, aligned)
     queries, query_centers, query_without = _recording(root / query, camera, aligned)
-    notes = ["the recordings, the threshold and the thinning of the paper are not public"]
+    notes = ["the paper's recordings, threshold and thinning are not public"]
     for folder, count in ((reference, without), (query, query_without)):
         if count:
             notes.append(f"{folder}: {count} frames without a pose are left out")
@@ -71,12 +71,12 @@ def load_poses_4seasons(
 
 
 def _recording(folder: Path, camera: str, aligned: bool) -> tuple[tuple[Path, ...], np.ndarray, int]:
-    """Frames with a pose, their camera centers `m 3`, and the number of frames without one."""
+    """Return frames with a pose, their camera centers `(m, 3)`, and the number of frames without one."""
     frames = images_in(folder / "undistorted_images" / camera)
     poses = read_poses(folder / "GNSSPoses.txt")
     kept = [frame for frame in frames if frame.stem in poses]
     if not kept:
-        raise BadDataset(f"{folder / 'GNSSPoses.txt'} has no timestamp of {frames[0].parent}; is it this recording's?")
+        raise BadDataset(f"{folder / 'GNSSPoses.txt'} has no timestamp of {frames[0].parent}; check the recording")
     read = np.array([poses[frame.stem] for frame in kept])
     centers, scales = read[:, :3], read[:, 3]
     if not aligned:
@@ -85,7 +85,7 @@ def _recording(folder: Path, camera: str, aligned: bool) -> tuple[tuple[Path, ..
 
 
 def read_poses(path: Path) -> dict[str, tuple[float, float, float, float]]:
-    """Timestamp → tx, ty, tz and scale (NaN if the line has none). Lines of NaN are frames that were not fused."""
+    """Map timestamps to tx, ty, tz and scale (NaN if missing). Lines of NaN are frames that were not fused."""
     poses = {}
     for line, text in enumerate(lines_of(path), 1):
         if not text.strip() or text.lstrip().startswith("#"):
@@ -102,18 +102,18 @@ def read_poses(path: Path) -> dict[str, tuple[float, float, float, float]]:
 
 
 def on_earth(centers: np.ndarray, scales: np.ndarray, path: Path) -> np.ndarray:
-    """Camera centers `m 3` in Earth-centered meters: e = T_e_gpsw T_w_gpsw⁻¹ (scale · T_S_AS c)."""
+    """Return camera centers `(m, 3)` in Earth-centered meters: e = T_e_gpsw T_w_gpsw⁻¹ (scale · T_S_AS c)."""
     motions, scale = read_transformations(path)
     scales = np.where(np.isnan(scales), math.nan if scale is None else scale, scales)
     if np.isnan(scales).any():
-        raise BadDataset(f"neither the poses nor {path} ({_SCALE}) give a scale; without it they are not meters")
+        raise BadDataset(f"neither the poses nor {path} ({_SCALE}) give the scale needed for meters")
     to_world, world_from_gnss, earth_from_gnss = (motions[name] for name in _MOTIONS)
     world = scales[:, None] * apply(to_world, centers)
     return apply(earth_from_gnss, apply(inverse(world_from_gnss), world))
 
 
 def read_transformations(path: Path) -> tuple[dict[str, np.ndarray], float | None]:
-    """Motions by name and the scale. A comment line gives the name, the next line the numbers."""
+    """Return motions by name and the scale. A comment line has the name, the next line the numbers."""
     motions: dict[str, np.ndarray] = {}
     scale, title = None, ""
     for line, text in enumerate(lines_of(path), 1):
@@ -129,8 +129,8 @@ def read_transformations(path: Path) -> tuple[dict[str, np.ndarray], float | Non
             scale = numbers(split_fields(text), 1, path, line, "a scale")[0]
     if missing := [name for name in _MOTIONS if name not in motions]:
         raise BadDataset(
-            f"{path} lacks {', '.join(missing)}; without it the two recordings are in frames of their own "
-            "(option aligned=true if your poses share one metric frame)"
+            f"{path} lacks {', '.join(missing)}; without it the recordings have no common frame "
+            "(set the option aligned=true if your poses share one metric frame)"
         )
     return motions, scale
 
@@ -161,25 +161,25 @@ def load_robotcar(
     positives: str = "positives.json",
     radius: float = 25.0,
 ) -> DatasetFiles:
-    """Images of one camera. `positives` is used if it exists, otherwise the files of `poses`."""
+    """Load the images of one camera, with `positives` if that file exists, otherwise with the files of `poses`."""
     images = root / "images"
     database = images_in(images / _REFERENCE / camera)
     queries = {name: images_in(images / name / camera) for name in conditions}
     everything = [query for own in queries.values() for query in own]
-    notes = ["the queries and the threshold of the paper are not public"]
+    notes = ["the paper's queries and threshold are not public"]
     if (root / positives).is_file():
         answers = _listed(root / positives, root, database, everything)
-        notes.append(f"positives are those of {positives}, not of poses")
+        notes.append(f"positives are from {positives} instead of poses")
     else:
         database, answers = _by_pose([root / name for name in poses], database, everything, radius, notes)
     evaluated = [query for query in everything if query in answers]
     if not evaluated:
-        raise BadDataset(f"{images}: no query has a pose or an entry in {positives}; poses were sought in {poses}")
+        raise BadDataset(f"{images}: no query has a pose or an entry in {positives} (pose files: {poses})")
     if len(evaluated) < len(everything):
         notes.append(f"{len(everything) - len(evaluated)} queries without a pose or positives are left out")
     rows_of = _conditions(queries, evaluated)
     if missing := [name for name in conditions if name not in rows_of]:
-        notes.append(f"no query is left of {', '.join(missing)}: a mean over conditions is not that of all nine")
+        notes.append(f"no queries left for {', '.join(missing)}: the mean over conditions does not include all nine")
     return DatasetFiles(database, tuple(evaluated), tuple(answers[query] for query in evaluated), rows_of, tuple(notes))
 
 
@@ -192,13 +192,13 @@ def _conditions(queries: Mapping[str, Sequence[Path]], evaluated: Sequence[Path]
 def _by_pose(
     files: Sequence[Path], database: tuple[Path, ...], queries: Sequence[Path], radius: float, notes: list[str]
 ) -> tuple[tuple[Path, ...], dict[Path, np.ndarray]]:
-    """The database images with a pose, and the positives of the queries with one."""
+    """Return the database images with a pose and the positives of queries with a pose."""
     centers: dict[str, np.ndarray] = {}
     for file in files:
         centers.update((_key(PurePosixPath(name)), center) for name, center in read_centers(file).items())
     evaluated = tuple(image for image in database if _key(image) in centers)
     if not evaluated:
-        raise BadDataset(f"{', '.join(map(str, files))} name no image of {database[0].parent}")
+        raise BadDataset(f"{', '.join(map(str, files))} name no images of {database[0].parent}")
     if len(evaluated) < len(database):
         notes.append(f"{len(database) - len(evaluated)} reference images without a pose are left out")
     posed = [query for query in queries if _key(query) in centers]
@@ -208,12 +208,12 @@ def _by_pose(
 
 
 def _key(name: Path | PurePosixPath) -> str:
-    """Camera and timestamp: models write .png for .jpg, and some lists leave the condition out."""
+    """Return camera and timestamp: models write .png for .jpg, and some lists omit the condition."""
     return f"{name.parent.name}/{name.stem}"
 
 
 def _listed(file: Path, root: Path, database: Sequence[Path], queries: Sequence[Path]) -> dict[Path, np.ndarray]:
-    """Positives of the queries that a file lists."""
+    """Return the positives of the queries that a file lists."""
     rows = listed_positives(file, by_name(database, root), by_name(queries, root), len(queries))
     named = read_positives(file)
     paired = zip(queries, rows, strict=True)

@@ -1,11 +1,11 @@
-"""Images named `@utm_east@utm_north@…`, as the Deep Visual Geo-localization Benchmark formats them.
+"""Images named `@utm_east@utm_north@…`, as in the Deep Visual Geo-localization Benchmark.
 
-    images/<split>/database/@utm_east@utm_north@….jpg     (SVOX calls it gallery/)
+    images/<split>/database/@utm_east@utm_north@….jpg   (SVOX calls it gallery/)
     images/<split>/queries/@utm_east@utm_north@….jpg
 
-Both folders may also stand in `<split>/` or in the dataset's folder itself. Several folders of queries are
-conditions: {"night": "queries_night", …}. A positive is at most `radius` meters away, the border included.
-Where names carry no position, `tolerance` matches frames of the same number, plus or minus so many (Nordland).
+Both folders may also be in `<split>/` or in the dataset's folder itself. Several query folders are conditions:
+{"night": "queries_night", …}. A positive is at most `radius` meters away, inclusive. If names have no position,
+`tolerance` matches frames whose numbers differ by at most `tolerance` (Nordland).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def load(
     parts = parts if conditions else {}
     bare = not any(position_from_name(path.name) for path in (*database, *queries))
     if bare and tolerance is not None and not conditions:
-        note = f"names carry no position: a query matches the frames of its own number ± {tolerance}"
+        note = f"names have no position: a query matches frames with its number ± {tolerance}"
         database, queries = natural_order(database), natural_order(queries)
         return DatasetFiles(database, queries, same_frame(len(database), len(queries), tolerance), notes=(note,))
     return DatasetFiles(database, queries, within(_points(database), _points(queries), radius), parts)
 
 
 def missing(root: Path, *, split: str = "test", conditions: Mapping[str, str] | None = None, **_: object) -> list[str]:
-    """What the folder lacks; other options of `load` do not matter to it."""
+    """List missing folders; the other options of `load` do not matter."""
     base = _base(root, split)
     absent = [] if _gallery(base).is_dir() else [f"{_below(base, root)}database"]
     return absent + [
@@ -62,7 +62,7 @@ def _folders(conditions: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _base(root: Path, split: str) -> Path:
-    """The folder that holds database and queries; `images/<split>` if none does, for the sake of messages."""
+    """Return the folder with database and queries; `images/<split>` if none exists, for error messages."""
     places = (root / "images" / split, root / split, root)
     return next((place for place in places if _gallery(place).is_dir()), places[0])
 
@@ -81,6 +81,6 @@ def _points(paths: Sequence[Path]) -> np.ndarray:
     if bare:
         raise BadDataset(
             f"{len(bare):,} of {len(paths):,} images are not named @utm_east@utm_north@… (first: {bare[0]}); "
-            "format the dataset with its downloader, or give positives.json with database/ and queries/"
+            "format the dataset with its downloader, or provide positives.json with database/ and queries/"
         )
     return np.array([(position.x, position.y) for position in positions if position is not None], np.float64)

@@ -1,11 +1,11 @@
-"""The generic layout, which any dataset can be brought into.
+"""The generic layout for any dataset.
 
-    database/…            images, in subfolders or not
-    queries/…             images; or queries/<condition>/… with one subfolder for each condition
-    positives.json        {"query.jpg": ["database.jpg", …]}: file names, or paths below queries/ and database/
+    database/…        images, in subfolders or not
+    queries/…         images; or queries/<condition>/… with one subfolder per condition
+    positives.json    {"query.jpg": ["database.jpg", …]}: file names, or paths below queries/ and database/
 
-Without positives.json a dataset may be matched by `tolerance` (same frame number, plus or minus so many) or by
-`radius` (meters between positions, from positions.csv, `@utm_east@utm_north@` names or EXIF data).
+Without positives.json, queries match by `tolerance` (maximum difference of frame numbers) or by `radius` (meters
+between positions from positions.csv, `@utm_east@utm_north@` names or EXIF data).
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ def load(
     if file.is_file():
         names = by_name(database, root / "database"), by_name(queries, root / "queries")
         matched = listed_positives(file, *names, len(queries))
-        note = f"positives are those of {file.name}"
-    elif positives != POSITIVES:  # requested by name: another rule in its place would be a surprise
-        raise BadDataset(f"{file} is missing; it lists the database images of each query as JSON")
+        note = f"positives are from {file.name}"
+    elif positives != POSITIVES:  # requested by name: do not silently use another rule
+        raise BadDataset(f"{file} is missing; it must be JSON that lists the database images of each query")
     elif tolerance is not None:
         database, queries = natural_order(database), natural_order(queries)
         matched = same_frame(len(database), len(queries), tolerance)
-        note = f"no {positives}: a query matches the frames of its own number ± {tolerance}"
+        note = f"no {positives}: a query matches frames with its number ± {tolerance}"
     elif radius is not None:
         matched = _by_distance(root, database, queries, radius, positions)
-        note = f"no {positives}: a query matches the images at most {radius:g} m away"
+        note = f"no {positives}: a query matches images at most {radius:g} m away"
     else:
-        raise BadDataset(f"{file} is missing; it lists the database images of each query as JSON")
+        raise BadDataset(f"{file} is missing; it must be JSON that lists the database images of each query")
     return DatasetFiles(database, queries, matched, _conditions(queries, root / "queries"), (note,))
 
 
 def missing(root: Path, *, positives: str = POSITIVES, radius: float | None = None, tolerance: int | None = None,
             positions: str = POSITIONS) -> list[str]:  # fmt: skip
-    """What the folder lacks."""
+    """List missing folders and files."""
     absent = [name for name in ("database", "queries") if not (root / name).is_dir()]
     if radius is None and tolerance is None and not (root / positives).is_file():
         absent.append(positives)
@@ -78,7 +78,7 @@ def _by_distance(
 
 
 def _conditions(queries: Sequence[Path], folder: Path) -> dict[str, np.ndarray]:
-    """Subfolders of queries/ are conditions, if every query lies in one and there are several."""
+    """Use subfolders of queries/ as conditions if every query is in one and there are several."""
     first = [path.relative_to(folder).parts[0] for path in queries]
     if len(set(first)) < 2 or any(len(path.relative_to(folder).parts) < 2 for path in queries):
         return {}

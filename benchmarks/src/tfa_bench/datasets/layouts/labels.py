@@ -1,29 +1,29 @@
-"""Folders in which the names of classes or of files say which images show the same place.
+"""Folders in which class or file names say which images show the same place.
 
-`identity`: Identity folders: `<folder>/<class>/*.jpg`; an image of the query's class is a positive.
+`identity`: `<folder>/<class>/*.jpg`; an image of the query's class is a positive.
 
-    test/query_drone/0001/image-01.jpeg        University-1652
+    test/query_drone/0001/image-01.jpeg     University-1652
     test/gallery_satellite/0001/0001.jpg
-    test/query_drone/000001/H80.JPG            DenseUAV
+    test/query_drone/000001/H80.JPG         DenseUAV
     test/gallery_satellite/000001/H80.tif
 
-Gallery classes that no query belongs to are distractors. They stay, as in the datasets' own baselines.
+Gallery classes without queries are distractors. They are kept, as in the datasets' baselines.
 
-`pairs`: Pairs of images under the same name in two folders, as AmsterTime has them.
+`pairs`: pairs of images with the same name in two folders, as in AmsterTime.
 
-    new/<name>.png     database
-    old/<name>.jpg     queries
+    new/<name>.png   database
+    old/<name>.jpg   queries
 
-A query's positive is the database image with its name; the endings may differ.
+A query's positive is the database image with its name; the extensions may differ.
 
-`sues`: SUES-200: drone images at four heights, one satellite image for each of 200 places.
+`sues`: SUES-200, drone images at four heights and one satellite image for each of 200 places.
 
-    drone_view_512x512/<id>/<height>/*.jpg    heights 150, 200, 250, 300
+    drone_view_512x512/<id>/<height>/*.jpg   heights 150, 200, 250, 300
     satellite-view/<id>/*
-    indexs.yaml                               the authors' list of the 120 training ids
+    indexs.yaml                              the authors' list of the 120 training ids
 
-The gallery holds the satellite images of all ids, those of the training list too. Queries are drone images of the
-other ids. Each height is a condition.
+The gallery holds the satellite images of all ids, including the training list. Queries are drone images of the other
+ids. Each height is a condition.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def load_identity(
     gallery: str = "test/gallery_satellite",
     distractors: bool = True,
 ) -> DatasetFiles:
-    """Queries and gallery with their classes. `distractors=False` drops gallery classes without a query."""
+    """Load queries and gallery with their classes. `distractors=False` drops gallery classes without a query."""
     queries, query_classes = labeled_images(root / query)
     database, classes = labeled_images(root / gallery)
     notes: tuple[str, ...] = ()
@@ -64,11 +64,11 @@ def load_identity(
         wanted = set(query_classes)
         kept = [index for index, label in enumerate(classes) if label in wanted]
         if not kept:
-            raise BadDataset(f"{root / gallery} and {root / query} share no class; are both of the same split?")
+            raise BadDataset(f"{root / gallery} and {root / query} have no class in common; use the same split")
         dropped = len(classes) - len(kept)
         notes = (
             f"{dropped} gallery images of {len(set(classes) - wanted)} classes without a query are left out, as in "
-            "Sample4Geo's evaluator; the dataset's own baseline keeps them",
+            "Sample4Geo's evaluator; the dataset's baseline keeps them",
         )
         database = tuple(database[index] for index in kept)
         classes = tuple(classes[index] for index in kept)
@@ -76,11 +76,11 @@ def load_identity(
 
 
 def labeled_images(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Images below the class folders of a folder, in the order of their paths, and the class of each."""
+    """List images in class folders sorted by path, and the class of each."""
     images = images_in(folder, deep=True)
     loose = [image for image in images if image.parent == folder]
     if loose:
-        raise BadDataset(f"{loose[0]} lies in no class folder; images are expected as {folder.name}/<class>/<image>")
+        raise BadDataset(f"{loose[0]} is not in a class folder; expected {folder.name}/<class>/<image>")
     return images, tuple(image.relative_to(folder).parts[0] for image in images)
 
 
@@ -93,18 +93,18 @@ def load_pairs(root: Path, *, database: str = "new", queries: str = "old") -> Da
     for folder, names in ((database, stems[0]), (queries, stems[1])):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise BadDataset(f"{root / folder} holds {twice} under two endings; keep one of them")
+            raise BadDataset(f"{root / folder} holds {twice} with two extensions; keep one of them")
     alone = sorted(set(stems[1]) - set(stems[0]))
     if alone:
         raise BadDataset(
-            f"{len(alone):,} images of {root / queries} have no partner of the same name in {root / database} "
+            f"{len(alone):,} images of {root / queries} have no image of the same name in {root / database} "
             f"(first: {', '.join(alone[:3])})"
         )
     return DatasetFiles(known, query_images, same_labels(*stems))
 
 
 def missing_pairs(root: Path, *, database: str = "new", queries: str = "old") -> list[str]:
-    """What the folder lacks."""
+    """List missing folders."""
     return [name for name in (database, queries) if not (root / name).is_dir()]
 
 
@@ -119,7 +119,7 @@ def load_sues(
     drone: str = "drone_view_512x512",
     satellite: str = "satellite-view",
 ) -> DatasetFiles:
-    """Drone to satellite at each of `heights`; `training` is a file of ids: YAML list, JSON list or plain text."""
+    """Load drone to satellite at each of `heights`; `training` is a file of ids: YAML list, JSON list or plain text."""
     database, labels = labeled_images(root / satellite)
     trained = read_ids(root / training)
     known = {_number(label, root / satellite) for label in labels}
@@ -127,7 +127,7 @@ def load_sues(
         raise BadDataset(f"{root / training} lists id {strangers[0]:04d}, which {root / satellite} does not hold")
     places = [place for place in _places(root / drone) if _number(place.name, root / drone) not in trained]
     if not places:
-        raise BadDataset(f"{root / training} lists every id of {root / drone}; no query is left")
+        raise BadDataset(f"{root / training} lists every id of {root / drone}; no queries are left")
     queries: list[Path] = []
     flown: list[int] = []
     for place in places:
@@ -142,21 +142,21 @@ def load_sues(
 
 
 def read_ids(path: Path) -> frozenset[int]:
-    """Ids of a JSON list, a YAML list (`index : ['0001', …]` or `- 0001`) or plain text, one or more in a line."""
+    """Read ids from a JSON list, a YAML list (`index : ['0001', …]` or `- 0001`) or plain text."""
     lines = lines_of(path)
     if path.suffix.lower() == ".json":
         fields = [(1, str(value)) for value in _json_list("\n".join(lines), path)]
     else:
         fields = []
         for line, text in enumerate(lines, 1):
-            bare = re.sub(r"^\s*\w+\s*:|#.*$", "", text)  # the list's key, a comment
-            bare = re.sub(r"^\s*-\s+|[\[\],'\"]", " ", bare)  # YAML's marks around an id
+            bare = re.sub(r"^\s*\w+\s*:|#.*$", "", text)  # the list's key, or a comment
+            bare = re.sub(r"^\s*-\s+|[\[\],'\"]", " ", bare)  # YAML marks around an id
             fields.extend((line, field) for field in bare.split())
     for line, field in fields:
         if whole_number(field) is None:
             raise bad_line(path, line, f"{field[:80]!r} is not an id; ids are numbers such as 0001")
     if not fields:
-        raise BadDataset(f"{path} lists no id; it must hold the training ids of the dataset's authors")
+        raise BadDataset(f"{path} lists no ids; it must hold the authors' training ids")
     return frozenset(int(field) for _, field in fields)
 
 
@@ -179,7 +179,7 @@ def _places(folder: Path) -> list[Path]:
 def _number(name: str, folder: Path) -> int:
     number = whole_number(name)
     if number is None:
-        raise BadDataset(f"{folder / name} is not the folder of an id; ids are numbers such as 0001")
+        raise BadDataset(f"{folder / name} is not named by an id; ids are numbers such as 0001")
     return number
 
 

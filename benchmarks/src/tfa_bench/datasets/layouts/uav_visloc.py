@@ -1,11 +1,11 @@
-"""UAV-VisLoc: drone photos with their positions, and tiles that you cut from the satellite maps.
+"""UAV-VisLoc: drone photos with positions, and tiles that the user cuts from the satellite maps.
 
-    NN/drone/NN_0001.JPG …     NN/NN.csv             filename (or num), lat, lon, …
-    NN/tiles/*.png             NN/tiles/tiles.csv    file, lat, lon of the tile's center[, half_width in meters]
+    NN/drone/NN_0001.JPG …   NN/NN.csv            filename (or num), lat, lon, …
+    NN/tiles/*.png           NN/tiles/tiles.csv   file, lat, lon of the tile's center[, half_width in meters]
 
-How the paper tiled the maps, and what qualifies a tile by its coverage beyond 100 m, is not public. Here a positive
-is a tile whose center lies within `radius` of the photo; `coverage` also requires that the tile shows the photo's
-position. Both rules, and one gallery of all maps, are ours.
+The paper's tiling and its coverage rule beyond 100 m are not public. Here a positive is a tile whose center is within
+`radius` of the photo; `coverage` also requires that the tile shows the photo's position. Both rules, and one gallery
+of all maps, are our choice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tfa_bench.datasets.files import BadDataset, DatasetFiles, TextTable, bad_li
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:
-    """Drone photos against the tiles of all maps; `maps` names the folders to use, all of them by default."""
+    """Match drone photos with the tiles of all maps; `maps` names the folders to use [default: all]."""
     queries: dict[Path, tuple[float, float]] = {}
     database: dict[Path, tuple[float, float]] = {}
     widths: list[float] = []
-    notes = ["the paper's tiling and its rule of coverage are not public; tiles and rule are yours and ours"]
+    notes = ["the paper's tiling and coverage rule are not public; these are your tiles and our rule"]
     for name in maps or _maps(root):
         photos, without = _photos(root / name)
         queries.update(photos)
@@ -45,12 +45,12 @@ def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverag
 def _maps(root: Path) -> list[str]:
     areas = sorted(drone.parent.name for drone in root.glob("*/drone") if drone.is_dir())
     if not areas:
-        raise BadDataset(f"{root} holds no folder NN/drone; unpack UAV-VisLoc there")
+        raise BadDataset(f"{root} has no folder NN/drone; unpack UAV-VisLoc there")
     return areas
 
 
 def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
-    """Drone photos of a map with their positions in the order of names, and how many have none."""
+    """Return drone photos of a map with positions, sorted by name, and the number without one."""
     images = images_in(folder / "drone")
     table = read_table(folder / f"{folder.name}.csv")
     named = table.optional("filename", "file", "name")
@@ -64,19 +64,19 @@ def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
         positions[stem.lower()] = _position(table, line, row)
     placed = {image: positions[image.stem.lower()] for image in images if image.stem.lower() in positions}
     if not placed:
-        raise BadDataset(f"{table.path} names no photo of {folder / 'drone'}; its first row is {table.rows[0][1]}")
+        raise BadDataset(f"{table.path} names no photos of {folder / 'drone'}; its first row is {table.rows[0][1]}")
     return placed, len(images) - len(placed)
 
 
 def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]], list[float]]:
-    """Tiles of a map with their centers in the order of names and, if wanted, half of their widths in meters."""
+    """Return tiles of a map with centers, sorted by name, and optionally their half widths in meters."""
     table = read_table(folder / "tiles.csv")
     file = table.column("file", "filename", "name")
     half = table.column("half_width", "half-width", "half_width_m") if coverage else None
     centres_and_widths = {}
     for line, row in table.rows:
         tile = folder / row[file]
-        if not os.path.isfile(tile):  # of a name that no file system takes: False
+        if not os.path.isfile(tile):  # False for names that no file system accepts
             raise bad_line(table.path, line, f"{row[file][:80]!r} is not a file in {folder}")
         if tile in centres_and_widths:
             raise bad_line(table.path, line, f"{row[file]!r} is listed twice; a tile has one center")
@@ -89,14 +89,14 @@ def _position(table: TextTable, line: int, row: Sequence[str]) -> tuple[float, f
     lat = table.number(line, row, table.column("lat", "latitude"))
     lon = table.number(line, row, table.column("lon", "lng", "longitude"))
     if abs(lat) > 90 or abs(lon) > 180:
-        raise bad_line(table.path, line, f"lat {lat:g}, lon {lon:g} is no place on Earth; are the columns swapped?")
+        raise bad_line(table.path, line, f"lat {lat:g}, lon {lon:g} is not a position on Earth; check the column order")
     return lat, lon
 
 
 def _covering(
     positives: Sequence[np.ndarray], where: np.ndarray, query_positions: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Select the positives of each query whose square, north up, holds the query's position."""
+    """Select the positives of each query whose north-up square contains the query's position."""
     points, kept = earth_points(where), []
     for close, position in zip(positives, query_positions, strict=True):
         offsets = (points[close] - earth_points(position[None])) @ east_and_north(position).T
@@ -105,7 +105,7 @@ def _covering(
 
 
 def east_and_north(degrees: np.ndarray) -> np.ndarray:
-    """Unit vectors `2 3` to the east and to the north at one latitude and longitude."""
+    """Return unit vectors `(2, 3)` to the east and to the north at one latitude and longitude."""
     lat, lon = np.radians(degrees)
     east = [-np.sin(lon), np.cos(lon), 0.0]
     north = [-np.sin(lat) * np.cos(lon), -np.sin(lat) * np.sin(lon), np.cos(lat)]

@@ -2,10 +2,10 @@
 
     query/0000000.jpg, …
     ref/0000000.jpg, …
-    ground_truth_new.npy     rows [index of the query, indices of its reference images]
+    ground_truth_new.npy   rows [index of the query, indices of its reference images]
 
-The ground truth is a pickle of Python 2; it is read without running it. Where it is absent, `tolerance` matches
-frames of the same number, plus or minus so many.
+The ground truth is a Python 2 pickle, read without executing it. Without it, `tolerance` matches frames whose numbers
+differ by at most `tolerance`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def load(
     truth: str = TRUTH,
     tolerance: int | None = None,
 ) -> DatasetFiles:
-    """`queries` and `database` are the names their folders go by in different releases."""
+    """Load a dataset; `queries` and `database` are folder names in different releases."""
     query_images = natural_order(images_in(_first(root, queries)))
     known = natural_order(images_in(_first(root, database)))
     file = root / truth
     if not file.is_file() and tolerance is not None:
-        note = f"no {truth}: a query matches the frames of its own number ± {tolerance}"
+        note = f"no {truth}: a query matches frames with its number ± {tolerance}"
         return DatasetFiles(known, query_images, same_frame(len(known), len(query_images), tolerance), notes=(note,))
     rows = index_rows(_in_order(load_object_array(file), len(query_images), file), file, len(known))
     return DatasetFiles(known, query_images, rows)
@@ -44,7 +44,7 @@ def load(
 
 def missing(root: Path, *, queries: Sequence[str] = ("query",), database: Sequence[str] = ("ref",), truth: str = TRUTH,
             tolerance: int | None = None) -> list[str]:  # fmt: skip
-    """What the folder lacks."""
+    """List missing folders and files."""
     absent = [" or ".join(names) for names in (queries, database) if not _first(root, names).is_dir()]
     return absent + ([truth] if tolerance is None and not (root / truth).is_file() else [])
 
@@ -54,7 +54,7 @@ def _first(root: Path, names: Sequence[str]) -> Path:
 
 
 def _in_order(pairs: np.ndarray, queries: int, file: Path) -> list[Any]:
-    """The second cell of each row, by the index in the first."""
+    """Return the second cell of each row, sorted by the index in the first."""
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise BadDataset(f"{file} has shape {pairs.shape}, must have two columns: query, its references")
     rows: dict[int, Any] = {}
@@ -62,12 +62,12 @@ def _in_order(pairs: np.ndarray, queries: int, file: Path) -> list[Any]:
         try:
             number = int(np.asarray(query).ravel()[0])
         except (TypeError, ValueError, OverflowError, IndexError):
-            raise BadDataset(f"{file} names a query {reprlib.repr(query)}; it must be a whole number") from None
+            raise BadDataset(f"{file} names a query {reprlib.repr(query)}; it must be an integer") from None
         if number in rows:
             raise BadDataset(f"{file} lists query {number} twice")
         rows[number] = references
     if sorted(rows) != list(range(queries)):
         raise BadDataset(
-            f"{file} lists {len(rows):,} queries, there are images of {queries:,}; get both from one release"
+            f"{file} lists {len(rows):,} queries, but there are {queries:,} query images; use files of one release"
         )
     return [rows[number] for number in range(queries)]

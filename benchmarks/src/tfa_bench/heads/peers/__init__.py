@@ -1,1 +1,1 @@
-"""The training-free systems of others, written from their papers."""
+"""Training-free systems of other authors, implemented from their papers."""

@@ -2,9 +2,9 @@
 
     k(i) = argmax_k cos(p̃_i, c_k)     V_k = Σ_{i: k(i)=k} (p̃_i − c_k)     v = L2 [ V_k / ‖V_k‖ ]_k
 
-The mean of unit vectors is shorter than one and is used so (`raw`); `unit` normalizes the centers afterwards.
-Ours: the random start is numpy's, drawn from patches in an order that does not depend on how the database is
-listed; at most 300,000 patches; the vocabulary sees the photos at the size of the queries.
+The mean of unit vectors is shorter than one and is used unnormalized (`raw`); `unit` normalizes the centers afterwards.
+Our choices: the random start is numpy's, drawn from patches in an order that does not depend on the database order; at
+most 300,000 patches; the vocabulary uses the photos at query size.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MAX_ITERATIONS = 100
 TOLERANCE = 1e-4  # on Σ_k ‖Δc_k‖²
 CENTER_NORMS = ("raw", "unit")
 BLOCK = 8192  # patches compared with all centers at once
-ROUNDING = 1e-5  # float32 cosines of unit vectors are this good
+ROUNDING = 1e-5  # accuracy of float32 cosines of unit vectors
 
 
 def kmeans(patches: np.ndarray, words: int, seed: int) -> np.ndarray:
-    """Cosine k-means of unit patches `t d` → centers `k d` in float64, not normalized; an empty one is 0.
+    """Cosine k-means of unit patches `(t, d)` → centers `(k, d)` in float64, not normalized; an empty one is 0.
 
-    Assignment by cosine, update by the arithmetic mean. A patch is compared again only when the centers may
-    have turned past its margin (see `_Assignment.turned`); the labels are those of comparing all of them.
+    Assignment by cosine, update by the arithmetic mean. A patch is compared again only if the centers may have turned
+    past its margin (see `_Assignment.turned`); the labels equal those of comparing all patches.
     """
     centers = patches[random_start(len(patches), words, seed)].astype(np.float64)
     assignment = _Assignment(patches, words)
@@ -53,22 +53,22 @@ def kmeans(patches: np.ndarray, words: int, seed: int) -> np.ndarray:
 
 
 class _Assignment:
-    """Which word each patch has, how far it is from another one, and the sums of the words' patches."""
+    """The word and margin of each patch, and the sums of the words' patches."""
 
     def __init__(self, patches: np.ndarray, words: int) -> None:
         self.patches, self.words = patches, words
-        self.labels = np.full(len(patches), words, np.int64)  # `words`: none yet
+        self.labels = np.full(len(patches), words, np.int64)  # `words` means none yet
         self.margins = np.full(len(patches), -np.inf)
         self.sums = np.zeros((words, patches.shape[1]))
         self.counts = np.zeros(words, np.int64)
 
     def compare(self, directions: np.ndarray) -> None:
-        """Give every patch in doubt the word with the largest cosine, the first of equals."""
+        """Assign every patch in doubt to the word with the largest cosine, the first of equals."""
         directions = directions.astype(self.patches.dtype)
         doubtful = np.flatnonzero(self.margins <= ROUNDING)
         for low in range(0, len(doubtful), BLOCK):
             rows = doubtful[low : low + BLOCK]
-            block = np.take(self.patches, rows, axis=0)  # several times as fast as patches[rows]
+            block = np.take(self.patches, rows, axis=0)  # several times faster than patches[rows]
             cosines = block @ directions.T
             nearest = cosines.argmax(axis=1)
             each = np.arange(len(rows))
@@ -78,7 +78,7 @@ class _Assignment:
             self._move(rows, block, nearest)
 
     def _move(self, rows: np.ndarray, block: np.ndarray, labels: np.ndarray) -> None:
-        """Take patches with another word than before from the old sum to the new one."""
+        """Move reassigned patches from the old sum to the new one."""
         changed = np.flatnonzero(self.labels[rows] != labels)
         old, new, kinds = self.labels[rows[changed]], labels[changed], np.arange(self.words)
         shift = (new[:, None] == kinds).astype(block.dtype) - (old[:, None] == kinds).astype(block.dtype)
@@ -103,14 +103,14 @@ def with_norm(centers: np.ndarray, center_norm: str) -> np.ndarray:
 
 
 def vlad(unit: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """The descriptor `k·d` of one image's unit patches `n d`; a block without patches stays 0."""
-    weights = hard_weights(unit @ l2_normalize(centers).T)  # cosine, whatever the length of the centers
+    """Return the descriptor `(k·d,)` of one image's unit patches `(n, d)`; a block without patches stays 0."""
+    weights = hard_weights(unit @ l2_normalize(centers).T)  # cosine, independent of the length of the centers
     descriptors, _ = normalize_blocks(residual_blocks(unit[None], weights[None], centers))
     return descriptors[0]
 
 
 def describe_hard_vlad(tokens: Tokens, centers: np.ndarray) -> np.ndarray:
-    """Descriptors `b k·d` of all images."""
+    """Return descriptors `(b, k·d)` of all images."""
     check_channels(tokens, centers.shape[1])
     words = centers.astype(np.float32)
     return describe_each(tokens, words.size, lambda unit, _: vlad(unit, words))
@@ -144,7 +144,7 @@ def _card(name: str, title: str, words: int, center_norm: str, note: str = "") -
 
 
 def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
-    """AnyLoc with a released vocabulary: nothing is learned from the database, which is only described."""
+    """Return AnyLoc with a released vocabulary: nothing is learned from the database."""
     words = load_vocabulary(path)
     centers = with_norm(words, center_norm)
 
@@ -176,7 +176,7 @@ NEED_FILES = {
         "AnyLoc, released vocabulary",
         "nothing",
         "--vocabulary FILE",
-        "takes a released vocabulary",
+        "needs a released vocabulary",
         "",
         lambda supplied: None if supplied.vocabulary is None else anyloc_from_file(supplied.vocabulary),
     )

@@ -3,15 +3,14 @@
 TinyViT, the image encoder of MobileSAM: convolutions, then attention within windows, then SAM's neck.
 
     stage 0   two inverted bottlenecks at a quarter of the side
-    stage 1…  blocks  x ← x + attention in windows(x);  x ← 3 × 3 convolution of each channel;  x ← x + MLP(x)
-    between   1 × 1, 3 × 3 of each channel with stride 2 (before the last stage 1), 1 × 1
+    stage 1…  blocks  x ← x + attention in windows(x);  x ← depthwise 3 × 3 convolution;  x ← x + MLP(x)
+    between   1 × 1, depthwise 3 × 3 with stride 2 (before the last stage 1), 1 × 1
 
-Every convolution is followed by the normalization of its batch, at the statistics of training. Modules carry the names
-of the published file.
+Every convolution is followed by batch normalization with training statistics. Modules have the names of the published
+file.
 
-MobileSAM's official weights, taken from a package instead of a model hub and kept as safetensors.
-
-The package, like MobileSAM, is under Apache-2.0. One file of it is used, under the names its authors gave the tensors.
+The weights come from a package instead of a model hub and are stored as safetensors. The package, like MobileSAM, is
+under Apache-2.0. One file of it is used, with its authors' tensor names.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NECK_EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class TinyViTSizes:
-    """MobileSAM's by default; `windows` are sides in cells."""
+    """Sizes of a TinyViT [default: MobileSAM's]; `windows` are sides in cells."""
 
     widths: tuple[int, ...] = (64, 128, 160, 320)
     blocks: tuple[int, ...] = (2, 2, 6, 2)
@@ -45,11 +44,11 @@ class TinyViTSizes:
     windows: tuple[int, ...] = (7, 7, 14, 7)
     expansion: int = 4  # of bottlenecks and MLPs
     output: int = 256
-    classes: int = 1000  # of the classifier it was first trained with, which nothing here uses
+    classes: int = 1000  # size of the pretraining classifier, unused here
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias, padded to keep the side, and the normalization of its batch."""
+    """A convolution without bias, padded to keep the side, and batch normalization."""
 
     def __init__(self, before: int, after: int, side: int, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
@@ -57,7 +56,7 @@ class ConvNorm(nn.Module):
         self.bn = nn.BatchNorm2d(after)
 
     def forward(self, x: Tensor) -> Tensor:
-        # One pass over the pixels: the norm's scale and shift are a convolution's as well.
+        # One pass over the pixels: fold the norm's scale and shift into the convolution.
         mean, variance = self.bn.running_mean, self.bn.running_var
         assert mean is not None
         assert variance is not None
@@ -68,7 +67,7 @@ class ConvNorm(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1 × 1 to more channels, 3 × 3 of each channel, 1 × 1 back; GELU between and after the sum with its input."""
+    """1 × 1 to more channels, depthwise 3 × 3, 1 × 1 back; GELU between and after the sum with its input."""
 
     def __init__(self, width: int, expansion: int) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class Bottleneck(nn.Module):
 
 
 class Merging(nn.Module):
-    """From one stage to the next: other channels, and half the side where the stride is 2."""
+    """Transition between stages: other channels, and half the side if the stride is 2."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class Merging(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """Attention among the cells of a window; a learned bias for each head and each distance (|Δrow|, |Δcolumn|)."""
+    """Attention within a window; a learned bias per head and distance (|Δrow|, |Δcolumn|)."""
 
     places: Tensor
 
@@ -107,15 +106,15 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.attention_biases = nn.Parameter(torch.zeros(heads, side * side))
-        # Also where the model is empty: an index is no weight.
+        # Also needed in an empty model: an index is not a weight.
         row, column = torch.arange(side * side, device="cpu") // side, torch.arange(side * side, device="cpu") % side
         distance = (row[:, None] - row).abs() * side + (column[:, None] - column).abs()
         self.register_buffer("places", distance, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Windows `w n d` → `w n d`."""
+        """Windows `(w, n, d)` → `(w, n, d)`."""
         windows, cells, width = x.shape
-        # Queries, keys and values lie together head by head, not the heads together query by query.
+        # Queries, keys and values are stored head by head.
         mixed = self.qkv(self.norm(x)).view(windows, cells, self.heads, -1).transpose(1, 2)
         query, key, value = mixed.chunk(3, dim=-1)
         scores = (query * query.shape[-1] ** -0.5) @ key.mT + self.attention_biases[:, self.places]
@@ -137,7 +136,7 @@ class Mlp(nn.Module):
 
 
 class WindowBlock(nn.Module):
-    """Attention in windows, a 3 × 3 convolution of each channel, an MLP."""
+    """Attention in windows, a depthwise 3 × 3 convolution, an MLP."""
 
     def __init__(self, width: int, heads: int, side: int, expansion: int) -> None:
         super().__init__()
@@ -147,7 +146,7 @@ class WindowBlock(nn.Module):
         self.local_conv = ConvNorm(width, width, 3, groups=width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`b d h w` → the same."""
+        """`(b, d, h, w)` → the same shape."""
         rows = x.permute(0, 2, 3, 1)
         rows = rows + join_windows(self.attn(cut_windows(rows, self.side)), self.side, rows.shape)
         rows = self.local_conv(rows.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -155,7 +154,9 @@ class WindowBlock(nn.Module):
 
 
 def cut_windows(x: Tensor, side: int) -> Tensor:
-    """`b h w d` → windows `b·windows side² d`, row by row. Zeros fill the last ones up, and are attended to."""
+    """Cut `(b, h, w, d)` into windows `(b·windows, side², d)`, row by row. Zeros pad the last ones and are attended
+    to.
+    """
     below, right = -x.shape[1] % side, -x.shape[2] % side
     x = pad(x, (0, 0, 0, right, 0, below))
     batch, height, width, channels = x.shape
@@ -164,7 +165,7 @@ def cut_windows(x: Tensor, side: int) -> Tensor:
 
 
 def join_windows(windows: Tensor, side: int, shape: torch.Size) -> Tensor:
-    """The inverse of `cut_windows`: windows → `b h w d` of this shape, without what filled it up."""
+    """Invert `cut_windows`: windows → `(b, h, w, d)` of this shape, without padding."""
     batch, height, width, channels = shape
     down, across = -(-height // side), -(-width // side)
     x = windows.view(batch, down, across, side, side, channels).transpose(2, 3)
@@ -172,7 +173,7 @@ def join_windows(windows: Tensor, side: int, shape: torch.Size) -> Tensor:
 
 
 class ChannelNorm(nn.Module):
-    """LayerNorm over the channels of `b d h w`."""
+    """LayerNorm over the channels of `(b, d, h, w)`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -184,7 +185,7 @@ class ChannelNorm(nn.Module):
 
 
 class Stage(nn.Module):
-    """Blocks of one width, and what leads to the next stage."""
+    """Blocks of one width and the transition to the next stage."""
 
     def __init__(self, blocks: list[nn.Module], downsample: nn.Module | None) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class Stem(nn.Module):
 
 
 class TinyViT(nn.Module):
-    """Pixels `b 3 s s` → `b output s/16 s/16`, in a tuple as transformers' encoders answer."""
+    """Pixels `(b, 3, s, s)` → `(b, output, s/16, s/16)`, in a tuple like transformers' encoders."""
 
     def __init__(self, sizes: TinyViTSizes | None = None) -> None:
         super().__init__()
@@ -221,12 +222,12 @@ class TinyViT(nn.Module):
         self.patch_embed = Stem(widths[0])
         stages = []
         for index, width in enumerate(widths):
-            # SAM wants a sixteenth of the side, so the last merging keeps it.
+            # SAM needs a sixteenth of the side, so the last merging keeps it.
             onward = Merging(width, widths[index + 1], 1 if index == last - 1 else 2) if index < last else None
             blocks = [_block(sizes, index) for _ in range(sizes.blocks[index])]
             stages.append(Stage(blocks, onward))
         self.layers = nn.ModuleList(stages)
-        self.norm_head = nn.LayerNorm(widths[-1])  # with the classifier: in the file, without a use
+        self.norm_head = nn.LayerNorm(widths[-1])  # in the file with the classifier, unused
         self.head = nn.Linear(widths[-1], sizes.classes)
         self.neck = nn.Sequential(
             nn.Conv2d(widths[-1], sizes.output, 1, bias=False),
@@ -236,7 +237,7 @@ class TinyViT(nn.Module):
         )
 
     def forward(self, pixels: Tensor) -> tuple[Tensor]:
-        # Channels last in memory: blocks of attention take them so, and convolutions are quicker too.
+        # Channels last in memory: attention blocks need it, and convolutions are faster too.
         x = self.patch_embed(pixels.contiguous(memory_format=torch.channels_last))
         for stage in self.layers:
             x = stage(x)
@@ -270,7 +271,7 @@ def mobile_sam_path() -> Path:
 
 
 def get_mobile_sam(progress: bool | Progress | None = None) -> Path:
-    """The weights under their published names, fetched if they are not in the cache yet."""
+    """Return the weights under their published names, downloaded if not cached."""
     other_way = "--heads segvlad-superpixels, which needs no weights"
     return fetch_weights(mobile_sam_path(), PACKAGE, _arrays, [other_way], progress)
 

@@ -1,4 +1,4 @@
-"""Heads that pool an image's tokens into one of them: generalised mean, mean, or the global token as it is.
+"""Heads that pool an image's tokens: generalized mean, mean or global token; and RIA.
 
     anyloc-gem   m = mean_i p̃_i³,   g = sign(m) |m|^{1/3} in each channel
     mean         g = mean_i p̃_i
@@ -8,11 +8,11 @@ All are compared by cosine. Nothing is learned from the database.
 
 RIA, a reconstruction: the covariance of an image's patches, mapped to a flat space and compared by cosine.
 
-    X = unit patches − their mean        C = (XR)ᵀ(XR) / (N − 1) + ε I,   RᵀR = I_m
-    v = L2 half(map(C))                  map = log (log-Euclidean) or square root (power-Euclidean)
+    X = unit patches − their mean     C = (XR)ᵀ(XR) / (N − 1) + ε I,   RᵀR = I_m
+    v = L2 half(map(C))               map = log (log-Euclidean) or square root (power-Euclidean)
 
-Published are the idea (second-order statistics, a Riemannian map, a random projection) and the seeds 0, 1, 42. Ours:
-m = 128, the orthonormalized Gaussian projection, centering in each image, ε, both maps, no signed root.
+The paper gives the idea (second-order statistics, a Riemannian map, a random projection) and the seeds 0, 1, 42. Our
+choices: m = 128, the orthonormalized Gaussian projection, centering in each image, ε, both maps, no signed root.
 The inner product of two half-vectors with √2 off the diagonal is tr(map(C₁) map(C₂)).
 """
 
@@ -32,18 +32,18 @@ from tfa_bench.heads.vectors import DescribeImage, VectorHead, check_channels, d
 # --- one pooled token ----------------------------------------------------------------------------------------------
 
 
-def generalised_mean(unit: np.ndarray) -> np.ndarray:
-    """Unit patches `n d` → `d`: p = 3 keeps the sign, so the root is the real cube root."""
+def generalized_mean(unit: np.ndarray) -> np.ndarray:
+    """Pool unit patches `(n, d)` → `(d,)`: p = 3 keeps the sign, so the root is the real cube root."""
     return l2_normalize(np.cbrt((unit * unit * unit).mean(axis=0)))
 
 
 def mean(unit: np.ndarray) -> np.ndarray:
-    """Unit patches `n d` → `d`."""
+    """Pool unit patches `(n, d)` → `(d,)`."""
     return l2_normalize(unit.mean(axis=0))
 
 
 def global_token(tokens: Tokens) -> np.ndarray:
-    """Unit global tokens `b d_g`."""
+    """Return unit global tokens `(b, d_g)`."""
     return l2_normalize(global_tokens(tokens, "cls").astype(np.float32))
 
 
@@ -64,7 +64,7 @@ def _fit_global(database: Photos, shared: Shared) -> VectorHead:
         rows = global_token(tokens)
         if rows.shape[1] != width:
             raise ChannelMismatch(
-                f"these global tokens have {rows.shape[1]} channels, those of the database {width}; "
+                f"query global tokens have {rows.shape[1]} channels, database tokens {width}; "
                 "encode database and queries with one encoder"
             )
         return rows
@@ -78,7 +78,7 @@ TOKEN_CARDS: tuple[HeadCard, ...] = (
         name="anyloc-gem",
         title="AnyLoc-GeM",
         sees="nothing",
-        fit=partial(_fit_pool, pool=lambda unit, _: generalised_mean(unit)),
+        fit=partial(_fit_pool, pool=lambda unit, _: generalized_mean(unit)),
         settings={"power": 3},
     ),
     HeadCard(name="cls", title="Global token", sees="nothing", fit=_fit_global, stages=PEER_STAGES),
@@ -101,18 +101,18 @@ MAPS = {"log": np.log, "sqrt": np.sqrt}
 
 
 def projection(channels: int, directions: int, seed: int) -> np.ndarray:
-    """R `d m` with orthonormal columns, m = min(directions, channels)."""
+    """Return R `(d, m)` with orthonormal columns, m = min(directions, channels)."""
     gaussian = np.random.default_rng(seed).normal(size=(channels, min(directions, channels)))
     return np.linalg.qr(gaussian)[0]
 
 
 def covariance_descriptor(unit: np.ndarray, columns: np.ndarray, name: str) -> np.ndarray:
-    """Unit patches `n d` of one image → `m(m+1)/2`."""
+    """Describe unit patches `(n, d)` of one image as `(m(m+1)/2,)`."""
     return l2_normalize(half_vector(spectral_map(covariance((unit - unit.mean(axis=0)) @ columns), MAPS[name])))
 
 
 def describe_covariance(tokens: Tokens, columns: np.ndarray, name: str) -> np.ndarray:
-    """Descriptors `b m(m+1)/2` of all images."""
+    """Return descriptors `(b, m(m+1)/2)` of all images."""
     channels, directions = columns.shape
     check_channels(tokens, channels)
     return describe_each(

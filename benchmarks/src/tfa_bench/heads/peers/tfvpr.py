@@ -1,14 +1,14 @@
-"""TF-VPR: patches smoothed over their nearest neighbors in the image, gathered by attention over K centers.
+"""TF-VPR: patches smoothed over their nearest neighbors in the image, pooled by attention over K centers.
 
-    graph attention    f_i = L2(p_i), a_i = Σ_j softmax_j(⟨f_i, f_j⟩) f_j over the 8 nearest, i among them
-                       g_i = L2(0.8 f_i + 0.2 a_i)
-    cross attention    o_k = Σ_i softmax_k(α ⟨ĉ_k, g_i⟩) g_i,   α = −ln 0.01 / mean(s₍₁₎ − s₍₂₎)
-    attention_descriptor         L2 [ L2(global token); L2(o_1); …; L2(o_K) ]
+    graph attention        f_i = L2(p_i), a_i = Σ_j softmax_j(⟨f_i, f_j⟩) f_j over the 8 nearest, including i
+                           g_i = L2(0.8 f_i + 0.2 a_i)
+    cross attention        o_k = Σ_i softmax_k(α ⟨ĉ_k, g_i⟩) g_i,   α = −ln 0.01 / mean(s₍₁₎ − s₍₂₎)
+    attention_descriptor   L2 [ L2(global token); L2(o_1); …; L2(o_K) ]
 
 s₍₁₎ and s₍₂₎ are the two largest ⟨ĉ_k, f⟩ of a patch. The centers are a Euclidean k-means on the f, of the database
-alone or, as the published evaluation does, of database and queries. Ours: the subsample and the random start are
-numpy's, from patches in an order that does not depend on how the photos are listed; a cluster left empty restarts
-at the patch farthest from its center; iterations end when no patch changes its center.
+only or, as in the published evaluation, of database and queries. Our choices: the subsample and the random start are
+numpy's, from patches in an order that does not depend on the photo order; an empty cluster restarts at the patch
+farthest from its center; iterations end when no patch changes its center.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from tfa_bench.heads.vectors import (
 )
 from tfa_bench.protocols import FULL_QUERY
 
-_WORDS = 16  # and the global token: 17 blocks
+_WORDS = 16  # plus the global token: 17 blocks
 NEIGHBORS = 8
 _SELF, _AROUND = 0.8, 0.2
-_RUNNER_UP = 0.01  # the weight of the second center beside the first, at the mean gap
+_RUNNER_UP = 0.01  # weight of the second center relative to the first, at the mean gap
 _POINTS_PER_WORD = 256
 _MAX_ITERATIONS = 100
 SEED = 1234
-_NO_GAP = 1e-6  # float32 similarities closer than this are equal
+_NO_GAP = 1e-6  # float32 similarities closer than this count as equal
 
 
 @dataclass(frozen=True)
 class Attention:
-    """The centers patches attend to, and how sharply."""
+    """Centers that patches attend to, and the sharpness."""
 
-    directions: np.ndarray  # k d, unit
+    directions: np.ndarray  # (k, d), unit
     alpha: float
 
 
 def graph_attention(unit: np.ndarray) -> np.ndarray:
-    """Unit patches `n d` of one image → unit patches `n d`, each with a fifth of its neighborhood."""
+    """Mix each unit patch `(n, d)` of an image with a fifth of its neighborhood."""
     similarities = unit @ unit.T
     kept = min(NEIGHBORS, len(unit))
-    # Of patches as similar as the last one kept, any may be left out: they are equal tokens, or nearly never tie.
+    # Ties with the last neighbor may be broken either way: the tokens are equal, or ties almost never occur.
     nearest = np.argpartition(-similarities, kept - 1, axis=1)[:, :kept]
     weights = np.zeros_like(similarities)
     np.put_along_axis(weights, nearest, _softmax(np.take_along_axis(similarities, nearest, axis=1)), axis=1)
@@ -64,19 +64,19 @@ def graph_attention(unit: np.ndarray) -> np.ndarray:
 
 
 def cross_attention(smoothed: np.ndarray, attention: Attention) -> np.ndarray:
-    """Smoothed patches `n d` → `k d`: what each center gathers. Every patch shares its weight among the centers."""
+    """Return `(k, d)`, the sum at each center. Every smoothed patch `(n, d)` shares its weight among the centers."""
     weights = _softmax(attention.alpha * (smoothed @ attention.directions.T))
     return l2_normalize(weights.T @ smoothed)
 
 
 def attention_descriptor(unit: np.ndarray, token: np.ndarray, attention: Attention) -> np.ndarray:
-    """Unit patches `n d` and global token `d_g` of one image → `d_g + k·d`."""
+    """Return `(d_g + k·d,)` from unit patches `(n, d)` and global token `(d_g,)` of one image."""
     gathered = cross_attention(graph_attention(unit), attention)
     return l2_normalize(np.concatenate([l2_normalize(token), gathered.ravel()]))
 
 
 def describe_attention(tokens: Tokens, attention: Attention) -> np.ndarray:
-    """Descriptors of all images, `b d_g + k·d`."""
+    """Return descriptors of all images, `(b, d_g + k·d)`."""
     check_channels(tokens, attention.directions.shape[1])
     cls = global_tokens(tokens, "tfvpr").astype(np.float32)
     width = cls.shape[1] + attention.directions.size
@@ -84,7 +84,7 @@ def describe_attention(tokens: Tokens, attention: Attention) -> np.ndarray:
 
 
 def lloyd(points: np.ndarray, words: int, seed: int = SEED) -> np.ndarray:
-    """Euclidean k-means of `t d` from a random start → centers `k d`."""
+    """Euclidean k-means of `(t, d)` from a random start → centers `(k, d)`."""
     points = points.astype(np.float64)
     centers = points[random_start(len(points), words, seed)]
     labels = np.full(len(points), -1)
@@ -107,23 +107,23 @@ def lloyd(points: np.ndarray, words: int, seed: int = SEED) -> np.ndarray:
 
 
 def sharpness(patches: np.ndarray, directions: np.ndarray) -> float:
-    """α: at the mean gap between a patch's two nearest centers, the second has a hundredth of the first's weight."""
+    """Return α: at the mean gap of a patch's two nearest centers, the second has a hundredth of the first's weight."""
     similarities = patches @ directions.T
     second, first = np.partition(similarities, len(directions) - 2, axis=1)[:, -2:].T
     gap = float((first - second).mean(dtype=np.float64))
-    # Ours: centers that do not differ are attended to alike.
+    # Equal centers get equal attention (our choice).
     return -math.log(_RUNNER_UP) / gap if gap > _NO_GAP else 0.0
 
 
 def fit_attention(tokens: Tokens, order: np.ndarray) -> Attention:
-    """Centers and α from at most 256 patches for each center, drawn from the images in the order given."""
+    """Fit centers and α on at most 256 patches per center, drawn from the images in this order."""
     patches = sample_patches(tokens.select(order), _POINTS_PER_WORD * _WORDS)
     directions = l2_normalize(lloyd(patches, _WORDS)).astype(np.float32)
     return Attention(directions, sharpness(patches, directions))
 
 
 def _fit(database: Photos, shared: Shared) -> VectorHead:
-    global_tokens(database.tokens, "tfvpr")  # say so before the work
+    global_tokens(database.tokens, "tfvpr")  # fail before the work
     order = shared.once("images by content", lambda: content_order(database.tokens))
     attention = shared.once("tfvpr attention", lambda: fit_attention(database.tokens, order))
     return VectorHead.of(
@@ -133,7 +133,7 @@ def _fit(database: Photos, shared: Shared) -> VectorHead:
 
 @dataclass(frozen=True)
 class Transductive:
-    """TF-VPR whose centers may be refitted on the database and the queries."""
+    """TF-VPR whose centers can be refitted on database and queries."""
 
     head: VectorHead
     database: Photos

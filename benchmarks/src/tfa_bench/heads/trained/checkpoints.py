@@ -22,11 +22,11 @@ from tfa_bench.heads.trained.systems import TrainedSystem, recognize
 
 _NESTS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
 _WRAPPER = "module."  # prefix of every name after training on several devices
-_SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
+_SAVED = (b"PK\x03\x04", b"\x80")  # first bytes of torch.save files: an archive, or a pickle of old releases
 _LISTED = 20  # names of each kind in an error
-_COUNTER = "num_batches_tracked"  # a batch norm's, which no answer depends on and files may lack
+_COUNTER = "num_batches_tracked"  # batch norm counters, which affect no answer and may be missing
 _CONVERTED = "plain.pth"
-_CONVERTING = (  # without a single quote, in which a shell puts it
+_CONVERTING = (  # no single quotes, because a shell quotes it with them
     'import sys, torch; c = torch.load(sys.argv[1], map_location="cpu", weights_only=False); '
     f"c = next((c[k] for k in {json.dumps(_NESTS)} if isinstance(c, dict) and k in c), c); "
     'c = c.state_dict() if hasattr(c, "state_dict") else c; '
@@ -47,29 +47,29 @@ def load_model(system: TrainedSystem, path: Path) -> tuple[ImageModel, str]:
         The model in eval mode on the CPU, and the sha256 of the file.
     """
     if not path.is_file():
-        raise WeightsMissing(
-            f"there is no checkpoint {path} of {system.title}; its authors publish it: {system.published}", path
-        )
+        raise WeightsMissing(f"no checkpoint {path} of {system.title}; download it: {system.published}", path)
     return build_trained_model(system, read_checkpoint(path), path), hash_file(path)
 
 
 def build_trained_model(system: TrainedSystem, content: Mapping[str, Tensor], path: Path) -> ImageModel:
-    """Build the model of a checkpoint's tensors, if each of them is there and fits."""
+    """Build the model from a checkpoint's tensors; each must exist and fit."""
     architecture = get_architecture(system)
-    names = {_replace_prefix(name, architecture): name for name in content}  # published names → those of the file
+    names = {_replace_prefix(name, architecture): name for name in content}  # published names → names in the file
     if len(names) < len(content):
-        raise BadWeights(f"{path} holds tensors of its backbone under two names; get it again", path)
+        raise BadWeights(f"{path} holds tensors of its backbone under two names; download it again", path)
     tensors = {name: content[in_file] for name, in_file in names.items()}
     _check_system(system, tensors, path)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     empty = next((name for name, shape in shapes.items() if 0 in shape), None)
     if empty is not None:
-        raise BadWeights(f"{path} is no checkpoint of {system.title}: the tensor {names[empty][:120]} is empty", path)
+        raise BadWeights(
+            f"{path} is not a checkpoint of {system.title}: the tensor {names[empty][:120]} is empty", path
+        )
     try:
         with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
             model = architecture.build(shapes)
     except (ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:
-        raise BadWeights(f"{path} is no checkpoint of {system.title}: it has {error}", path) from None
+        raise BadWeights(f"{path} is not a checkpoint of {system.title}: it has {error}", path) from None
     expected = list_weights(model, architecture)
     for name in expected:
         if name not in tensors and name.endswith(_COUNTER):
@@ -78,7 +78,7 @@ def build_trained_model(system: TrainedSystem, content: Mapping[str, Tensor], pa
     problems = _list_problems(tensors, expected, architecture, set(content))
     if problems:
         raise BadWeights(
-            f"{path} is no whole checkpoint of {system.title}; get it from its authors: {system.published}",
+            f"{path} is not a complete checkpoint of {system.title}; download it: {system.published}",
             path,
             more=problems,
         )
@@ -92,14 +92,14 @@ def build_trained_model(system: TrainedSystem, content: Mapping[str, Tensor], pa
 
 @dataclass(frozen=True)
 class PublishedWeight:
-    """A tensor of a checkpoint, and the weights of our modules that are its parts, one row block after the other."""
+    """A tensor of a checkpoint and our modules' weights that are its row blocks, in order."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     parts: tuple[str, ...]
 
     def split(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Cut the tensor into the weights."""
+        """Split the tensor into the weights."""
         blocks = tensor.chunk(len(self.parts)) if len(self.parts) > 1 else (tensor,)
         return dict(zip(self.parts, blocks, strict=True))
 
@@ -141,24 +141,24 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def _explain_conversion(path: Path) -> list[str]:
-    """Explain how to convert a file that holds more than tensors."""
+    """Return instructions to convert a file that holds more than tensors."""
     command = shlex.join(["python", "-c", _CONVERTING, str(path)])
     return [
-        f"if you trust where it comes from, convert it once, which does execute it, and give {_CONVERTED}:",
+        f"if you trust its source, convert it once (this executes it) and use {_CONVERTED}:",
         f"  {command}",
     ]
 
 
 def _check_beginning(path: Path) -> None:
-    """Refuse files that torch.save never wrote, such as the page of a failed download."""
+    """Reject files that torch.save never writes, such as the error page of a failed download."""
     with open(path, "rb") as file:
         first = file.read(4)
     if not first:
-        raise BadWeights(f"{path} is no checkpoint: the file is empty; get it again", path)
+        raise BadWeights(f"{path} is not a checkpoint: the file is empty; download it again", path)
     if not first.startswith(_SAVED):
         raise BadWeights(
-            f"{path} is no checkpoint: it begins with {first!r}, which torch.save does not write; get it again "
-            "(safetensors must be called so)",
+            f"{path} is not a checkpoint: it starts with {first!r}, unlike torch.save files; download it again "
+            "(safetensors files must end in .safetensors)",
             path,
         )
 
@@ -167,15 +167,15 @@ def _check_entry(name: Any, value: Any, path: Path) -> None:
     if not isinstance(name, str) or not isinstance(value, Tensor):
         raise BadWeights(
             f"{path}: the entry {str(name)[:80]!r} is a {type(value).__name__}, must be a tensor; "
-            "save the state_dict alone",
+            "save only the state_dict",
             path,
         )
     plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
     if not plain or value.is_complex():
         raise BadWeights(f"{path}: the tensor {name[:80]!r} is not a plain array of numbers", path)
-    # A view can stand for far more numbers than were stored.
+    # A view can represent far more numbers than are stored.
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-        raise BadWeights(f"{path}: the tensor {name[:80]!r} stands for more numbers than the file holds", path)
+        raise BadWeights(f"{path}: the tensor {name[:80]!r} has more numbers than the file stores", path)
 
 
 def _replace_prefix(name: str, architecture: Architecture) -> str:
@@ -186,16 +186,16 @@ def _replace_prefix(name: str, architecture: Architecture) -> str:
 
 
 def _check_system(system: TrainedSystem, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse the file of another system by that system's name."""
+    """Reject the file of another system and name that system."""
     patches = tensors.get("backbone.patch_embed.proj.weight")
     width = len(patches) if patches is not None and patches.ndim else 0
     other = recognize(tensors, width, path)
     if isinstance(other, str):
-        raise BadWeights(f"{path} looks like a checkpoint of {other}, which no head reads", path)
+        raise BadWeights(f"{path} looks like a checkpoint of {other}, which no head supports", path)
     if other is None or other.name == system.name:
-        return  # the missing names will say what is wrong
+        return  # the missing names show the problem
     same_layout = other.marks == system.marks
-    # One layout: without a word in the file's name, or another width, it is what the user says it is.
+    # Same layout: unless the file name or the width says otherwise, trust the user.
     if same_layout and (system.matches(width, path) or not other.matches(width, path)):
         return
     raise BadWeights(
@@ -211,7 +211,7 @@ def _list_problems(
     architecture: Architecture,
     in_file: Collection[str],
 ) -> list[str]:
-    """List missing, extra and misshapen tensors, a line for each kind, in the names of the file."""
+    """List missing, extra and misshapen tensors by their names in the file, one line per kind."""
     prefixes = {
         after: before
         for before, after in architecture.prefixes.items()
@@ -238,16 +238,16 @@ def _list_problems(
 
 
 def _check_signs(tensors: Mapping[str, Tensor], names: Mapping[str, str], path: Path) -> None:
-    """Refuse variances below zero, of which there is no root, and powers of a mean that are not above it."""
+    """Reject negative variances, which have no root, and exponents of a mean that are not positive."""
     for name, tensor in tensors.items():
         if name.endswith(".running_var") and bool((tensor < 0).any()):
-            raise BadWeights(f"{path}: the tensor {names[name]} has variances below zero; get it again", path)
+            raise BadWeights(f"{path}: the tensor {names[name]} has variances below zero; download it again", path)
         if name.endswith(".p") and bool((tensor <= 0).any()):
-            raise BadWeights(f"{path}: the tensor {names[name]} must be above zero; get it again", path)
+            raise BadWeights(f"{path}: the tensor {names[name]} must be above zero; download it again", path)
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse weights that are not numbers."""
+    """Reject weights that are not finite."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise BadWeights(f"{path}: the tensor {name} has values that are not numbers; get it again", path)
+            raise BadWeights(f"{path}: the tensor {name} has values that are not numbers; download it again", path)

@@ -27,7 +27,7 @@ _REST = 2048.0  # 2¹¹: the rounding error of one half, times this, fits anothe
 
 
 class ImageEncoder:
-    """An `Encoder` whose two tokens an image are its descriptor; see `tfa.encoders`."""
+    """An `Encoder` whose two tokens per image are its descriptor; see `tfa.encoders`."""
 
     grid = (2, 1)
     notes: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ImageEncoder:
     def __init__(
         self, system: TrainedSystem, checkpoint: Path, device: str = "cpu", *, antialias: bool = False
     ) -> None:
-        """Load a checkpoint; `antialias` applies to systems whose published resizing is not on record."""
+        """Load a checkpoint; `antialias` applies to systems whose published resizing is unknown."""
         self.device = check_device(device)
         model, self.sha256 = load_model(system, checkpoint)
         self._model = model.to(self.device)
@@ -52,7 +52,7 @@ class ImageEncoder:
         return self._resizing.settings
 
     def _identity(self, system: TrainedSystem) -> dict[str, Any]:
-        """Return everything that shapes the descriptors, without the name of the file."""
+        """Return everything that affects the descriptors, without the file name."""
         return {
             "system": system.architecture,
             "revision": ALGORITHM["trained"],
@@ -65,7 +65,7 @@ class ImageEncoder:
         return self._resizing.prepare(image)
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return float16 `b 2 D`, and codes `b c` of a system that has them; the batch changes only their rounding."""
+        """Return float16 `(b, 2, D)`, and codes `(b, c)` if the system has them; batches change only the rounding."""
         pixels = [self._resizing.pixels(image) for image in images]
         vectors = np.empty((len(images), self.channels), np.float32)
         codes = None if self.global_channels is None else np.empty((len(images), self.global_channels), np.float16)
@@ -81,14 +81,14 @@ class ImageEncoder:
 
 
 def split_halves(vectors: np.ndarray) -> np.ndarray:
-    """Split float32 descriptors `b D` into float16 `b 2 D`."""
+    """Split float32 descriptors `(b, D)` into float16 `(b, 2, D)`."""
     rounded = vectors.astype(np.float16)
     rest = (vectors - rounded.astype(np.float32)) * np.float32(_REST)
     return np.stack([rounded, rest.astype(np.float16)], axis=1)
 
 
 def join_halves(tokens: Tokens) -> np.ndarray:
-    """Join halves to float32 descriptors `b D`, of unit length again."""
+    """Join halves to float32 descriptors `(b, D)` of unit length."""
     halves = tokens.load(0, len(tokens)).astype(np.float32)
     vectors = halves[:, 0] + halves[:, 1] / np.float32(_REST)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))

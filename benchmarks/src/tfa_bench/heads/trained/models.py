@@ -1,13 +1,13 @@
-"""Trained systems: a backbone of transformers, the published layers after it, and the published preprocessing.
+"""Trained systems: a transformers backbone, the published layers after it, and the published preprocessing.
 
 Published preprocessing of photos. Every resize ignores the aspect ratio.
 
-    pil        Pillow on 8-bit pixels, always antialiased
-    rounded    without antialiasing, rounded back to 8 bits
-    float      on floats, antialiased or not, neither rounded nor clamped
-    native     no resize
+    pil      Pillow on 8-bit pixels, always antialiased
+    rounded  without antialiasing, rounded back to 8 bits
+    float    on floats, antialiased or not, neither rounded nor clamped
+    native   no resize
 
-Resizing floats and normalizing them commute, so their order in a published pipeline does not matter.
+Resizing and normalizing floats commute, so their order in a published pipeline does not matter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tfa_bench.heads.trained.networks import (
     to_map,
 )
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, for every system here
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet statistics, used by every system here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Resizing:
         return image
 
     def pixels(self, image: Image.Image) -> Tensor:
-        """Return normalized float32 `3 h w`."""
+        """Return normalized float32 `(3, h, w)`."""
         levels = _to_levels(self.prepare(image))
         if self.kind == "float":
             levels = self._resize(levels)
@@ -90,12 +90,12 @@ class Resizing:
 
 
 def _to_levels(image: Image.Image) -> Tensor:
-    """Return floats `3 h w` from 0 to 255."""
+    """Return floats `(3, h, w)` from 0 to 255."""
     return torch.from_numpy(np.asarray(image, np.float32).transpose(2, 0, 1).copy())
 
 
 def group_by_size(pixels: Sequence[Tensor]) -> list[list[int]]:
-    """Return the positions of images that can be one batch: without a resize photos may differ in size."""
+    """Return the indices of images that can form a batch: without a resize, photos may differ in size."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, one in enumerate(pixels):
         groups.setdefault(tuple(one.shape), []).append(index)
@@ -105,17 +105,17 @@ def group_by_size(pixels: Sequence[Tensor]) -> list[list[int]]:
 # --- models --------------------------------------------------------------------------------------------------------
 
 
-_SIZE = 322  # pixels a side of the square input of systems with DINOv2
+_SIZE = 322  # pixels per side of the square input of systems with DINOv2
 _PATCHES = (_SIZE // PATCH) ** 2
-_ADAPTERS = {768: 12, 1024: 16}  # of the published SelaVPR++ by width
+_ADAPTERS = {768: 12, 1024: 16}  # adapters of the published SelaVPR++ by width
 
 
 class ImageModel(nn.Module):
-    """Pixels `b 3 h w` → unit vectors `b output`, and codes of ±1 `b code` for a system that ranks by bits first."""
+    """Pixels `(b, 3, h, w)` → unit vectors `(b, output)`, and codes of ±1 `(b, code)` if it has them."""
 
     output: int
     code: int | None = None
-    about: str = ""  # the published form of the system that the checkpoint is
+    about: str = ""  # published form of the system in the checkpoint
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
@@ -129,7 +129,7 @@ class Architecture:
     build: Callable[[Shapes], ImageModel]  # makes an empty model in the sizes of these shapes
     names: NameRules  # module names → published names
     prefixes: Mapping[str, str] = field(default_factory=dict)  # prefix in some files → published prefix
-    may_have: tuple[str, ...] = ()  # further names in files, without use
+    may_have: tuple[str, ...] = ()  # further names in files, unused
 
 
 class _TransportModel(ImageModel):
@@ -146,7 +146,7 @@ class _TransportModel(ImageModel):
 def _make_transport(shapes: Shapes, prefix: str, width: int, features: int) -> OptimalTransport:
     clusters = read_size(shapes, f"{prefix}score.3.weight", 0, 64)
     if clusters >= _PATCHES:
-        raise ValueError(f"{clusters} clusters for {_PATCHES} patches, of which there must be more")
+        raise ValueError(f"{clusters} clusters for {_PATCHES} patches, but there must be more patches than clusters")
     return OptimalTransport(
         width=width,
         hidden=read_size(shapes, f"{prefix}score.0.weight", 0, 512),
@@ -170,7 +170,7 @@ def _build_megaloc(shapes: Shapes) -> ImageModel:
 
 
 class _QueryModel(ImageModel):
-    """BoQ: learned queries attend to DINOv2's patches before the final norm, which the file has nevertheless."""
+    """BoQ: learned queries attend to DINOv2's patches before the final norm, which the file still contains."""
 
     def __init__(self, backbone: Any, aggregator: QueryAggregator, output: int) -> None:
         super().__init__()
@@ -199,8 +199,8 @@ def _build_boq(shapes: Shapes) -> ImageModel:
 class _AdapterModel(ImageModel):
     """SelaVPR++: a side stream of adapters along a frozen DINOv2, pooled to a vector.
 
-    Files that can rerank have adapters and layers for a code of bits too. The class token of the side stream reaches no
-    patch and is not pooled, so it is left out.
+    Files that can rerank also have adapters and layers for a binary code. The class token of the side stream affects
+    no patch and is not pooled, so it is left out.
     """
 
     def __init__(self, backbone: Any, *, adapters: int, hidden: int, output: int, bits: int) -> None:
@@ -224,10 +224,10 @@ class _AdapterModel(ImageModel):
         if self.code is None:
             return vector, None
         code = self.linear4(self.aggregation_hashing(self._run_stream(states, self.adapters_hashing, self.linear3)))
-        return vector, torch.where(code >= 0, 1.0, -1.0)  # Zero counts as one.
+        return vector, torch.where(code >= 0, 1.0, -1.0)  # zero counts as one
 
     def _run_stream(self, states: Sequence[Tensor], adapters: nn.ModuleList, linear: nn.Linear) -> Tensor:
-        """Return the map to pool, `b d g g`: the side stream after the backbone's final norm and a linear layer."""
+        """Return the map to pool, `(b, d, g, g)`: the side stream after the final norm and a linear layer."""
         return to_map(linear(self.backbone.layernorm(adapt(states, adapters))))
 
 
@@ -236,7 +236,7 @@ def _build_selavpr(shapes: Shapes, *, width: int, adapters: int, hidden: int, ou
     has_code = any(name.startswith("backbone.adapters_hashing.") for name in shapes)
     adapters = _ADAPTERS.get(backbone.config.hidden_size) or count_numbers(shapes, "backbone.adapters.", adapters)
     if adapters > backbone.config.num_hidden_layers:
-        raise ValueError(f"{adapters} adapters beside {backbone.config.num_hidden_layers} blocks")
+        raise ValueError(f"{adapters} adapters for {backbone.config.num_hidden_layers} blocks")
     return _AdapterModel(
         backbone,
         adapters=adapters,
@@ -247,7 +247,7 @@ def _build_selavpr(shapes: Shapes, *, width: int, adapters: int, hidden: int, ou
 
 
 class _ConvNextModel(ImageModel):
-    """Sample4Geo: ConvNeXt-B, one encoder for the view from above and the view from below."""
+    """Sample4Geo: ConvNeXt-B, one encoder for aerial and ground views."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class _ConvNextModel(ImageModel):
 
 
 class _ResNetModel(ImageModel):
-    """CosPlace and EigenPlaces: a ResNet for photos at their own size, pooled by generalized means."""
+    """CosPlace and EigenPlaces: a ResNet for photos in original size, pooled by generalized means."""
 
     def __init__(self, backbone: Any, name: str, output: int) -> None:
         super().__init__()

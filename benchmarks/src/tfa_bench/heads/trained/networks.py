@@ -20,11 +20,11 @@ from transformers.models.dinov2.modeling_dinov2 import Dinov2Embeddings
 
 from tfa.encoders.vit import resample_positions
 
-Shapes = Mapping[str, tuple[int, ...]]  # of a checkpoint's tensors by their published names
+Shapes = Mapping[str, tuple[int, ...]]  # shapes of a checkpoint's tensors by published name
 NameRules = tuple[tuple[str, str], ...]  # pattern in a module's name, its published replacement
 
 PATCH = 14
-HEAD_WIDTH = 64  # of every published transformer, so the number of heads follows from the width
+HEAD_WIDTH = 64  # width of attention heads in every published transformer, which gives their number
 
 _DINOV2_BLOCKS = {384: 12, 768: 12, 1024: 24, 1536: 40}  # by width
 # Layers of published ResNets by the blocks of their stages and the kind of block.
@@ -36,7 +36,7 @@ _RESNET_LAYERS: Mapping[tuple[tuple[int, ...], str], int] = {
     ((3, 8, 36, 3), "bottleneck"): 152,
 }
 _RESNET_WIDTHS = (64, 128, 256, 512)  # inside the blocks of each stage
-_RESNET_STAGES = (4, 5, 6, 7)  # children of a published network; 2 and 3 are the ReLU and the pooling
+_RESNET_STAGES = (4, 5, 6, 7)  # indices of children in a published network; 2 and 3 are the ReLU and the pooling
 _CONVNEXT_BASE = (3, 3, 27, 3), (128, 256, 512, 1024)  # depths and widths
 
 # Rows of the published qkv are all queries, all keys, all values: three weights here have one published name.
@@ -93,14 +93,14 @@ def count_numbers(shapes: Shapes, prefix: str, default: int) -> int:
 
 
 class _PublishedPositions(Dinov2Embeddings):
-    """DINOv2's embeddings with its authors' resampling of positions, which is not transformers'."""
+    """DINOv2's embeddings with its authors' resampling of positions, which differs from transformers'."""
 
     def interpolate_pos_encoding(self, embeddings: Tensor, height: int, width: int) -> Tensor:
         return resample_positions(self.position_embeddings, (height // PATCH, width // PATCH))
 
 
 def make_dinov2(shapes: Shapes, width: int = 768) -> Dinov2Model:
-    """Make an empty DINOv2 without registers, of `width` channels if the shapes do not say.
+    """Make an empty DINOv2 without registers, of `width` channels unless the shapes say otherwise.
 
     Raises:
         ValueError: for sizes that a transformer cannot have.
@@ -109,12 +109,13 @@ def make_dinov2(shapes: Shapes, width: int = 768) -> Dinov2Model:
     positions = read_size(shapes, "backbone.pos_embed", 1, 1370)
     side = math.isqrt(max(positions - 1, 0))
     if width % HEAD_WIDTH:
-        raise ValueError(f"a backbone of {width} channels, which are no heads of {HEAD_WIDTH}")
+        raise ValueError(f"a backbone of {width} channels, which is not a multiple of {HEAD_WIDTH}")
     if positions < 2 or side**2 != positions - 1:
         raise ValueError(f"{positions} positions, which are not one and a square")
     config = Dinov2Config(
         hidden_size=width,
-        # As many blocks as a published model of this width has, so that a cut file is not taken for a shorter model.
+        # Use the number of blocks of the published model of this width, so that a truncated file is not a shorter
+        # model.
         num_hidden_layers=_DINOV2_BLOCKS.get(width) or count_numbers(shapes, "backbone.blocks.", 1),
         num_attention_heads=width // HEAD_WIDTH,
         image_size=side * PATCH,
@@ -127,7 +128,7 @@ def make_dinov2(shapes: Shapes, width: int = 768) -> Dinov2Model:
 
 
 def to_map(patches: Tensor) -> Tensor:
-    """Arrange patch tokens `b g² d` of a square grid as `b d g g`."""
+    """Arrange patch tokens `(b, g², d)` of a square grid as `(b, d, g, g)`."""
     side = math.isqrt(patches.shape[1])
     return patches.transpose(1, 2).unflatten(2, (side, side))
 
@@ -147,7 +148,7 @@ def make_resnet(shapes: Shapes) -> tuple[ResNetModel, str]:
     widths = tuple(read_size(shapes, f"backbone.{stage}.0.conv1.weight", 0, width) for stage, _, width in stages)
     layers = _RESNET_LAYERS.get((depths, kind))
     if widths == _RESNET_WIDTHS and layers is None:
-        raise ValueError(f"stages of {depths} blocks, which no published ResNet has")
+        raise ValueError(f"stages of {depths} blocks, unlike any published ResNet")
     config = ResNetConfig(
         embedding_size=read_size(shapes, "backbone.0.weight", 0, 64),
         hidden_sizes=[width * (4 if kind == "bottleneck" else 1) for width in widths],
@@ -158,12 +159,12 @@ def make_resnet(shapes: Shapes) -> tuple[ResNetModel, str]:
 
 
 def make_convnext(shapes: Shapes) -> ConvNextModel:
-    """Make an empty ConvNeXt without its classifier, ConvNeXt-B if the shapes do not say."""
+    """Make an empty ConvNeXt without its classifier; ConvNeXt-B unless the shapes say otherwise."""
     stages = list(enumerate(zip(*_CONVNEXT_BASE, strict=True)))
     widths = tuple(read_size(shapes, f"model.stages.{i}.blocks.0.gamma", 0, width) for i, (_, width) in stages)
     depths = tuple(count_numbers(shapes, f"model.stages.{i}.blocks.", depth) for i, (depth, _) in stages)
     if widths == _CONVNEXT_BASE[1]:
-        depths = _CONVNEXT_BASE[0]  # A file that lacks a block of them is not taken for a shorter model.
+        depths = _CONVNEXT_BASE[0]  # A file that lacks one of these blocks is not a shorter model.
     # The last norm has the epsilon of all others; transformers' default for it is 1e-12.
     return ConvNextModel(ConvNextConfig(hidden_sizes=list(widths), depths=list(depths), layer_norm_eps=1e-6))
 
@@ -171,15 +172,15 @@ def make_convnext(shapes: Shapes) -> ConvNextModel:
 # --- layers after the backbone -------------------------------------------------------------------------------------
 
 
-_LEAST = 1e-6  # Values below are raised to it: a negative number has no power p.
+_LEAST = 1e-6  # Smaller values are raised to it: a negative number has no power p.
 _SINKHORN_ROUNDS = 3
 _ADAPTER_NORM_EPS = 1e-3
 
 
 class GeneralizedMean(nn.Module):
-    """CosPlace's, EigenPlaces' and SelaVPR++'s pooling of a map `b c h w` → `b c`.
+    """Pooling of CosPlace, EigenPlaces and SelaVPR++: a map `(b, c, h, w)` → `(b, c)`.
 
-    Unit vectors at each location, then the mean of p-th powers, then the p-th root.
+    Normalize each location, take the mean of p-th powers, then the p-th root.
     """
 
     def __init__(self) -> None:
@@ -192,7 +193,9 @@ class GeneralizedMean(nn.Module):
 
 
 class OptimalTransport(nn.Module):
-    """SALAD's and MegaLoc's aggregation: normalized tokens `b 1+n d` → unit vectors `b token + features·clusters`."""
+    """Aggregation of SALAD and MegaLoc: normalized tokens `(b, 1+n, d)` → unit vectors `(b, token +
+    features·clusters)`.
+    """
 
     def __init__(self, *, width: int, hidden: int, clusters: int, features: int, token: int) -> None:
         super().__init__()
@@ -204,19 +207,19 @@ class OptimalTransport(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         patches = to_map(tokens[:, 1:])
-        features = self.cluster_features(patches).flatten(2)  # b l n
-        shares = transport(self.score(patches).flatten(2), self.dust_bin)  # b m n
+        features = self.cluster_features(patches).flatten(2)  # (b, l, n)
+        shares = transport(self.score(patches).flatten(2), self.dust_bin)  # (b, m, n)
         clusters = functional.normalize(torch.einsum("bln,bmn->blm", features, shares), dim=1)
         token = functional.normalize(self.token_features(tokens[:, 0]), dim=1)
-        # The token comes first. Of the rest the feature channel is the major index, the cluster the minor one.
+        # The token comes first. In the rest, the feature channel is the major index and the cluster the minor one.
         return functional.normalize(torch.cat([token, clusters.flatten(1)], dim=1), dim=1)
 
 
 def transport(scores: Tensor, dust_bin: Tensor) -> Tensor:
-    """Share patches out to clusters and a dustbin: scores `b m n` → shares `b m n` without the dustbin's; n > m.
+    """Assign patches to clusters and a dustbin: scores `(b, m, n)` → shares `(b, m, n)` without the dustbin; n > m.
 
-    The dustbin is one row of scores more, a learned scalar; it has no column. Three rounds of Sinkhorn in the logarithm
-    fit the columns last, so that the shares of a patch, with the dustbin's, sum to one.
+    The dustbin is one more row of scores, a learned scalar; it has no column. Three rounds of Sinkhorn in log space
+    fit the columns last, so that the shares of a patch, including the dustbin's, sum to one.
     """
     batch, clusters, patches = scores.shape
     bin_row = dust_bin.to(scores).expand(batch, 1, patches)
@@ -232,12 +235,12 @@ def transport(scores: Tensor, dust_bin: Tensor) -> Tensor:
 
 
 def _make_pointwise(width: int, hidden: int, out: int) -> nn.Sequential:
-    # The dropout does nothing at inference, but checkpoints count it: convolutions are 0 and 3.
+    # The dropout does nothing at inference, but checkpoints count it: the convolutions are 0 and 3.
     return nn.Sequential(nn.Conv2d(width, hidden, 1), nn.Dropout(0.3), nn.ReLU(), nn.Conv2d(hidden, out, 1))
 
 
 class ProjectedTransport(nn.Module):
-    """MegaLoc's aggregation: as SALAD's, then a linear layer with bias, then unit length again."""
+    """Aggregation of MegaLoc: SALAD's, then a linear layer with bias, then normalization."""
 
     def __init__(self, transport: OptimalTransport, output: int) -> None:
         super().__init__()
@@ -249,7 +252,7 @@ class ProjectedTransport(nn.Module):
 
 
 class QueryAggregator(nn.Module):
-    """BoQ's aggregation: a patch map `b d g g` → unit vectors `b channels·rows`, by learned queries."""
+    """Aggregation of BoQ: a patch map `(b, d, g, g)` → unit vectors `(b, channels·rows)`, by learned queries."""
 
     def __init__(self, *, width: int, channels: int, queries: int, blocks: int, hidden: int, rows: int) -> None:
         super().__init__()
@@ -259,13 +262,13 @@ class QueryAggregator(nn.Module):
         self.fc = nn.Linear(blocks * queries, rows)
 
     def forward(self, patches: Tensor) -> Tensor:
-        state = self.norm_input(self.proj_c(patches).flatten(2).transpose(1, 2))  # b n c
+        state = self.norm_input(self.proj_c(patches).flatten(2).transpose(1, 2))  # (b, n, c)
         answers = []
         for block in self.boqs:
             state, answer = block(state)
             answers.append(answer)
         # The channel is the major index, the row the minor one.
-        combined = self.fc(torch.cat(answers, dim=1).transpose(1, 2))  # b c rows
+        combined = self.fc(torch.cat(answers, dim=1).transpose(1, 2))  # (b, c, rows)
         return functional.normalize(combined.flatten(1), dim=1)
 
 
@@ -290,7 +293,7 @@ class _QueryBlock(nn.Module):
 
 
 class Adapter(nn.Module):
-    """SelaVPR++'s adapter of patches `b n d`: down, three convolutions in parallel with a residual, up."""
+    """SelaVPR++'s adapter of patches `(b, n, d)`: down, three convolutions in parallel with a residual, up."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Catalogue of trained systems: file names, marks in their checkpoints, where they are published. Imports no torch."""
+"""Catalogue of trained systems: file names, marks in their checkpoints and where to download them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKPOINTS = "TFA_CHECKPOINTS"  # a folder that is searched for files under their published names
+CHECKPOINTS = "TFA_CHECKPOINTS"  # folder that is searched for files with their published names
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedSystem:
     """A system of another paper, whose weights the user provides."""
 
-    name: str  # of the head
+    name: str  # name of the head
     title: str
     architecture: str  # name in `models`, which imports torch
-    files: tuple[str, ...]  # names that its authors published, the preferred first
-    marks: tuple[str, ...]  # tensors that together no other system has
-    published: str  # where, in words
+    files: tuple[str, ...]  # published file names, preferred first
+    marks: tuple[str, ...]  # tensors that identify the system
+    published: str  # where it is published
     licence: str
-    width: int = 0  # of the backbone, if two systems differ in nothing else
-    called: str = ""  # part of its file's name, if two systems have the same tensors
-    may_antialias: bool = False  # not on record whether its photos were resized with antialiasing
+    width: int = 0  # backbone width, if two systems differ only in it
+    called: str = ""  # part of the file name, if two systems have the same tensors
+    may_antialias: bool = False  # unknown whether its photos were resized with antialiasing
 
     def matches(self, width: int, file: Path) -> bool:
-        """Tell this system from others of the same layout, by the backbone's width or the file's name."""
+        """Distinguish systems of the same layout by backbone width or file name."""
         return width == self.width != 0 or (self.called != "" and self.called in file.name.lower())
 
 
@@ -129,7 +129,7 @@ _ALL = (
 )
 SYSTEMS: Mapping[str, TrainedSystem] = {system.name: system for system in _ALL}
 
-# Systems that users may try and that no head here reads.
+# Systems that users may try but no head supports.
 _UNSUPPORTED = {
     "CricaVPR": "backbone.blocks.0.adapter.D_fc1.weight",
     "MixVPR": "aggregator.mix.0.mix.0.weight",
@@ -139,9 +139,9 @@ _BACKBONE = ("pos_embed", "embeddings.position_embeddings")
 
 
 def recognize(names: Iterable[str], width: int, file: Path) -> TrainedSystem | str | None:
-    """Recognize a checkpoint by its tensors: a system, the title of one that no head reads, or None.
+    """Recognize a checkpoint by its tensors: a system, the title of an unsupported one, or None.
 
-    Systems of one layout differ by the backbone's width, or else by the name of the file.
+    Systems of one layout differ by backbone width or file name.
     """
     present = set(names)
     candidates = [system for system in _ALL if present.issuperset(system.marks)]
@@ -154,7 +154,7 @@ def recognize(names: Iterable[str], width: int, file: Path) -> TrainedSystem | s
 
 
 def published_file(system: TrainedSystem) -> Path | None:
-    """Find the system's file by its published names in the folder of `$TFA_CHECKPOINTS`."""
+    """Find the system's file by its published names in `$TFA_CHECKPOINTS`."""
     folder = os.environ.get(CHECKPOINTS)
     paths = (Path(folder, name) for name in system.files) if folder else ()
     return next((path for path in paths if path.is_file()), None)
