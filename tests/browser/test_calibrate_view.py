@@ -30,11 +30,11 @@ def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, p
 
 
 def test_a_calibration_that_fails_says_why(open_page, service, photos):
-    service.stub.failing_job = "3 of 3 photos are in the map themselves; calibrate with photos the map does not hold"
+    service.stub.failing_job = "3 of 3 photos are in the map; calibrate with photos the map does not hold"
     page = open_page(service.url, "#calibrate")
     choose(page, "calibrate-files", photos)
     page.click("#calibrate-send")
-    wait_for_text(page, "#calibrate-alert", "3 of 3 photos are in the map themselves")
+    wait_for_text(page, "#calibrate-alert", "3 of 3 photos are in the map")
     assert page.is_hidden("#changes")
     assert page.is_hidden("#job")
     assert page.is_enabled("#calibrate-send")  # the photos are kept

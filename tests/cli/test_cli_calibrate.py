@@ -95,7 +95,7 @@ def test_a_real_map_is_calibrated_asked_and_told(run, folder):
     assert "there is no calibration 'fog'; the map has night" in result.stderr
     result = run("calibrate", "town.tfa", "photos")
     assert result.exit_code == 1
-    assert "14 of 14 photos are in the map themselves" in result.stderr
+    assert "14 of 14 photos are in the map" in result.stderr
     result = run("refit", "town.tfa", "-q")
     assert "calibration night is dropped" in result.stderr
 

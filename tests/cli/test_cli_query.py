@@ -73,7 +73,7 @@ def test_json_answers(run, folder):
             "sure": False,
             "reranked": False,
             "place": None,
-            "place_missing": "no answer was verified",
+            "place_missing": "no answer was reranked",
             "hits": [
                 {
                     "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "inliers": None,
@@ -88,7 +88,7 @@ def test_json_answers(run, folder):
         {
             # Asked beside another photo: products of two rows may round otherwise than those of one.
             "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
-            "reranked": False, "place": None, "place_missing": "no answer was verified", "hits": [],
+            "reranked": False, "place": None, "place_missing": "no answer was reranked", "hits": [],
         },
     ]  # fmt: skip
     assert told["notice"] is None
@@ -300,9 +300,9 @@ def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     result = run("query", "town.tfa", "camera", "--no-online")
     said = " ".join(result.stdout.split())
-    assert "these photos are unlike those the map is made for" in said
+    assert "these photos differ from those the map is made for" in said
     assert "tfa calibrate town.tfa PHOTOS" in said
     assert "tfa calibrate" in json.loads(run("query", "town.tfa", "camera", "--json").stdout)["notice"]
     told = json.loads(run("report", "town.tfa", "--photos", "camera", "--json").stdout)
-    assert "unlike those the map is made for" in told["advice"][0]
+    assert "differ from those the map is made for" in told["advice"][0]
     assert [one["photos"] for one in told["recall"]] == [14]

@@ -9,16 +9,7 @@ import pytest
 from rosbags.rosbag2 import Reader
 
 from tests.fakes import FakeEncoder, random_image
-from tests.photos.recordings.made import (
-    FIXES,
-    IMAGES,
-    ROS2,
-    START,
-    Messages,
-    drive_rows,
-    write_bag,
-    write_video,
-)
+from tests.photos.recordings.made import FIXES, IMAGES, ROS2, START, Messages, drive_rows, write_bag, write_video
 from tests.walkthrough.commands import HOW_TO, follow, steps_of
 from tfa.maps import PlaceMap
 from tfa.maps.building import passes

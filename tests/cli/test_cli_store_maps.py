@@ -69,7 +69,7 @@ def test_several_photos_are_answered_one_by_one(run, url, tmp_path):
     assert [answer["hits"][0]["position"]["x"] for answer in answers] == [0, 1, 2]
     refused = run("query", url, "--sequence", walk[0].parent)
     assert refused.exit_code != 0
-    assert "are not followed in a store" in " ".join(refused.stderr.split())
+    assert "a map in a store cannot follow a camera" in " ".join(refused.stderr.split())
 
 
 def test_a_file_of_answers_is_checked_against_all_positions_of_the_map(run, url, tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_file_of_answers_is_checked_against_all_positions_of_the_map(run, url,
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("refit",), "is not fitted again in place"),
+        (("refit",), "cannot be refitted in place"),
         (("explain", "{photo}"), "needs a map in a folder"),
         (("export", "-o", "{folder}/town.npz"), "needs a map in a folder"),
         (("snapshot", "--to", "town.tfa"), "is not a map URL"),
@@ -114,7 +114,7 @@ def test_a_folder_keeps_sessions_but_no_versions(run, url, tmp_path):
     PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "t.tfa")
     assert "has no earlier version" in run("rollback", tmp_path / "t.tfa").stderr
     asked = ("query", tmp_path / "t.tfa", photo(tmp_path / "n.png", 40), "--json", "--session", "night")
-    assert "no image of the map has one" in " ".join(run(*asked).stderr.split())
+    assert "no image of this map has a session" in " ".join(run(*asked).stderr.split())
     assert run("add", tmp_path / "t.tfa", tmp_path / "n.png", "--session", "night").exit_code == 0
     [answer] = json.loads(run(*asked).stdout)["answers"]
     assert [Path(hit["image"]).name for hit in answer["hits"]] == ["n.png"]

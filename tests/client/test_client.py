@@ -132,7 +132,7 @@ def test_a_calibration_is_waited_for(served):
     assert local(path).calibrations == ["night"]
     assert client.activate(None) is None
     assert client.activate("night") == "night"
-    with pytest.raises(ServiceError, match="photos are in the map themselves"):
+    with pytest.raises(ServiceError, match="photos are in the map"):
         client.calibrate([folder / "town" / f"0{place}.png" for place in range(3)], "day")
 
 

@@ -50,7 +50,7 @@ def test_the_papers_carrier_flips_where_the_nearest_of_its_conditions_does():
     told = compute_margins(paper("partial", supports, same))["carrier"]
     # partial reaches 1, 0 and 2 images more than adaptive: 1 ± 1/√3
     assert told["standard_errors"] == pytest.approx(math.sqrt(3))
-    assert "soft/adaptive reaches -1.0 ± 0.6 images against soft/partial" in told["text"]
+    assert "soft/adaptive reaches 1.0 ± 0.6 fewer images than soft/partial" in told["text"]
     wider = {**supports, "adaptive": [80, 82, 84]}
     told = compute_margins(paper("adaptive", wider, same))["carrier"]
     assert told["standard_errors"] == 0  # agreement is not lowered, by nothing at all

@@ -99,7 +99,7 @@ def test_what_cannot_calibrate_is_reported(client):
     known = [("images", (f"{place}.png", picture(place))) for place in range(3)]
     told = finished(client, client.post("/v1/calibrations", files=known).json()["job"])
     assert (told["state"], told["result"]) == ("failed", None)
-    assert told["error"].startswith("3 of 3 photos are in the map themselves (first: 0.png)")
+    assert told["error"].startswith("3 of 3 photos are in the map (first: 0.png)")
     assert client.get("/v1/map").json()["calibrations"] == []
     assert client.get("/v1/jobs/unknown").status_code == 404
 

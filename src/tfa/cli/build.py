@@ -412,7 +412,7 @@ def _build_in_store(
     from tfa.maps.building import Sharding, build_sharded, list_photos
     from tfa.maps.building.executors import choose_executor
     from tfa.maps.building.photo_list import SHARD_SIZE
-    from tfa.maps.building.sharded import _DIMS
+    from tfa.maps.store.publish import STORE_DIMS
 
     split_map_url(url)  # before a cluster is started
     encoding, kind = settings["options"], settings["map_spec"]
@@ -423,7 +423,7 @@ def _build_in_store(
             executor=executor,
             shard_size=shards.shard_size or SHARD_SIZE,
             work=shards.work,
-            dims=kind.dims or _DIMS,
+            dims=kind.dims or STORE_DIMS,
             index=shards.index,
             patches_at=shards.patches_at,
         )

@@ -24,8 +24,7 @@ def calibrate_command(
     *,
     chosen: CalibrateOptions,
     activate: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|none", help="Without photos: make this calibration the active one."),
+        str | None, typer.Option(metavar="NAME|none", help="Without photos: make this calibration the active one.")
     ] = None,
     drop: Annotated[
         str | None, typer.Option(metavar="NAME", help="Without photos: remove this calibration from the map.")

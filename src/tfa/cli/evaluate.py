@@ -23,8 +23,7 @@ _FOLDED = ("query", "answer", "a true image")
 def evaluate(
     map: options.MapPath,
     queries: Annotated[
-        list[Path],
-        typer.Argument(metavar="QUERIES", exists=True, help="Labeled photos, or folders of them."),
+        list[Path], typer.Argument(metavar="QUERIES", exists=True, help="Labeled photos, or folders of them.")
     ],
     ground_truth: Annotated[
         Path,
@@ -39,25 +38,21 @@ def evaluate(
         typer.Option(metavar="M", help="With positions: meters within which an answer is right. \\[default: 25]"),
     ] = None,
     utm: Annotated[
-        str | None,
-        typer.Option(metavar="ZONE", help="UTM zone of x and y, such as 33N, if map and queries differ."),
+        str | None, typer.Option(metavar="ZONE", help="UTM zone of x and y, such as 33N, if map and queries differ.")
     ] = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME|none",
-            help="Calibration to evaluate, or none; repeat for more. \\[default: all and none]",
+            metavar="NAME|none", help="Calibration to evaluate, or none; repeat for more. \\[default: all and none]"
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 20,
     skip_unanswerable: Annotated[
-        bool,
-        typer.Option("--skip-unanswerable", help="Leave out queries whose place is not in the map."),
+        bool, typer.Option("--skip-unanswerable", help="Leave out queries whose place is not in the map.")
     ] = False,
     worst: Annotated[int, typer.Option(min=0, help="Number of confident mistakes to list.")] = 10,
     html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page."),
+        Path | None, typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page.")
     ] = None,
     against: Annotated[
         Path | None,

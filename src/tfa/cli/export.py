@@ -46,9 +46,7 @@ def pairs(
     root: Annotated[
         Path | None,
         typer.Option(
-            exists=True,
-            file_okay=False,
-            help="Name photos relative to this folder. \\[default: their common folder]",
+            exists=True, file_okay=False, help="Name photos relative to this folder. \\[default: their common folder]"
         ),
     ] = None,
     views: Annotated[
@@ -117,8 +115,7 @@ def export(
     map: options.MapPath,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="File to write.")],
     format: Annotated[
-        Format,
-        typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file."),
+        Format, typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file.")
     ] = Format.npz,
     queries: Annotated[
         list[Path] | None,

@@ -217,14 +217,11 @@ def report(
     photos: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="PHOTO|FOLDER",
-            exists=True,
-            help="Unlabeled photos to estimate recall with; repeat for more.",
+            metavar="PHOTO|FOLDER", exists=True, help="Unlabeled photos to estimate recall with; repeat for more."
         ),
     ] = None,
     aged: Annotated[
-        float,
-        typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long."),
+        float, typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long.")
     ] = 90,
     out: Annotated[
         Path | None,

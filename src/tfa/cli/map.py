@@ -22,10 +22,7 @@ from tfa.types import EditResult, EncoderOptions, PrunedImage, PruneResult, Roll
 # --- add remove refit -----------------------------------------------------------------------------
 
 
-@takes(
-    positions=PositionOptions,
-    encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")),
-)
+@takes(positions=PositionOptions, encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")))
 def add(
     map: options.MapPath,
     photos: options.PhotosArgument,
@@ -64,11 +61,7 @@ def remove(
 
 @options.with_encoder
 def refit(
-    map: options.MapPath,
-    json: options.AsJson = False,
-    quiet: options.Quiet = False,
-    *,
-    encoding: EncoderOptions,
+    map: options.MapPath, json: options.AsJson = False, quiet: options.Quiet = False, *, encoding: EncoderOptions
 ) -> None:
     """Refit a map on the images it holds now, from the token cache."""
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
@@ -155,12 +148,7 @@ _SHOWN = 20  # images listed; JSON has all
 def prune_command(
     map: options.MapPath,
     unconfirmed: Annotated[
-        float,
-        typer.Option(
-            metavar="DAYS",
-            min=0,
-            help="Remove images that no sure answer named for this long.",
-        ),
+        float, typer.Option(metavar="DAYS", min=0, help="Remove images that no sure answer named for this long.")
     ] = 90,
     duplicates_only: Annotated[bool, typer.Option("--duplicates-only", help="Remove only near duplicates.")] = False,
     photos: Annotated[

@@ -315,8 +315,7 @@ MapPath = Annotated[
     typer.Argument(metavar="MAP|URL", parser=MapLocation, help="Map folder, or the URL of a map in a store."),
 ]
 PhotosArgument = Annotated[
-    list[Path],
-    typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
+    list[Path], typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
 ]
 EncoderOption = Annotated[
     str,
@@ -327,8 +326,7 @@ EncoderOption = Annotated[
     ),
 ]
 CalibrationOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]"),
+    str | None, typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]")
 ]
 Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
 AsJson = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print only JSON on standard output.")]
@@ -337,8 +335,7 @@ JsonFile = Annotated[
     typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=OUTPUT, help="Also write the result as JSON."),
 ]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress."),
+    bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress.")
 ]
 _FILE = {"exists": True, "dir_okay": False}
 

@@ -249,8 +249,7 @@ def query(
     context: typer.Context,
     map: options.MapPath,
     photos: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PHOTO|FOLDER", help="Photos, folders of photos, bags or videos."),
+        list[Path] | None, typer.Argument(metavar="PHOTO|FOLDER", help="Photos, folders of photos, bags or videos.")
     ] = None,
     *,
     chosen: QueryOptions,

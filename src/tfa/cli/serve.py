@@ -36,9 +36,7 @@ def serve(
     maps: Annotated[
         list[MapLocation] | None,
         typer.Argument(
-            metavar="MAP|URL…",
-            parser=MapLocation,
-            help="Map folders or URLs; the first answers if a query names none.",
+            metavar="MAP|URL…", parser=MapLocation, help="Map folders or URLs; the first answers if a query names none."
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = "127.0.0.1",

@@ -153,8 +153,7 @@ def weights_of_encoders() -> None:
 @weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
 def get(
     name: Annotated[
-        str,
-        typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed."),
+        str, typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed.")
     ],
     quiet: options.Quiet = False,
 ) -> None:

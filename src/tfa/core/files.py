@@ -456,10 +456,7 @@ EMPTY_ROWS = 1_000_000
 NPY_HEADER_BYTES = 10_000  # numpy's own limit
 XML_DEPTH = 100
 
-_NPY_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_NPY_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_bounded(path: Path, limit: int = _TEXT_BYTES) -> bytes:

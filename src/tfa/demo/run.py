@@ -208,7 +208,7 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
         headline=f"R@1 {reranked:.1f} % with reranking, {plain:.1f} % without.",
         intro=[
             f"The map has {result.references} images of a rendered town on a clear day. The {result.queries} queries "
-            "are photos of a second drive at dusk in the rain. Nothing was trained.",
+            "are photos of a second drive at dusk in the rain. Nothing was trained."
         ],
         recalls=[
             TableRow(

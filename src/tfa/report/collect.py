@@ -327,10 +327,7 @@ def explain_decision(row: Mapping[str, Any]) -> str:
 
 
 def collect_report(
-    place_map: PlaceMap,
-    answers: Answers | None = None,
-    called: str | None = None,
-    aged_days: float = DAYS,
+    place_map: PlaceMap, answers: Answers | None = None, called: str | None = None, aged_days: float = DAYS
 ) -> dict[str, Any]:
     """Collect everything the report says about a map.
 

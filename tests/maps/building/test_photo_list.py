@@ -58,7 +58,7 @@ def test_a_manifest_has_positions_sessions_and_its_own_order(places):
         ("uri,lat,lon\n0.png,99,2\n", r"line 2: lat is 99, must be between -90 and 90"),
         ("uri,session\n,a\n", r"line 2: the uri is empty; write the path"),
         ("uri\na,b.png\n", r"line 2: 2 cells, the header has 1; quote"),
-        ("uri\n", r"lists no photo; give one row"),
+        ("uri\n", r"lists no photo; write one row"),
     ],
 )
 def test_a_mistake_in_a_manifest_is_named_by_its_line(places, text, said):

@@ -119,7 +119,7 @@ def verified(
         images=_image_records(len(every)),
         columns=columns,
         scores=best,
-        standardised=standardize_ranked(scores, columns),
+        standardized=standardize_ranked(scores, columns),
         vectors=(),  # only maps that monitor their photos need them
         scorer=image_scores.scorer,
         rows=every,
