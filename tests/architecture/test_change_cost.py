@@ -95,7 +95,7 @@ ENCODER: Patch = {
             "    width=24, depth=3, heads=2, size=56, positions=3,\n"
             ")",
         ),
-    ],
+    ]
 }
 LAYOUT: Patch = {
     "benchmarks/src/tfa_bench/datasets/layouts/made_up.py": '''"""Images of one folder, by their first letter."""
