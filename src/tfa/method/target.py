@@ -347,9 +347,6 @@ def mixture_weight(m_A: float) -> float:
     return float(np.sin(np.pi * (np.clip(m_A, -1, 1) + 1) / 4) ** 2)
 
 
-# --- strengths -------------------------------------------------------------------------------------------------
-
-
 def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
     """Compute c and β of one assignment from how well target photos keep the database's spectral energy and mean."""
     return SpectralStrengths.of(

@@ -21,8 +21,6 @@ from tfa.core.files import parse_xml, read_bounded, read_text
 from tfa.errors import BadPositions, MissingExtra
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 
-# --- positions ------------------------------------------------------------------------------------
-
 # --- from a CSV file ---
 
 
@@ -154,9 +152,6 @@ def parse_number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) and "_" not in text else None  # float() accepts "1_000"
-
-
-# --- from a name ---
 
 
 def position_from_name(name: str) -> Position | None:
