@@ -206,8 +206,6 @@ def _pseudo_view(kernel: ScoreKernel, rows: PseudoRows, construction: int) -> tu
     return RelationView(kernel.among(queries, queries), kernel.among(tops, tops), scores[:, tops]), tops
 
 
-# --- target ---------------------------------------------------------------------------------------
-
 Targets = Mapping[tuple[str, int], TargetBranch]
 
 

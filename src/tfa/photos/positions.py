@@ -225,8 +225,6 @@ def _transformer(code: int, *, to_globe: bool) -> Any:
     return Transformer.from_crs(*((plane, globe) if to_globe else (globe, plane)), always_xy=True)
 
 
-# --- track ----------------------------------------------------------------------------------------
-
 _EARTH = 6_371_000.0  # radius in meters
 
 

@@ -99,9 +99,6 @@ class Pca:
         return self.whitened(q, d, 0.5) if name == "partial" else self.adaptive(q, d, c, beta)
 
 
-# --- Strengths -------------------------------------------------------------------------------------------
-
-
 def dispersion_penalized(x: np.ndarray) -> float:
     """Return L(x)."""
     mad = np.median(np.abs(x - np.median(x)))

@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
