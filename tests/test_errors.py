@@ -90,9 +90,9 @@ def test_errors_of_photos_declare_their_paths(town):
     [
         (OSError(errno.ENOSPC, "No space left on device", "/srv/a.bin"), DiskFull, "the disk is full at /srv/a.bin"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFull, "the disk is full at /srv/town.tfa"),
-        (OSError(errno.EMFILE, "Too many open files", "/srv/a.bin"), OutOfResources, "too many files are open at"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfResources, "not enough memory"),
-        (MemoryError("Unable to allocate 3 GiB"), OutOfResources, r"not enough memory \(Unable to allocate 3 GiB\)"),
+        (OSError(errno.EMFILE, "Too many open files", "/srv/a.bin"), OutOfResources, "too many open files at"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfResources, "out of memory"),
+        (MemoryError("Unable to allocate 3 GiB"), OutOfResources, r"out of memory \(Unable to allocate 3 GiB\)"),
     ],
 )
 def test_what_ran_out_is_said(given, kind, words):

@@ -247,7 +247,7 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
     common, evidence, noticed = [], [], []
     for start in range(0, max(count - _IN_A_ROW, 0) + 1, _IN_A_ROW // 2):
         part = slice(start, start + _IN_A_ROW)
-        shift_monitor = DomainShiftMonitor(usual, centred=centred)
+        shift_monitor = DomainShiftMonitor(usual, centered=centred)
         some = Reranked(*(getattr(found, field.name)[part] for field in fields(Reranked)))
         shift_monitor.observe(
             scorer,

@@ -396,14 +396,14 @@ def settings_page() -> str:
 
 def encoders_page() -> str:
     """Write the catalogue of encoders."""
-    from tfa.cli.tools import list_encoder_facts
+    from tfa.cli.tools import summarize_encoder
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, FACETS
 
     rows = []
     for card in CATALOGUE.values():
         source = f"`{card.hub}`" if card.package is None else f"package `{card.package.name}` {card.package.version}"
         layer = "last, normed" if card.layer is None else str(card.layer)
-        millions = f"{list_encoder_facts(card)['parameters'] / 1e6:.1f} M"
+        millions = f"{summarize_encoder(card).parameters / 1e6:.1f} M"
         shape = (card.patch, card.width, card.depth, card.registers, card.size, layer)
         rows.append((f"`{card.name}`", millions, *shape, source, card.licence, card.about))
     columns = (

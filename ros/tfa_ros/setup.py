@@ -1,4 +1,4 @@
-"""An ament_python package; `colcon build` reads this."""
+"""Package definition for `colcon build` (ament_python)."""
 
 from setuptools import setup
 
@@ -17,7 +17,7 @@ setup(
     zip_safe=True,
     maintainer="The TFA authors",
     maintainer_email="tfa@example.org",
-    description="Asks a place-recognition service (tfa serve) where camera images were taken.",
+    description="Queries a place-recognition service (tfa serve) with camera images.",
     license="Apache-2.0",
     entry_points={"console_scripts": ["node = tfa_ros.node:main"]},
 )

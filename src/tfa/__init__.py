@@ -1,9 +1,9 @@
 """TFA: visual place recognition without training.
 
-    head = tfa.fit(tfa.Tokens(patches, cls))                   # researchers: tokens in, a head out
-    m = tfa.PlaceMap.build("photos/"); m.save("town.tfa")       # engineers: photos in, a map out
+    head = tfa.fit(tfa.Tokens(patches, cls))                   # tokens in, head out
+    m = tfa.PlaceMap.build("photos/"); m.save("town.tfa")       # photos in, map out
 
-Importing this package is light: a name is imported when it is first used.
+Importing this package is fast: each public name is imported on first use.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tfa.types import QueryOptions as QueryOptions
     from tfa.types import RerankSpec as RerankSpec
 
-# Where each public name lives; the imports above are for type checkers alone.
+# Module of each public name; the imports above are only for type checkers.
 _HOMES = {
     "tfa.core.tokens": ("Tokens",),
     "tfa.client": ("Client",),
@@ -65,24 +65,11 @@ _HOMES = {
     "tfa.photos.recordings.frames": ("FrameSpec", "extract_frames"),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_second_order"),
     "tfa.types": (
-        "Answer",
-        "Answers",
-        "BuildOptions",
-        "CalibrateOptions",
-        "CalibrationReport",
-        "EditReport",
-        "EncoderOptions",
-        "ExpectedRecall",
-        "HeadSpec",
-        "Hit",
-        "ImageRecord",
-        "MapInfo",
-        "Place",
-        "Position",
-        "QueryOptions",
+        "Answer", "Answers", "BuildOptions", "CalibrateOptions", "CalibrationReport", "EditReport", "EncoderOptions",
+        "ExpectedRecall", "HeadSpec", "Hit", "ImageRecord", "MapInfo", "Place", "Position", "QueryOptions",
         "RerankSpec",
     ),
-}
+}  # fmt: skip
 
 __all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])
 

@@ -1,4 +1,4 @@
-"""Requests to a service: connections that are kept open, retries that wait as they are told, refusals as errors."""
+"""HTTP requests to a service: persistent connections, retries after Retry-After, refusals as errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import httpx2
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import PhotoFile
 
-RETRIES = 3  # of a request that the service is too busy for, or that came too early
-LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
-# Each thread has a connection to itself while it needs one; so many are kept open while nobody does.
+RETRIES = 3  # retries if the service is busy
+LONGEST_PAUSE = 30.0  # maximum seconds before a retry
+# Each thread uses its own connection during a request; up to 8 idle connections stay open.
 _CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
 
 
 class ServiceError(TfaError):
-    """The service refused a request or cannot be reached; `status` is its HTTP status, None if there was no answer."""
+    """The service refused a request or cannot be reached; `status` is the HTTP status, None without a response."""
 
     def __init__(self, sentence: str, status: int | None = None) -> None:
         super().__init__(sentence)
@@ -31,12 +31,12 @@ class ServiceError(TfaError):
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Read once for all clients: it takes longer than a query."""
+    """Load the certificates once for all clients, since it takes longer than a query."""
     return httpx2.create_ssl_context()
 
 
 class ServiceConnection:
-    """To a service, and to one of its maps; what `Client` sends its requests by."""
+    """A connection to one map of a service."""
 
     def __init__(
         self,
@@ -47,9 +47,17 @@ class ServiceConnection:
         timeout: float = 120.0,
         retries: int = RETRIES,
     ) -> None:
-        """`retries` says how often a request is sent again that the service was too busy for."""
+        """Connect lazily: the first request opens a connection.
+
+        Args:
+            url: Address of `tfa serve`.
+            api_key: Read or edit API key.
+            map: Name of the map. [default: the first map of the service]
+            timeout: Seconds to wait for a response.
+            retries: How often to retry a request if the service is busy.
+        """
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise BadSpec(f"{url!r} is not the address of a service; give one such as http://localhost:8000")
+            raise BadSpec(f"{url!r} is not a service URL; use the form http://localhost:8000")
         if retries < 0:
             raise BadSpec(f"retries={retries} is out of range: must be at least 0")
         self.url, self.map, self.timeout, self.retries = url.rstrip("/"), map, timeout, retries
@@ -65,7 +73,7 @@ class ServiceConnection:
         self._close = weakref.finalize(self, self._http.close)
 
     def close(self) -> None:
-        """Close the connections; a later call opens a new one."""
+        """Close the connections; a later request opens a new one."""
         self._close()
         self._open()
 
@@ -94,13 +102,13 @@ class ServiceConnection:
                 raise ServiceError(f"{self.url} does not answer ({error}); is tfa serve running there?") from None
             if reply.is_success:
                 return reply
-            # The service did nothing: it names the time after which the same request may be sent again.
+            # 429 and 503 with Retry-After mean that the service did nothing, so a retry is safe.
             pause = reply.headers.get("Retry-After", "").strip()
             if reply.status_code not in (429, 503) or not pause.isdecimal() or not retries_left:
                 break
             time.sleep(min(float(pause), LONGEST_PAUSE))
         try:
             sentence = str(reply.json()["error"])
-        except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
-            sentence = f"the service answered {reply.status_code} {reply.reason_phrase}"
+        except (ValueError, KeyError, TypeError):  # such as the error page of a proxy
+            sentence = f"the service returned {reply.status_code} {reply.reason_phrase}"
         raise ServiceError(sentence, reply.status_code)

@@ -1,7 +1,7 @@
-"""A map behind `tfa serve`, used like one on this disk. No extra is needed.
+"""Python client of `tfa serve`, with the methods of `PlaceMap`. Needs no extra.
 
 client = tfa.Client("http://localhost:8000", api_key="…")
-client.query("photo.jpg")                                   # the same answer as PlaceMap.query
+client.query("photo.jpg")                                   # same answer as PlaceMap.query
 """
 
 from __future__ import annotations
@@ -32,29 +32,32 @@ from tfa.types import (
 
 __all__ = ["Client", "FollowedCamera", "ServiceError"]
 
-_QUERY_BATCH = 16  # photos sent at a time
-UPLOAD_BYTES = 100_000_000  # and so many bytes at most
-_PAGE_IMAGES = 1000  # images listed at a time
-POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
-_STEPS = 100  # a job's progress as a bar
+_QUERY_BATCH = 16  # photos per request
+UPLOAD_BYTES = 100_000_000  # bytes per request
+_PAGE_IMAGES = 1000  # images per list request
+POLL_SECONDS = (0.2, 2.0)  # first and longest wait between polls of a job
+_STEPS = 100  # steps of a job's progress bar
 
 
 class Client(ServiceConnection):
-    """A map behind `tfa serve`. Methods mirror those of `PlaceMap`; `map` names one of several.
+    """A map served by `tfa serve`, with the methods of `PlaceMap`.
 
-    Threads may share a client. Connections are kept open between calls.
+    Threads may share a client. Connections stay open between calls.
     """
 
     # --- query -----------------------------------------------------------------------------------------------------
 
     def query(self, photo: Photo, k: int = 5, **options: Any) -> Answer:
-        """Recognize a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
+        """Find where a photo was taken.
 
         Args:
-            photo: The photo; one that cannot be read raises BadImage.
-            k: Hits of the answer.
-            options: Other fields of `tfa.types.QueryOptions`. `camera` names a camera, whose photos adapt the answers
-                to those after them; see also `follow`.
+            photo: A path, bytes, a PIL image, or a uint8 RGB array (h, w, 3). Raises BadImage if it cannot be read.
+            k: Number of hits.
+            options: Other fields of `tfa.types.QueryOptions`. `camera` names a camera, whose photos adapt its later
+                answers; see also `follow`.
+
+        Returns:
+            The answer with its hits, best first.
         """
         fields = make_form(QueryOptions(k=k, **options))
         reply = self._post("/v1/query", "image", [read_photo_file(photo)], fields)
@@ -63,10 +66,16 @@ class Client(ServiceConnection):
     def query_many(
         self, photos: PhotosLike, k: int = 5, progress: bool | Progress | None = None, **options: Any
     ) -> Answers:
-        """Recognize many photos or a folder of them, and estimate recall on photos like these.
+        """Find where several photos were taken, and estimate recall on similar photos.
 
-        One that cannot be read gets an answer that says so. `options` are other fields of `tfa.types.QueryOptions`;
-        photos of a camera are answered in this order.
+        Args:
+            photos: Photos, or folders of photos. A photo that cannot be read gets an answer with an error.
+            k: Number of hits per photo.
+            progress: True for a progress bar, or an object that receives the progress.
+            options: Other fields of `tfa.types.QueryOptions`.
+
+        Returns:
+            One answer per photo, in order.
         """
         from tfa.maps.confidence import collect_answers
 
@@ -85,14 +94,24 @@ class Client(ServiceConnection):
     def follow(
         self, camera: str, calibration: str | None = None, *, sequence: bool = True, **options: Any
     ) -> FollowedCamera:
-        """Follow the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
+        """Adapt answers to a camera, as `PlaceMap.follow` does; the service stores the camera's state.
+
+        Args:
+            camera: Name of the camera.
+            calibration: Calibration to start from. [default: the active one]
+            sequence: Whether photos are consecutive frames of a drive.
+            options: Other fields of `tfa.types.QueryOptions`.
+
+        Returns:
+            The camera; call `step(photo)` for each photo.
+        """
         chosen = QueryOptions(camera=camera, calibration=calibration, sequence=sequence, **options)
         return FollowedCamera(self, chosen)
 
     # --- read ------------------------------------------------------------------------------------------------------
 
     def info(self) -> MapInfo:
-        """Describe the map: what it holds, what was decided and why. Paths are names, photos are not listed."""
+        """Describe the map. Paths are reduced to names, and photos are not listed."""
         return MapInfo.from_dict(self._call("GET", "/v1/map"))
 
     def maps(self) -> list[dict[str, Any]]:
@@ -100,7 +119,14 @@ class Client(ServiceConnection):
         return list(self._call("GET", "/v1/maps"))
 
     def images(self, filter: str = "") -> list[ImageRecord]:
-        """List the images of the map; `path` is the file name."""
+        """List the map images.
+
+        Args:
+            filter: Text that the file name must contain.
+
+        Returns:
+            The images; `path` is the file name.
+        """
         images: list[ImageRecord] = []
         while True:
             page = self._call("GET", "/v1/images", {"offset": len(images), "limit": _PAGE_IMAGES, "filter": filter})
@@ -109,24 +135,41 @@ class Client(ServiceConnection):
                 return images
 
     def image(self, image_id: int, size: int = 480) -> bytes:
-        """Fetch a JPEG copy of one of the map's photos."""
+        """Fetch a JPEG copy of a map image.
+
+        Args:
+            image_id: Id of the image.
+            size: Maximum length of the longer side, in pixels.
+
+        Returns:
+            The JPEG file.
+        """
         return self._send("GET", f"/v1/images/{image_id}/file", {"size": size}).content
 
     def evidence(self) -> dict[str, Any]:
-        """Fetch what the decisions rest on: candidates, spectrum, similarities of pairs."""
+        """Fetch the evidence for the map's decisions: candidates, spectrum, similarities of pairs."""
         return dict(self._call("GET", "/v1/evidence"))
 
     def report(self) -> dict[str, Any]:
-        """Fetch what `tfa report` says of the map: a headline, what answers and why, advice, hubs, near duplicates."""
+        """Fetch the result of `tfa report`: headline, advice, decisions, near duplicates, hubs."""
         return dict(self._call("GET", "/v1/report"))
 
     def explain(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
-        """Explain the match of a photo with a map image: patches, words, terms of the score."""
+        """Explain the match of a photo with a map image.
+
+        Args:
+            photo: The query photo.
+            image_id: Id of the map image.
+            calibration: Calibration to use. [default: the active one]
+
+        Returns:
+            Contributions of patches, visual words and score terms.
+        """
         fields: dict[str, Any] = {"id": image_id} | ({} if calibration is None else {"calibration": calibration})
         return dict(self._post("/v1/explain", "image", [read_photo_file(photo)], fields))
 
     def cameras(self) -> list[dict[str, Any]]:
-        """List the cameras that queries named, the most recently used first."""
+        """List the cameras that queries named, most recently used first."""
         return list(self._call("GET", "/v1/cameras")["cameras"])
 
     # --- edit ------------------------------------------------------------------------------------------------------
@@ -138,12 +181,15 @@ class Client(ServiceConnection):
         positions: Sequence[Position | Mapping[str, float] | None] | None = None,
         session: str | None = None,
     ) -> EditReport:
-        """Add photos, or a folder of them; they are on the service's disk when this returns.
+        """Add photos; they are on the service's disk when this returns.
 
         Args:
-            photos: The photos.
-            positions: One for each photo, or None.
+            photos: Photos, or folders of photos.
+            positions: One position (or None) for each photo. [default: from file names and EXIF]
             session: Drive that the photos belong to.
+
+        Returns:
+            Ids of the added images, and the skipped photos with reasons.
         """
         fields: dict[str, Any] = {} if session is None else {"session": session}
         if positions is not None:
@@ -153,7 +199,14 @@ class Client(ServiceConnection):
         return EditReport.from_dict(self._post("/v1/images", "images", files, fields))
 
     def remove(self, ids: Sequence[int]) -> EditReport:
-        """Take images out of the answers, one edit each."""
+        """Remove images from the answers, one edit each.
+
+        Args:
+            ids: Ids of the images.
+
+        Returns:
+            Ids of the removed images, and the revision.
+        """
         report, removed = EditReport(), list[int]()
         for image_id in ids:
             report = EditReport.from_dict(self._call("DELETE", f"/v1/images/{image_id}"))
@@ -163,9 +216,16 @@ class Client(ServiceConnection):
     def calibrate(
         self, photos: PhotosLike, name: str = "target", *, progress: bool | Progress | None = None, **options: Any
     ) -> CalibrationReport:
-        """Calibrate the map for a camera, by photos of it or a folder of them; waits until it is done.
+        """Calibrate the map for a camera, and wait until it is done.
 
-        `options` are other fields of `tfa.types.CalibrateOptions`.
+        Args:
+            photos: Unlabeled photos of the camera, or folders of photos.
+            name: Name of the calibration.
+            progress: True for a progress bar, or an object that receives the progress.
+            options: Other fields of `tfa.types.CalibrateOptions`.
+
+        Returns:
+            The decisions of the calibration, and the skipped photos with reasons.
         """
         fields = make_form(CalibrateOptions(name=name, **options))
         files = [read_photo_file(photo) for photo in expand_photos(photos)]
@@ -173,16 +233,34 @@ class Client(ServiceConnection):
         return CalibrationReport.from_dict(self._wait(job, as_progress(progress)))
 
     def activate(self, name: str | None) -> str | None:
-        """Choose the calibration that answers if a query names none; None for none."""
+        """Choose the calibration for queries that name none.
+
+        Args:
+            name: Name of a calibration; None for no calibration.
+
+        Returns:
+            Name of the active calibration.
+        """
         active = self._call("POST", "/v1/calibrations/active", json={"name": name})["active"]
         return None if active is None else str(active)
 
     def drop_calibration(self, name: str) -> None:
-        """Remove a calibration from the map."""
+        """Remove a calibration from the map.
+
+        Args:
+            name: Name of the calibration.
+        """
         self._call("DELETE", f"/v1/calibrations/{quote(name, safe='')}")
 
     def reset_camera(self, name: str | None = None) -> list[str]:
-        """Forget what the photos of a camera taught, or of every one (None); returns the names of those there were."""
+        """Delete the adaptation of a camera.
+
+        Args:
+            name: Name of the camera; None for every camera.
+
+        Returns:
+            Names of the cameras that were reset.
+        """
         path = "/v1/cameras" if name is None else f"/v1/cameras/{quote(name, safe='')}"
         return list(self._call("DELETE", path)["reset"])
 
@@ -203,13 +281,20 @@ class Client(ServiceConnection):
 
 
 class FollowedCamera:
-    """`Client.follow` makes it. Its state is the service's: another client that names the camera continues it."""
+    """A camera created by `Client.follow`. The service stores its state, so other clients can continue it."""
 
     def __init__(self, client: Client, options: QueryOptions) -> None:
         self.client, self.options = client, options
 
     def step(self, photo: Photo) -> Answer:
-        """Answer the next photo, adapted by those before it. One that cannot be read gets an answer that says so."""
+        """Answer the next photo, adapted by earlier photos.
+
+        Args:
+            photo: The photo. If it cannot be read, the answer has an error.
+
+        Returns:
+            The answer.
+        """
         name = name_photo(photo)
         try:
             file = read_photo_file(photo)
@@ -220,23 +305,23 @@ class FollowedCamera:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the service knows of it: photos seen and counted, what they taught."""
+        """State of the camera: photos seen, photos used for adaptation, and its effect."""
         return dict(self.client._call("GET", f"/v1/cameras/{quote(str(self.options.camera), safe='')}"))
 
     def reset(self) -> None:
-        """Forget every photo."""
+        """Delete the adaptation of this camera."""
         self.client.reset_camera(self.options.camera)
 
 
 def make_form(options: Options) -> dict[str, Any]:
-    """Make form fields of options: defaults are left out, a list has a field for each item."""
+    """Convert options to form fields: without defaults, and one field per item of a list."""
     default = type(options)()
     changed = {name: value for name, value in vars(options).items() if value != getattr(default, name)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
 
 
 def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:
-    """Split photos into pieces that one request can carry; one that cannot be read has its error in its place."""
+    """Split photos into batches for one request; a photo that cannot be read is replaced by its error."""
     piece: list[PhotoFile | TfaError] = []
     size = 0
     for photo in photos:

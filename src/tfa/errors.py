@@ -1,6 +1,6 @@
-"""Every error this package raises on purpose.
+"""Exceptions of this package.
 
-A message says what was given, what is allowed and what to do next; the command line prints it as one block.
+A message states the offending value, what is allowed and what to do; the command line prints it as one block.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from pathlib import PurePath
 
 
 class TfaError(Exception):
-    """Base of all errors a user can cause and fix.
+    """Base class of all errors a user can cause and fix.
 
-    `paths` are the files and folders of this machine that the message names, so that a service can leave them out.
-    The message is one line, whatever name it quotes; what takes several lines is in `more`.
+    Args:
+        message: One line.
+        *paths: Local files and folders named in the message, which a service shortens to their names.
+        more: Further lines, such as a list of choices.
     """
 
     def __init__(self, message: str = "", *paths: str | os.PathLike[str], more: Sequence[str] = ()) -> None:
@@ -25,9 +27,9 @@ class TfaError(Exception):
 
     @property
     def public(self) -> str:
-        """The message for another machine: of each of its paths the last name alone."""
+        """The message with paths shortened to file names, for other machines."""
         message = str(self)
-        for path in sorted(self.paths, key=len, reverse=True):  # a file before the folder it lies in
+        for path in sorted(self.paths, key=len, reverse=True):  # files before their folders
             message = message.replace(path, PurePath(path).name)
         return message
 
@@ -49,11 +51,11 @@ class BadImage(TfaError):
 
 
 class NoImages(TfaError):
-    """A folder or a list holds no image to work on."""
+    """A folder or list contains no images."""
 
 
 class UnknownEncoder(TfaError):
-    """An encoder name, size, layer or facet is not in the catalogue."""
+    """An encoder name, size, layer or facet is unknown."""
 
 
 class WeightsMissing(TfaError):
@@ -69,7 +71,7 @@ class BadPositions(TfaError):
 
 
 class BadRecording(TfaError):
-    """A bag or a video cannot be read, or holds no frames of the kind that was asked for."""
+    """A bag or video cannot be read, or has no frames of the requested kind."""
 
 
 class BadManifest(TfaError):
@@ -77,7 +79,7 @@ class BadManifest(TfaError):
 
 
 class BadMap(TfaError):
-    """A saved map is truncated, edited, or of a version this release does not read."""
+    """A saved map is damaged, or its version is not supported by this release."""
 
 
 class UnknownImage(TfaError):
@@ -85,11 +87,11 @@ class UnknownImage(TfaError):
 
 
 class BadCalibration(TfaError):
-    """Photos cannot calibrate the map, or it has no calibration of that name."""
+    """Photos cannot calibrate the map, or the named calibration does not exist."""
 
 
 class BadPlugin(TfaError):
-    """What another distribution brings cannot be loaded, is not what its entry point promises, or has a taken name."""
+    """A plugin cannot be loaded, does not fit its entry point, or has a name that is taken."""
 
 
 class FewPhotos(UserWarning):
@@ -97,28 +99,28 @@ class FewPhotos(UserWarning):
 
 
 class MissingExtra(TfaError):
-    """An optional dependency is needed and not installed."""
+    """A required optional dependency is not installed."""
 
 
 class StoreUnavailable(TfaError):
-    """A store, or a part of it, does not answer. Nothing is answered in its place."""
+    """A store, or a part of it, does not respond. No partial answers are returned."""
 
 
 class StoreConflict(TfaError):
-    """A store holds something else under that name: another shape, another owner, or nothing."""
+    """A store name is missing, or belongs to data of another shape or owner."""
 
 
 class DiskFull(TfaError):
-    """A disk, or somebody's share of it, has no room left. What was there before is as it was."""
+    """The disk or quota is full. Existing files are unchanged."""
 
 
 class OutOfResources(TfaError):
-    """The system has no memory or no open files left to give."""
+    """The system is out of memory or file handles."""
 
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _OPEN_FILES = (errno.EMFILE, errno.ENFILE)
-# How Python, torch and the loader of libraries say, by errors of other kinds, that there is no memory.
+# Messages that mean "out of memory" but arrive as other exception types.
 _NO_MEMORY = (
     "can't start new thread", "can't allocate memory", "cannot allocate memory", "failed to map segment",
     "error return without exception set",
@@ -126,9 +128,9 @@ _NO_MEMORY = (
 
 
 def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) -> TfaError | None:
-    """What ran out, as an error that says so; None if the system objects to something else.
+    """Convert a system error to DiskFull or OutOfResources; return None for other errors.
 
-    `path` is what was being written, where the system's error does not name it.
+    `path` is the file being written, used if the error names none.
     """
     if isinstance(error, MemoryError):
         return _no_memory(error)
@@ -142,14 +144,11 @@ def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) 
     said = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFull(
-            f"the disk is full{where} ({said}); what was saved before is as it was. "
-            "Free some room there and do it again",
-            *named,
+            f"the disk is full{where} ({said}); existing files are unchanged. Free disk space and try again", *named
         )
     if error.errno in _OPEN_FILES:
         return OutOfResources(
-            f"too many files are open{where} ({said}); close some, or allow more with: ulimit -n",
-            *named,
+            f"too many open files{where} ({said}); close programs, or raise the limit with: ulimit -n", *named
         )
     return _no_memory(error) if error.errno == errno.ENOMEM else None
 
@@ -157,6 +156,5 @@ def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) 
 def _no_memory(error: Exception) -> OutOfResources:
     said = f" ({error})" if str(error) else ""
     return OutOfResources(
-        f"there is not enough memory{said}; what was saved before is as it was. End other programs, or take fewer "
-        "photos at a time"
+        f"out of memory{said}; existing files are unchanged. Close other programs, or use fewer photos at a time"
     )

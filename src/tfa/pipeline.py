@@ -1,9 +1,9 @@
-"""The tour: from photos to a ranked answer, one stage after the other.
+"""The pipeline from photos to a fitted head, stage by stage.
 
-    photos ─images→ pixels ─encoders→ tokens ─vocabulary→ words ─residuals→ descriptors ─geometry→ spectrum
-           ─evidence→ support, agreement ─controllers→ decisions ─head→ one scorer ─maps→ a saved place map
+    photos → tokens → second-order descriptors → spaces → decisions → scorer            the default head
+    photos → tokens → words → residual descriptors → spectra → decisions → scorer       the published head
 
-Each stage is a module of that name. This file calls them in order and does nothing else.
+The stages are modules of `encoders` and `method`; this file calls them in order.
 """
 
 from __future__ import annotations
@@ -54,9 +54,19 @@ def encode(
     progress: bool | Progress | None = None,
     hashed: Mapping[Path, HashedPhoto] | None = None,
 ) -> EncodedImages:
-    """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again.
+    """Encode photos to tokens; cached photos are not encoded again.
 
-    `hashed` holds files that were hashed before.
+    Args:
+        photos: A folder, a file, or a list of them.
+        encoder: Encoder to use.
+        cache: Token cache [default: the user's cache].
+        skip_bad: Skip photos that cannot be read.
+        batch_size: Photos per batch.
+        progress: Whether to show progress, or a listener.
+        hashed: Files that were hashed before.
+
+    Returns:
+        The paths and their tokens.
     """
     paths, cache, listener = find_images(photos), cache or TokenCache(), as_progress(progress)
     return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener, hashed=hashed)
@@ -71,10 +81,18 @@ def fit(
     dtype: str = "float32",
     progress: bool | Progress | None = None,
 ) -> Head:
-    """Database tokens → a head, every decision taken from the database alone.
+    """Fit the published TFA head on database tokens.
 
-    `centers` are three arrays (words, channels) to use instead of fitting vocabularies. Descriptors and scores
-    are `dtype`; Gram matrices, spectra and evidence are float64 always. `device` is where fitting computes.
+    Args:
+        tokens: Database tokens.
+        spec: Head options.
+        centers: Three arrays (words, channels) to use instead of fitted vocabularies.
+        device: Device to fit on.
+        dtype: Dtype of descriptors and scores; spectra and evidence are always float64.
+        progress: Whether to show progress, or a listener.
+
+    Returns:
+        The head, with all decisions made from the database.
     """
     backend, listener = backend_for(device), as_progress(progress)
     return decide_head(fit_database(tokens, spec or HeadSpec(), centers, backend, dtype, listener), backend, listener)
@@ -83,11 +101,11 @@ def fit(
 def fit_database(
     tokens: Tokens, spec: HeadSpec, centers: Sequence[Any] | None, backend: Backend, dtype: str, progress: Progress
 ) -> FittedDatabase:
-    """The first half of `fit`: words, descriptors and geometry, before anything is decided."""
+    """Fit words, descriptors and geometry, the first half of `fit`."""
     check_tokens(tokens, dtype)
     spill = Spill()
 
-    # Words: three vocabularies from one sample of the database's patches.
+    # Words: three vocabularies from one sample of database patches.
     if centers is None:
         patches = sample_patches(tokens, spec.max_patches, dtype)
         vocabularies = fit_vocabularies(patches, spec.words, backend, progress=progress)
@@ -96,7 +114,7 @@ def fit_database(
         vocabularies = wrap_vocabularies(centers, tokens.channels)
         spec = dataclasses.replace(spec, words=len(vocabularies[0].centers))
 
-    # Descriptors: both assignments under all three vocabularies, in one pass over the tokens.
+    # Descriptors: both assignments with all three vocabularies, in one pass over the tokens.
     words = [vocabulary.centers for vocabulary in vocabularies]
     described = describe_residuals(
         tokens, words, ASSIGNMENT_KINDS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
@@ -113,7 +131,7 @@ def fit_spectra(
     spill: Spill,
     progress: Progress | None = None,
 ) -> FittedDatabase:
-    """Geometry: Gram matrix and spectrum of each assignment and construction, one at a time."""
+    """Fit the Gram matrix and spectrum of each assignment and construction, one at a time."""
     split = DatabaseSplit.of(len(described[SOFT, 0].descriptors), spec)
     keys = [(assignment, construction) for assignment in ASSIGNMENT_KINDS for construction in CONSTRUCTIONS]
     branches = {
@@ -124,7 +142,7 @@ def fit_spectra(
 
 
 def decide_head(database: FittedDatabase, backend: Backend, progress: Progress | None = None) -> Head:
-    """The second half of `fit`: evidence and decisions, then the head they make."""
+    """Collect evidence, decide, and build the head, the second half of `fit`."""
     decisions, evidence = decide_from_database(database.branches, database.cls, backend, progress)
     return assemble(database, decisions, evidence, backend)
 
@@ -159,12 +177,20 @@ def calibrate(
     device: str = "cpu",
     progress: bool | Progress | None = None,
 ) -> Head | SecondOrderHead:
-    """Calibrate a head for a deployment, from a few unlabeled photos of the target's camera.
+    """Calibrate a head with a few unlabeled photos of the target camera.
 
-    The paper's head decides again from the photos; `head` may also be what `fit_database` makes. A second-order head
-    gets the carrier `partial`, centered on the photos; `head` may also be its spaces. `score` adds score calibration:
-    by default a second-order head has it from 8 photos on, the paper's head not. The result is frozen: later queries
-    do not change it.
+    The published head decides again from the photos. A second-order head uses the carrier `partial`, centered on the
+    photos.
+
+    Args:
+        head: A fitted head, or the result of `fit_database` or `fit_spaces`.
+        target: Tokens of the photos.
+        score: Also calibrate scores [default: from 8 photos on for a second-order head, never for the published head].
+        device: Device to fit on.
+        progress: Whether to show progress, or a listener.
+
+    Returns:
+        The calibrated head, which later queries do not change.
     """
     check_target_count(len(target))
     if isinstance(head, SecondOrderHead | FittedSpaces):
@@ -184,7 +210,7 @@ def calibrate(
 
 def _calibrate_second_order(fitted: FittedSpaces, target: Tokens, score: bool | None) -> SecondOrderHead:
     fitted.check(target)
-    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # once for all that follows
+    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # describe once
     return assemble_second_order(fitted, *decide_calibration(fitted, len(target), score), described)
 
 
@@ -198,10 +224,19 @@ def fit_second_order(
     dtype: str = "float32",
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead:
-    """Fit a second-order head of that carrier (ours, beyond the paper) on database tokens.
+    """Fit a second-order head on database tokens.
 
-    `constructions` says how many of the three are fitted; each is the same however many there are. Only the carrier
-    `adaptive` measures its strengths over all of them.
+    Args:
+        tokens: Database tokens.
+        carrier: Carrier of the head.
+        constructions: Number of constructions to fit, 1 to 3. Only the carrier `adaptive` depends on it.
+        spec: Head options.
+        device: Device to fit on.
+        dtype: Dtype of descriptors and scores.
+        progress: Whether to show progress, or a listener.
+
+    Returns:
+        The head.
     """
     if carrier not in CARRIER_KERNELS:
         raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
@@ -214,7 +249,16 @@ def fit_second_order(
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
-    """`method.dual_vocabulary.fit_dual_head` with a source vocabulary from a file or an array (words, channels)."""
+    """Fit a head with two vocabularies.
+
+    Args:
+        tokens: Database tokens.
+        source: Source vocabulary: a file, or an array (words, channels) [default: fitted on the database].
+        **settings: Options of `fit_dual_head`.
+
+    Returns:
+        The head.
+    """
     origin = str(source) if isinstance(source, (str, Path)) else "the source vocabulary"
     if isinstance(source, (str, Path)):
         source = load_vocabulary(source)
@@ -223,13 +267,13 @@ def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings:
     if source is not None and isinstance(tokens, Tokens) and source.shape[1] != tokens.channels:
         raise BadSpec(
             f"{origin} has words of {source.shape[1]} channels, the tokens have {tokens.channels}; "
-            "use the vocabulary of the encoder the tokens come from"
+            "use a vocabulary of the tokens' encoder"
         )
     return dual_vocabulary.fit_dual_head(tokens, source, **settings)
 
 
 def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
-    """The whole system in five lines: which photos of the map show the places of the queries?"""
+    """Return the best k map images of each query photo: the whole pipeline in five lines."""
     database = encode(photos, encoder)
     head = fit(database.tokens)
     encoded = encode(queries, encoder)
@@ -238,27 +282,25 @@ def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list
 
 
 def check_target_count(count: int) -> None:
-    """Refuse so few target photos that nothing can be learnt, warn of few."""
+    """Raise if there are too few target photos to calibrate, and warn if there are few."""
     if count < CalibrateOptions.FEWEST:
         raise BadTokens(
-            f"{count} target photos are too few to calibrate on; give at least {CalibrateOptions.FEWEST}, "
+            f"{count} target photos are too few to calibrate; use at least {CalibrateOptions.FEWEST}, "
             f"better {CalibrateOptions.budget}"
         )
     if count < CalibrateOptions.FEW:
         warnings.warn(
-            f"{count} target photos are very few; give {CalibrateOptions.budget} if you can",
-            FewPhotos,
-            stacklevel=3,
+            f"{count} target photos are very few; use {CalibrateOptions.budget} if possible", FewPhotos, stacklevel=3
         )
 
 
 def check_tokens(tokens: Tokens, dtype: str) -> None:
-    """Refuse tokens and a dtype that no head can be fitted with."""
+    """Raise if no head can be fitted with these tokens and dtype."""
     if dtype not in ("float32", "float64"):
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
     if not isinstance(tokens, Tokens):
         raise BadTokens(f"fit takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches, cls)")
     if len(tokens) < 2:
-        raise BadTokens(f"{len(tokens)} images are too few to fit a head on; give at least 2")
+        raise BadTokens(f"{len(tokens)} images are too few to fit a head; use at least 2")
     if tokens.cls is not None and not np.issubdtype(tokens.cls.dtype, np.floating):
-        raise BadTokens(f"global tokens have dtype {tokens.cls.dtype}, must be floating")
+        raise BadTokens(f"global tokens have dtype {tokens.cls.dtype}; use a floating-point dtype")

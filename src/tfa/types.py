@@ -1,7 +1,7 @@
-"""Every value that a user gives or gets, defined once.
+"""Public options and results, defined once.
 
 Command-line options, HTTP forms and OpenAPI, the client, JSON Schemas, CSV columns, ROS messages and the page's form
-are derived from these classes. To add a field, add it here and compute it where the value is made.
+are derived from these classes. To add a field, add it here and compute it where the object is created.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, overload
 
-from tfa.core.plain import Options, Value, opt, req
+from tfa.core.plain import BadShape, Options, Value, opt, req
 from tfa.errors import BadPositions
 from tfa.method.carriers import CARRIER_WORDS
 
@@ -32,18 +32,17 @@ WITHHELD = "the answer is below the requested confidence"
 
 # --- positions -----------------------------------------------------------------------------------------------------
 
-# Squares of distances in a plane of this size are still finite.
+# Squared distances within these limits are finite.
 POSITION_LIMITS = {
-    "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres"),
-    "alt": (1e6, "metres"), "heading": (360.0, "degrees"),
+    "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "meters"), "y": (1e12, "meters"),
+    "alt": (1e6, "meters"), "heading": (360.0, "degrees"),
 }  # fmt: skip
 POSITION_KINDS = (("lat", "lon"), ("x", "y"))
 POSITION_EXTRAS = ("alt", "heading")
-_SHOWN = 200  # characters of a bad position that an error repeats
 
 
 class Position(Value):
-    """A point on the globe (lat, lon) or in a metric plane (x, y). Altitude and heading do not count for distances."""
+    """A point on the globe (lat, lon) or in a metric plane (x, y). Distances ignore altitude and heading."""
 
     OMITTED: ClassVar = frozenset({"lat", "lon", "x", "y", "alt", "heading"})
 
@@ -57,7 +56,7 @@ class Position(Value):
     def __post_init__(self) -> None:
         values = {name: value for name, value in vars(self).items() if value is not None}
         if tuple(name for name in values if name not in POSITION_EXTRAS) not in POSITION_KINDS:
-            raise BadPositions(f"a position has lat and lon, or x and y; got: {', '.join(values) or 'nothing'}")
+            raise BadPositions(f"a position needs lat and lon, or x and y; got: {', '.join(values) or 'nothing'}")
         for name, value in values.items():
             if not math.isfinite(value):
                 raise BadPositions(f"{name} is {value}, must be a finite number")
@@ -81,18 +80,12 @@ class Position(Value):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read a position from JSON; raises BadPositions."""
-        for name, value in values.items():
-            if name not in POSITION_LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
-                text = repr(dict(values))
-                shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-                raise BadPositions(
-                    f"{shown} is not a position; it must hold numbers lat and lon, or x and y, and may hold "
-                    "alt and heading"
-                )
         try:
-            return cls(**{name: float(value) for name, value in values.items()})
-        except OverflowError:
-            raise BadPositions("a position holds a number that is too large; give meters, or degrees") from None
+            return super().from_dict({name: "null" if value is None else value for name, value in values.items()})
+        except BadShape as error:
+            raise BadPositions(
+                f"{error}; a position needs numbers lat and lon, or x and y, and optionally alt and heading"
+            ) from None
 
     def __str__(self) -> str:
         if self.lat is not None and self.lon is not None:
@@ -100,44 +93,44 @@ class Position(Value):
         return f"x {self.x:.1f} m, y {self.y:.1f} m"
 
 
-# --- what a user gives ---------------------------------------------------------------------------------------------
+# --- options -------------------------------------------------------------------------------------------------------
 
 
 class QueryOptions(Options):
-    """How photos are recognized."""
+    """Options of a query."""
 
     k: int = opt(5, "Hits per photo.", ge=1, le=1000)
     min_confidence: float = opt(0.0, "Return no hits below this confidence.", ge=0, le=1)
     sure: bool = opt(False, "Return only reliable answers.")
     calibration: str | None = opt(None, "Calibration to use; 'none' for none. [default: the active one]")
-    rerank: bool | None = opt(None, "Rerank the top candidates by their patches. [default: the map's decision]")
+    rerank: bool | None = opt(None, "Rerank the top candidates by matching patches. [default: the map's decision]")
     candidates: int | Literal["auto"] | None = opt(
         None, "How many top-ranked images to rerank, or auto. [default: the map's setting]", ge=1, le=1000
     )
-    sessions: tuple[str, ...] = opt((), "Only images of these sessions may answer.")
+    sessions: tuple[str, ...] = opt((), "Search only images of these sessions.")
     region: tuple[float, float, float, float] | None = opt(
-        None, "Only images in this box may answer: west, south, east, north."
+        None, "Search only images in this box: west, south, east, north."
     )
     camera: str | None = opt(None, "Camera name; its photos adapt later answers.", pattern=f"^{CAMERA_PATTERN}$")
-    sequence: bool = opt(False, "The camera's photos are frames of one drive.")
+    sequence: bool = opt(False, "Track the camera's photos as frames of one drive.")
 
 
 class CalibrateOptions(Options):
-    """How a map is calibrated for a camera."""
+    """Options of a calibration."""
 
-    FEWEST: ClassVar = 2  # photos below which a calibration is refused
-    FEW: ClassVar = 8  # photos below which a calibration decides little, and says so
-    SCORE_FROM: ClassVar = 16  # photos from which the paper's head calibrates scores by default
+    FEWEST: ClassVar = 2  # minimum number of photos
+    FEW: ClassVar = 8  # number of photos below which a calibration warns
+    SCORE_FROM: ClassVar = 16  # number of photos from which the paper's head calibrates scores by default
 
     name: str = opt("target", "Name of the calibration.", pattern="^[A-Za-z0-9_-]+$")
     budget: int = opt(64, "Use at most this many photos, sampled with a fixed seed.", ge=2)
-    score: bool | None = opt(None, "Calibrate scores, too. [default: yes with enough photos]")
+    score: bool | None = opt(None, "Also calibrate scores. [default: with enough photos]")
 
 
 class HeadSpec(Options):
-    """What a head is fitted with."""
+    """Options for fitting a head."""
 
-    words: int = opt(64, "Visual words of each vocabulary.", ge=1)
+    words: int = opt(64, "Visual words per vocabulary.", ge=1)
     temperature: float = opt(0.01, "Softmax temperature of the soft assignment.", ge=1e-6)
     max_patches: int = opt(300_000, "Database patches the vocabularies are fitted on.", ge=1)
     max_rank: int = opt(4096, "Maximum number of principal directions.", ge=1)
@@ -147,88 +140,88 @@ class HeadSpec(Options):
 
     @classmethod
     def paper(cls) -> HeadSpec:
-        """The paper's setting: it samples the PCA for Pitts250k (83,952 images) only."""
+        """Return the paper's settings, which sample the PCA only for Pitts250k (83,952 images)."""
         return cls(max_pca=30_000)
 
 
 class RerankSpec(Options):
-    """How answers are reranked by their patches."""
+    """Options of geometric reranking."""
 
     candidates: int | Literal["auto"] = opt(AUTO, "How many top-ranked images to rerank, or auto (10–100).", ge=1)
-    patches: Literal["full", "small"] = opt("full", "Patch storage: full (67,712 bytes an image) or small (15,870).")
+    patches: Literal["full", "small"] = opt("full", "Patch storage: full (67,712 bytes per image) or small (15,870).")
     dimensions: int = opt(128, "Maximum dimensions of a stored patch.", ge=1)
     max_patches: int = opt(100_000, "Database patches the compaction is fitted on.", ge=1)
-    max_pseudo: int = opt(256, "Pseudo queries that decide whether answers are reranked.", ge=1)
+    max_pseudo: int = opt(256, "Maximum number of self-tests that decide whether answers are reranked.", ge=1)
 
 
 class BuildOptions(Options):
-    """Which head a map has, and what it stores."""
+    """Options for building a map."""
 
-    head: HeadKind = opt("second-order", "Kind of head: second-order, or paper.")
+    head: HeadKind = opt("second-order", "Kind of head: second-order or paper.")
     carrier: CarrierName = opt("tempered", "Carrier of a second-order head.")
-    storage: StorageType = opt("int7", "Storage of the rows; int7 is smallest and fastest.")
+    storage: StorageType = opt("int7", "Data type of stored descriptors; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
     dims: int | None = opt(None, "Search dimensions; the best 100 are rescored with all. [default: all]", ge=2)
 
     @property
     def reranking(self) -> RerankSpec | None:
-        """How answers are reranked; None if no patches are stored."""
+        """Reranking options; None if no patches are stored."""
         return self.rerank if isinstance(self.rerank, RerankSpec) else RerankSpec() if self.rerank else None
 
 
 class EncoderOptions(Options):
-    """How photos are read and encoded. Answers do not depend on it, except for `fast`."""
+    """Options for reading and encoding photos. Only `fast` changes answers."""
 
-    weights: str | Path | None = opt(None, "Weights file to use instead of the encoder's own.")
-    device: str = opt("cpu", "Device of the encoder and of fitting.")
+    weights: str | Path | None = opt(None, "Weights file. [default: the encoder's released weights]")
+    device: str = opt("cpu", "Device for encoding and fitting.")
     threads: int | None = opt(None, "CPU threads of the encoder. [default: all cores]", ge=1)
-    fast: bool = opt(False, "Encode in 8-bit integers, on the CPU.")
+    fast: bool = opt(False, "Encode with 8-bit integers, on the CPU.")
     batch_size: int = opt(8, "Photos encoded together.", ge=1)
     skip_bad: bool = opt(False, "Skip and list unreadable photos instead of stopping.")
-    cache: Any = opt(None, "Token cache. [default: the user's]")
+    cache: Any = opt(None, "Token cache. [default: the user's cache]")
 
 
-# --- what a user gets ----------------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------------------------
 
 
 class ImageRecord(Value):
-    """One map image. An id is never used for another image."""
+    """One map image. Ids are never reused."""
 
     OMITTED: ClassVar = frozenset({"image_url", "last_confirmed"})
 
     id: int = req("Id of the image.", ge=0)
-    path: str = req("File of the image; its name only in a service.")
+    path: str = req("Image file; only its name in a service.")
     digest: str = req("sha256 of the file.")
     fitted: bool = req("Whether the head was fitted on this image.")
     position: Position | None = opt(None, "Where it was taken.")
     session: str | None = opt(None, "Drive that the image belongs to.")
-    image_url: str | None = opt(None, "Address of the photo in a service.")
-    last_confirmed: str | None = opt(None, "Time at which a sure answer last named it, in a service.")
+    image_url: str | None = opt(None, "URL of the photo in a service.")
+    last_confirmed: str | None = opt(None, "Time of the last sure answer that matched it, in a service.")
 
 
 class Hit(Value):
-    """A map image that answers a query."""
+    """A map image returned for a query."""
 
     OMITTED: ClassVar = frozenset({"image_url"})
 
     id: int = req("Id of the map image.")
-    image: str = req("File of the map image; its name only in a service.")
-    score: float = req("Score of the head; comparable within one answer only.")
-    confidence: float = req("Probability that this is the place, from 0 to 1.")
+    image: str = req("File of the map image; only its name in a service.")
+    score: float = req("Score of the head; comparable only within one answer.")
+    confidence: float = req("Probability that this is the query's place, from 0 to 1.")
     position: Position | None = opt(None, "Where the map image was taken.")
-    inliers: int | None = opt(None, "Patches that match in one spatial arrangement; null without reranking.")
-    sure: bool = opt(False, "Whether the hit can be relied on.")
-    image_url: str | None = opt(None, "Address of the map image in a service.")
+    inliers: int | None = opt(None, "Number of geometrically consistent patch matches; null without reranking.")
+    sure: bool = opt(False, "Whether the hit is reliable.")
+    image_url: str | None = opt(None, "URL of the map image in a service.")
 
 
 class Place(Value):
-    """Position estimate of a photo from all its reranked images together."""
+    """Position estimate of a photo, from all reranked images."""
 
     position: Position = req("Estimated position.")
     radius: float = req("Radius in meters.")
     share: float = req("Share of the patch evidence that supports this position, from 0 to 1.")
-    images: int = req("Images the estimate is made of.")
+    images: int = req("Number of images the estimate is based on.")
 
     def __str__(self) -> str:
         return f"{self.position} ± {self.radius:,.0f} m"
@@ -242,20 +235,20 @@ class Answer(Value):
     )
 
     query: str = opt("", "The photo.")
-    hits: list[Hit] = opt([], "Best first; empty if the answer is withheld or the photo cannot be read.")
-    confidence: float = opt(0.0, "Confidence of the best hit, also if it is withheld.")
-    sure: bool = opt(False, "Whether the best hit can be relied on.")
-    reranked: bool = opt(False, "Whether the best hit was reranked by its patches.")
+    hits: list[Hit] = opt([], "Best first; empty below the requested confidence or for an unreadable photo.")
+    confidence: float = opt(0.0, "Confidence of the best hit, also if hits are withheld.")
+    sure: bool = opt(False, "Whether the best hit is reliable.")
+    reranked: bool = opt(False, "Whether the best hit was reranked.")
     place: Place | None = opt(None, "Position estimate; null without hits, or if they disagree.")
     place_missing: str | None = opt(None, "Why there is no position estimate.")
     error: str | None = opt(None, "Why the photo cannot be read.")
-    calibration: str | None = opt(None, "Calibration that answered.")
-    camera: str | None = opt(None, "Camera that was named.")
+    calibration: str | None = opt(None, "Calibration used.")
+    camera: str | None = opt(None, "Camera of the query.")
     adaptation_photos: int | None = opt(None, "Earlier photos of this camera that adapted the scores.")
-    lost: float | None = opt(None, "Probability that a frame of a drive shows no place of the map.")
-    seconds: float | None = opt(None, "Seconds from the decoded photo to its hits, waiting included.")
+    lost: float | None = opt(None, "Probability that a frame of a drive is outside the map.")
+    seconds: float | None = opt(None, "Seconds from the decoded photo to its hits, including waiting.")
     time_ns: int | None = opt(None, "Time of a recorded frame in nanoseconds since 1970.")
-    frame: str | None = opt(None, "Source of a frame whose file is not kept.")
+    frame: str | None = opt(None, "Source of a frame without a file.")
 
     @property
     def name(self) -> str:
@@ -263,7 +256,7 @@ class Answer(Value):
         return self.frame or self.query
 
     def withhold(self, options: QueryOptions) -> Self:
-        """Drop the hits if the options ask for more confidence."""
+        """Drop the hits if the answer is below the requested confidence."""
         if self.sure if options.sure else self.confidence >= options.min_confidence:
             return self
         return replace(self, hits=[], place=None, place_missing=self.place_missing or WITHHELD)
@@ -286,28 +279,28 @@ class Answer(Value):
 
 
 class ExpectedRecall(Value):
-    """Expected recall on photos like those that were answered, in shares."""
+    """Expected recall on similar photos, from 0 to 1."""
 
     share: float = req("Expected recall.", ge=0, le=1)
     low: float = req("Lower end of the 90 % interval.", ge=0, le=1)
     high: float = req("Upper end of the 90 % interval.", ge=0, le=1)
     sure: float = req("Share of answers that are sure.", ge=0, le=1)
-    photos: int = req("Photos it was computed from.", ge=0)
+    photos: int = req("Number of photos it was computed from.", ge=0)
 
     def __str__(self) -> str:
         low, high = 100 * self.low, 100 * self.high
         return (
-            f"of photos like these about {100 * self.share:.0f} % are recognized, {low:.0f}–{high:.0f}; "
-            f"{100 * self.sure:.0f} % surely"
+            f"expected R@1 on similar photos: {100 * self.share:.0f} % ({low:.0f}–{high:.0f} %); "
+            f"{100 * self.sure:.0f} % sure"
         )
 
 
 class Answers(Value):
     """Answers to several photos, in their order. Iterates over the answers."""
 
-    answers: list[Answer] = opt([], "One for each photo.")
-    expected_recall: ExpectedRecall | None = opt(None, "Expected recall on photos like these.")
-    notice: str | None = opt(None, "Says so if the photos do not look like those the map was made for.")
+    answers: list[Answer] = opt([], "One per photo.")
+    expected_recall: ExpectedRecall | None = opt(None, "Expected recall on similar photos.")
+    notice: str | None = opt(None, "Warning if the photos differ from those the map was built for.")
 
     def __iter__(self) -> Iterator[Answer]:
         return iter(self.answers)
@@ -324,32 +317,32 @@ class Answers(Value):
 
 
 class EditReport(Value):
-    """What an edit did."""
+    """Result of an edit."""
 
     OMITTED: ClassVar = frozenset({"revision"})
 
-    added: list[int] = opt([], "Ids of images that were added.")
-    removed: list[int] = opt([], "Ids of images that were removed.")
-    skipped: list[tuple[str, str]] = opt([], "Photos that were left out, with the reason.")
+    added: list[int] = opt([], "Ids of added images.")
+    removed: list[int] = opt([], "Ids of removed images.")
+    skipped: list[tuple[str, str]] = opt([], "Skipped photos, with the reason.")
     notes: list[str] = opt([], "Notes for the user.")
-    revision: int | None = opt(None, "Revision of the map after it, in a service.")
+    revision: int | None = opt(None, "Map revision after the edit, in a service.")
 
 
 class CalibrationReport(Value):
-    """What a calibration used and decided."""
+    """Data and decisions of a calibration."""
 
     OMITTED: ClassVar = frozenset({"differences", "revision"})
 
     name: str = req("Name of the calibration.")
-    used: int = req("Photos it was made of.")
-    photos: int = req("Photos that were offered.")
-    skipped: list[tuple[str, str]] = opt([], "Photos that were left out, with the reason.")
+    used: int = req("Number of photos used.")
+    photos: int = req("Number of photos passed.")
+    skipped: list[tuple[str, str]] = opt([], "Skipped photos, with the reason.")
     notes: list[str] = opt([], "Notes for the user.")
-    decisions: dict[str, Any] = opt({}, "What was decided.")
-    reasons: dict[str, str] = opt({}, "Why.")
-    expected_recall: ExpectedRecall | None = opt(None, "Expected recall on photos like these.")
+    decisions: dict[str, Any] = opt({}, "Decisions by name.")
+    reasons: dict[str, str] = opt({}, "Reasons of the decisions.")
+    expected_recall: ExpectedRecall | None = opt(None, "Expected recall on similar photos.")
     differences: list[str] | None = opt(None, "Differences from the head without calibration, in a service.")
-    revision: int | None = opt(None, "Revision of the map after it, in a service.")
+    revision: int | None = opt(None, "Map revision after the calibration, in a service.")
 
 
 class EncoderInfo(Value):
@@ -360,43 +353,43 @@ class EncoderInfo(Value):
     channels: int = req("Channels of a patch.")
     global_channels: int | None = req("Channels of the global token; null without one.")
     grid: list[int] = req("Rows and columns of patches.")
-    weights: str | None = req("Weights file; null for the encoder's own source.")
+    weights: str | None = req("Weights file; null for the released weights.")
 
 
 class Margin(Value):
-    """How far a decision was from flipping."""
+    """Distance of a decision from its threshold."""
 
-    standard_errors: float | None = req("Distance in standard errors; null if nothing measured says otherwise.")
+    standard_errors: float | None = req("Distance in standard errors; null if nothing was measured against it.")
     within_noise: bool = req("Whether the distance is within one standard error.")
-    text: str = req("The same in a sentence.")
+    text: str = req("The distance as text.")
 
 
 class Decision(Value):
     """One decision of a head."""
 
-    name: str = req("What was decided.")
-    choice: str = req("How.")
-    reason: str = req("Why.")
-    margin: Margin | None = req("How close it was; null if that cannot be said.")
+    name: str = req("Name of the decision.")
+    choice: str = req("Chosen value.")
+    reason: str = req("Reason of the choice.")
+    margin: Margin | None = req("How close it was; null if unknown.")
 
 
 class AnswerSource(Value):
-    """The head that answers if a query names no calibration."""
+    """The head that answers by default."""
 
     calibration: str | None = req("Active calibration.")
     reranked: bool = req("Whether answers are reranked.")
-    text: str = req("The same in a sentence.")
+    text: str = req("Description of the head.")
 
 
 class CalibrationInfo(Value):
     """One calibration of a map."""
 
     name: str = req("Name of the calibration.")
-    active: bool = req("Whether it answers if a query names none.")
-    calibration: dict[str, Any] | None = req("Photos it was made of.")
+    active: bool = req("Whether it is used by default.")
+    calibration: dict[str, Any] | None = req("Photos used.")
     decided: list[Decision] = req("Decisions for display.")
-    decisions: dict[str, Any] = req("What was decided.")
-    reasons: dict[str, str] = req("Why.")
+    decisions: dict[str, Any] = req("Decisions by name.")
+    reasons: dict[str, str] = req("Reasons of the decisions.")
     evidence: dict[str, Any] = req("Numbers behind the decisions.")
     data_used: str = req("Data it was fitted on.")
     verification: dict[str, Any] | None = req("Whether answers are reranked, and why.")
@@ -404,119 +397,119 @@ class CalibrationInfo(Value):
 
 
 class MapInfo(Value):
-    """What a map holds, what was decided and why."""
+    """Contents and decisions of a map."""
 
     OMITTED: ClassVar = frozenset(
         {"sample", "dims", "version", "created", "store", "previous", "editable", "recent", "rules"}
     )
 
     name: str | None = req("Name of the map; null if it is not saved.")
-    path: str | None = req("Folder or URL; the name only in a service.")
+    path: str | None = req("Folder or URL; only the name in a service.")
     format_version: int = req("Version of the format.")
     revision: int = req("Number of edits so far.")
     photo_root: str | None = req("Folder of the photos.")
     encoder: EncoderInfo = req("Encoder of the map.")
-    images: int = req("Images that answer.")
-    fitted_images: int = req("Images the head was fitted on.")
-    removed_images: int = req("Removed images whose descriptors are still stored.")
+    images: int = req("Number of images.")
+    fitted_images: int = req("Number of images the head was fitted on.")
+    removed_images: int = req("Number of removed images whose descriptors are still stored.")
     unseen_share: float = req("Share of the images that the head was not fitted on.")
-    positions: int = req("Images with a position.")
+    positions: int = req("Number of images with a position.")
     spec: dict[str, Any] = req("Settings the head was fitted with.")
     head: str = req("Kind of head.")
-    answers: AnswerSource = req("What answers by default.")
+    answers: AnswerSource = req("Head that answers by default.")
     decided: list[Decision] = req("Decisions for display.")
-    decisions: dict[str, Any] = req("What was decided.")
-    reasons: dict[str, str] = req("Why.")
+    decisions: dict[str, Any] = req("Decisions by name.")
+    reasons: dict[str, str] = req("Reasons of the decisions.")
     evidence: dict[str, Any] = req("Numbers behind the decisions.")
     data_used: str = req("Data the head was fitted on.")
-    replica: int | str = req("Vocabulary that answers, or ensemble.")
-    storage: str = req("Storage of the rows.")
+    replica: int | str = req("Vocabulary in use, or ensemble.")
+    storage: str = req("Data type of stored descriptors.")
     reduction: dict[str, Any] | None = req("Reduced search dimensions; null if all are searched.")
     verification: dict[str, Any] | None = req("Stored patches and whether answers are reranked.")
-    bytes: int | None = req("Size on disk.")
+    bytes: int | None = req("Size on disk in bytes.")
     calibrations: list[CalibrationInfo] = req("Calibrations, newest last.")
-    photos: list[ImageRecord] = req("Images that answer; empty for a store and in a service.")
+    photos: list[ImageRecord] = req("Map images; empty for a store and in a service.")
     notes: list[str] = opt([], "Notes for the user.")
-    sample: int | None = opt(None, "Images of a store's sample that the head was fitted on.")
+    sample: int | None = opt(None, "Number of sampled images that the head of a store was fitted on.")
     dims: int | None = opt(None, "Search dimensions of a store.")
     version: int | None = opt(None, "Version of a map in a store.")
-    created: str | None = opt(None, "Time at which that version was made.")
-    store: dict[str, Any] | None = opt(None, "The store's own description.")
+    created: str | None = opt(None, "Time at which that version was created.")
+    store: dict[str, Any] | None = opt(None, "Description by the store.")
     previous: dict[str, Any] | None = opt(None, "Version that a rollback restores.")
     editable: bool | None = opt(None, "Whether the service accepts edits.")
     recent: dict[str, Any] | None = opt(None, "Expected recall of the service's last queries.")
-    rules: dict[str, str] | None = opt(None, "Meaning of confidence and sure.")
+    rules: dict[str, str] | None = opt(None, "Definitions of confidence, sure and other terms.")
 
 
-# --- what commands print -------------------------------------------------------------------------------------------
+# --- command output ------------------------------------------------------------------------------------------------
 
 
 class SkippedFile(Value):
-    """A photo that was left out."""
+    """A photo that was skipped."""
 
     file: str = req("The photo.")
-    reason: str = req("Why it was left out.")
+    reason: str = req("Why it was skipped.")
 
 
 class EditResult(Value):
-    """What `tfa add` and `tfa remove` did."""
+    """Result of `tfa add` and `tfa remove`."""
 
-    added: list[int] = req("Ids of images that were added.")
-    removed: list[int] = req("Ids of images that were removed.")
-    skipped: list[SkippedFile] = req("Photos that were left out.")
+    added: list[int] = req("Ids of added images.")
+    removed: list[int] = req("Ids of removed images.")
+    skipped: list[SkippedFile] = req("Skipped photos.")
     notes: list[str] = req("Notes for the user.")
-    images: int = req("Images of the map now.", ge=0)
+    images: int = req("Number of map images afterwards.", ge=0)
 
 
 class BuildResult(MapInfo):
-    """A map in a folder that was built."""
+    """A new map in a folder."""
 
-    skipped: list[SkippedFile] = req("Photos that were left out.")
+    skipped: list[SkippedFile] = req("Skipped photos.")
 
 
 class BuildPass(Value, kw_only=False):
     """One pass of a build over the photos."""
 
     name: str = req("Name of the pass.")
-    shards: int = req("Shards it was divided into.", ge=0)
-    before: int = req("Shards that an earlier run had finished.", ge=0)
-    images: int = req("Images of all shards.", ge=0)
-    seconds: float = req("Seconds it took.", ge=0)
+    shards: int = req("Number of shards.", ge=0)
+    before: int = req("Number of shards finished by an earlier run.", ge=0)
+    images: int = req("Number of images in all shards.", ge=0)
+    seconds: float = req("Duration in seconds.", ge=0)
 
 
 class StoreBuildResult(Value):
-    """A map in a store that was built."""
+    """A new map in a store."""
 
     url: str = req("URL of the map, without a password.")
-    images: int = req("Images of the map.", ge=0)
+    images: int = req("Number of map images.", ge=0)
     revision: int = req("Number of edits so far.", ge=0)
     notes: list[str] = req("Notes for the user.")
     passes: list[BuildPass] = req("Passes over the photos, in the order they ran.")
-    skipped: list[SkippedFile] = req("Photos that were left out.")
+    skipped: list[SkippedFile] = req("Skipped photos.")
 
 
 class CalibrationResult(CalibrationInfo):
-    """A calibration that was made."""
+    """A new calibration."""
 
-    skipped: list[SkippedFile] = req("Photos that were left out.")
+    skipped: list[SkippedFile] = req("Skipped photos.")
     notes: list[str] = req("Notes for the user.")
 
 
 class ActiveCalibration(Value):
     """The calibrations of a map after `tfa calibrate --activate` or `--drop`."""
 
-    active: str = req("Calibration that answers if a query names none; none for the head without calibration.")
+    active: str = req("Calibration used by default; none for the head without calibration.")
     calibrations: list[str] = req("Calibrations of the map.")
 
 
 class FramesResult(Value):
-    """Frames of recordings that became photos."""
+    """Frames extracted from recordings."""
 
     out: str = req("Folder of the photos.")
-    frames: int = req("Frames that were written.", ge=0)
-    seen: int = req("Frames of the recordings.", ge=0)
-    positions: str | None = req("Positions of the frames as CSV; null if none has a position.")
-    skipped: list[SkippedFile] = req("Frames that cannot be read, as RECORDING@SECONDS.")
+    frames: int = req("Number of frames written.", ge=0)
+    seen: int = req("Number of frames in the recordings.", ge=0)
+    positions: str | None = req("CSV file of frame positions; null if no frame has one.")
+    skipped: list[SkippedFile] = req("Unreadable frames, as RECORDING@SECONDS.")
     notes: list[str] = req("Notes for the user.")
 
 
@@ -531,26 +524,26 @@ class TilesResult(Value):
     """Tiles of an orthophoto."""
 
     out: str = req("Folder of the tiles and of positions.csv.")
-    tiles: int = req("Tiles that were written.", ge=0)
-    left_out: int = req("Tiles that show too little.", ge=0)
+    tiles: int = req("Number of tiles written.", ge=0)
+    left_out: int = req("Number of tiles skipped because they are mostly empty.", ge=0)
     pixels: TileSize = req("Size of a tile.")
 
 
 class RollbackResult(Value):
-    """The version of a map in a store that answers again."""
+    """Restored version of a map in a store."""
 
-    version: int = req("Version that answers now.", ge=0)
-    active: str = req("Calibration that answers if a query names none.")
-    images: int = req("Images of the map.", ge=0)
+    version: int = req("Version in use now.", ge=0)
+    active: str = req("Calibration used by default.")
+    images: int = req("Number of map images.", ge=0)
     notes: list[str] = req("Notes for the user.")
 
 
 class SnapshotResult(Value):
-    """The copy of a map in a store."""
+    """Copy of a map in a store."""
 
     url: str = req("URL of the copy, without a password.")
     version: int = req("Version of the copy.", ge=1)
-    images: int = req("Images of the copy.", ge=0)
+    images: int = req("Number of images in the copy.", ge=0)
 
 
 class SharedPlace(Value):
@@ -558,37 +551,37 @@ class SharedPlace(Value):
 
     image: str = req("Photo of this map.")
     shows: str = req("Photo of an earlier map that shows its place.")
-    inliers: int = req("Patches that match in one spatial arrangement.", ge=0)
+    inliers: int = req("Number of geometrically consistent patch matches.", ge=0)
 
 
 class MergedPart(Value):
-    """One of the maps that were merged."""
+    """One of the merged maps."""
 
     name: str = req("Name of the map.")
     path: str | None = req("Folder of the map.")
-    sessions: list[str] = req("Sessions that its photos belong to.")
-    photos: int = req("Photos in the new map.", ge=0)
-    repeated: int = req("Photos that an earlier map has too, byte for byte.", ge=0)
-    compared: int | None = req("Photos looked for in earlier maps; null if those store no patches.")
+    sessions: list[str] = req("Sessions of its photos.")
+    photos: int = req("Number of its photos in the new map.", ge=0)
+    repeated: int = req("Number of photos that are also in an earlier map, byte for byte.", ge=0)
+    compared: int | None = req("Number of photos compared with earlier maps; null if those store no patches.")
     shared: list[SharedPlace] = req("Photos that show a place of an earlier map.")
 
     def __str__(self) -> str:
         if self.compared is None:
-            return f"{self.name}: not known whether it overlaps; the maps before it keep no patches to verify with"
-        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of the maps before it"
+            return f"{self.name}: overlap unknown, since earlier maps store no patches for reranking"
+        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of earlier maps"
 
 
 class MergeResult(Value):
-    """A map that was made of several."""
+    """Result of merging maps."""
 
     path: str | None = req("Folder of the new map.")
-    images: int = req("Images of the new map.", ge=2)
-    maps: list[MergedPart] = req("Maps that were merged, in their order.")
+    images: int = req("Number of images in the new map.", ge=2)
+    maps: list[MergedPart] = req("Merged maps, in order.")
     notes: list[str] = req("Notes for the user.")
 
 
 class PrunedImage(Value):
-    """An image that a map can do without."""
+    """An image that can be removed from a map."""
 
     id: int = req("Id of the image.", ge=0)
     path: str = req("File of the image.")
@@ -597,27 +590,27 @@ class PrunedImage(Value):
 
 
 class RecallLoss(Value):
-    """Expected recall before images are removed and after."""
+    """Expected recall before and after images are removed."""
 
-    photos_like: str = req("Photos whose recall it is.")
+    photos_like: str = req("Photos it was estimated from.")
     before: ExpectedRecall | None = req("With all images; null for the removed images.")
     after: ExpectedRecall = req("Without the removed images.")
-    text: str = req("The same in a sentence.")
+    text: str = req("Both values as text.")
 
 
 class PruneResult(Value):
-    """Images that a map can do without."""
+    """Result of `tfa prune`."""
 
     removed: bool = req("Whether the candidates were removed.")
     candidates: list[PrunedImage] = req("Images that can be removed.")
     reasons: dict[str, int] = req("Number of candidates by reason.")
-    expected_recall: list[RecallLoss] = req("What that costs.")
-    images: int = req("Images of the map now.", ge=0)
+    expected_recall: list[RecallLoss] = req("Expected recall before and after the removal.")
+    images: int = req("Number of map images afterwards.", ge=0)
     notes: list[str] = req("Notes for the user.")
 
 
 class Displacement(Value):
-    """How far two views differ, in patches."""
+    """Offset between two views, in patches."""
 
     down: int = req("Patches down.")
     right: int = req("Patches right.")
@@ -627,7 +620,7 @@ class Admission(Value):
     """Whether the answers of a map are reranked."""
 
     admitted: bool = req("Whether answers are reranked.")
-    reason: str = req("Why.")
+    reason: str = req("Reason of the decision.")
 
 
 class ExplainResult(Value):
@@ -636,14 +629,14 @@ class ExplainResult(Value):
     query: str = req("The photo.")
     rank: int = req("Rank of the hit.", ge=1)
     answer: Hit = req("The hit.")
-    consistent: int = req("Matches that move alike.", ge=0)
-    mutual: int = req("All mutual matches.", ge=0)
-    displacement: Displacement | None = req("How much further the query looks; null if nothing moves alike.")
-    view: str = req("The same in a sentence.")
+    consistent: int = req("Number of inliers.", ge=0)
+    mutual: int = req("Number of mutual matches.", ge=0)
+    displacement: Displacement | None = req("Median offset of the inliers; null without inliers.")
+    view: str = req("Offset as text.")
     verification: Admission = req("Whether answers are reranked.")
     grid: tuple[int, int] = req("Rows and columns of patches.")
     matches: list[tuple[int, int, int, int, bool]] = req(
-        "Each mutual match: row and column in the query, row and column in the map image, whether it moves alike."
+        "Each mutual match: row and column in the query, row and column in the map image, whether it is an inlier."
     )
 
 
@@ -651,14 +644,14 @@ class CatalogEncoder(Value):
     """An encoder of the catalog."""
 
     name: str = req("Name for --encoder.")
-    about: str = req("What it is.")
-    parameters: int = req("Parameters of the model.", ge=1)
-    patch: int = req("Pixels of a patch's side.", ge=1)
-    size: int = req("Pixels of a photo's side.", ge=1)
+    about: str = req("Description.")
+    parameters: int = req("Number of model parameters.", ge=1)
+    patch: int = req("Side of a patch in pixels.", ge=1)
+    size: int = req("Side of the input image in pixels.", ge=1)
     channels: int = req("Channels of a patch.", ge=1)
-    blocks: int = req("Blocks of the model.", ge=1)
+    blocks: int = req("Number of transformer blocks.", ge=1)
     licence: str = req("License of the weights.")
-    hub: str | None = req("Where weights are downloaded from; null if a package provides them.")
+    hub: str | None = req("Model hub id of the weights; null if a package provides them.")
     weights: str | None = req("Weights file on this machine.")
 
 
@@ -670,10 +663,10 @@ class PluginEncoder(Value):
 
 
 class Setting(Value):
-    """A setting and where it comes from."""
+    """A setting and its source."""
 
     setting: str = req("Name of the setting.")
-    value: Any = req("Its value; null if it is not set.")
+    value: Any = req("Value; null if it is not set.")
     source: str | None = req("The settings file, or environment; null for the default.")
     variable: str = req("Environment variable that sets it.")
 
@@ -693,7 +686,7 @@ class CachedTokens(Value, kw_only=False):
     fingerprint: str = req("Fingerprint of weights and preprocessing.")
     files: int = req("Number of files.", ge=0)
     images: int = req("Number of images.", ge=0)
-    bytes: int = req("Size of the files.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
 
 
 class CachedResults(Value, kw_only=False):
@@ -701,31 +694,31 @@ class CachedResults(Value, kw_only=False):
 
     kind: str = req("Kind of results.", pattern="^(masks|matches|vectors)$")
     files: int = req("Number of files.", ge=1)
-    bytes: int = req("Size of the files.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
 
 
 class UnfinishedBuilds(Value, kw_only=False):
-    """Shards of builds that were interrupted."""
+    """Shards of interrupted builds."""
 
     builds: int = req("Number of builds.", ge=0)
     files: int = req("Number of files.", ge=0)
-    bytes: int = req("Size of the files.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
 
 
 class DeletedFiles(Value, kw_only=False):
-    """Files that were deleted from the cache."""
+    """Files deleted from the cache."""
 
     files: int = req("Number of files.", ge=0)
-    bytes: int = req("Size of the files.", ge=0)
+    bytes: int = req("Size of the files in bytes.", ge=0)
 
 
 class CacheInfo(Value):
-    """What the cache holds."""
+    """Contents of the cache."""
 
     folder: str = req("Folder of the tokens.")
-    bytes: int = req("Size of all tokens.", ge=0)
-    limit: int | None = req("Largest size of all tokens; null without a limit.", ge=0)
-    encoders: list[CachedTokens] = req("Tokens by encoder, the largest first.")
-    benchmark: list[CachedResults] = req("Results that the benchmark stores.")
+    bytes: int = req("Size of all tokens in bytes.", ge=0)
+    limit: int | None = req("Maximum size of all tokens in bytes; null without a limit.", ge=0)
+    encoders: list[CachedTokens] = req("Tokens by encoder, largest first.")
+    benchmark: list[CachedResults] = req("Files of the benchmark.")
     unfinished_builds: UnfinishedBuilds = req("Shards of interrupted builds.")
-    deleted: DeletedFiles | None = req("Files that were deleted; null if none were to be.")
+    deleted: DeletedFiles | None = req("Deleted files; null without --prune or --clear.")

@@ -24,7 +24,7 @@ Patch = Mapping[str, str | Sequence[tuple[str, str]]]  # file → its text, or p
 HIT: Patch = {
     "src/tfa/types.py": [
         (
-            '    sure: bool = opt(False, "Whether the hit can be relied on.")',
+            '    sure: bool = opt(False, "Whether the hit is reliable.")',
             '    rank: int = opt(0, "Place of the hit among its answer\'s hits, from 1.")',
         )
     ],
@@ -95,7 +95,7 @@ ENCODER: Patch = {
             "    width=24, depth=3, heads=2, size=56, positions=3,\n"
             ")",
         ),
-    ],
+    ]
 }
 LAYOUT: Patch = {
     "benchmarks/src/tfa_bench/datasets/layouts/made_up.py": '''"""Images of one folder, by their first letter."""

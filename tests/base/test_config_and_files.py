@@ -138,7 +138,7 @@ def test_without_open_files_nothing_is_renamed(tmp_path, monkeypatch):
         return real(path, flags, *more, **kwargs)
 
     monkeypatch.setattr(os, "open", refused)
-    with pytest.raises(OutOfResources, match="too many files are open"):
+    with pytest.raises(OutOfResources, match="too many open files"):
         storage.write_json(tmp_path / "a.json", 2)
     assert json.loads((tmp_path / "a.json").read_text()) == 1
 

@@ -8,7 +8,7 @@ from PIL import ImageColor
 
 from tests.benchmarks.figure_records import EVIDENCE, synthetic_truth, write_photos, write_record, write_town
 from tfa.errors import BadSpec
-from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, MONTAGE_LINE, TILE
+from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GRAY, MONTAGE_LINE, TILE
 from tfa_bench.figures.plots import (
     HEADER,
     calibration_curves,
@@ -23,7 +23,7 @@ from tfa_bench.figures.plots import (
 from tfa_bench.protocols import FULL_QUERY, budget, cross_fit
 from tfa_bench.records import BadRecord
 
-GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GREY))
+GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GRAY))
 PHOTO = (120, 120, 120)
 
 

@@ -23,8 +23,7 @@ def test_a_budget_draws_by_seed_and_evaluates_the_complement():
 
 
 @pytest.mark.parametrize(
-    ("halves", "one", "other"),
-    [("even-odd", [0, 2, 4, 6], [1, 3, 5]), ("contiguous", [0, 1, 2, 3], [4, 5, 6])],
+    ("halves", "one", "other"), [("even-odd", [0, 2, 4, 6], [1, 3, 5]), ("contiguous", [0, 1, 2, 3], [4, 5, 6])]
 )
 def test_cross_fit_evaluates_each_half_with_the_other(halves, one, other):
     [split] = cross_fit(halves).splits(7)

@@ -37,8 +37,8 @@ def choose(page: Any, zone: str, files: Path | list[Path]) -> None:
 
 
 def ask(page: Any, photo: Path) -> None:
-    choose(page, "recognise-files", photo)
-    page.wait_for_selector(".hit, #recognise-alert:not([hidden])")
+    choose(page, "recognize-files", photo)
+    page.wait_for_selector(".hit, #recognize-alert:not([hidden])")
 
 
 def ask_why(page: Any, photo: Path, rank: int = 1) -> None:

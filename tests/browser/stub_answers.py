@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from tfa.core.text import list_rules
-from tfa.types import Answer, Hit, ImageRecord, Position
+from tfa.types import Answer, Hit, ImageRecord, Place, Position
 
 GRID = (8, 10)  # rows, columns of patches
 HOSTILE = '<img src=x onerror="document.title=1">.jpg'  # a name that must stay text
@@ -106,6 +106,7 @@ class StubMap:
             )
         answer = Answer(
             hits=hits if hits[0].confidence >= min_confidence else [], confidence=0.97, sure=True, reranked=True,
+            place=Place(position=Position(**self.position(hits[0].id)), radius=8.2, share=0.95, images=2),
             calibration=self.active, seconds=0.012, camera=camera, adaptation_photos=None if camera is None else seen,
         )  # fmt: skip
         return answer.to_dict()
@@ -166,7 +167,7 @@ AFTER = {
     "local_weight": 0.57, "score_calibrated": False, "soft_weight": 1.0,
 }  # fmt: skip
 REASONS = {
-    "assignment": "soft: hard reaches 8.3 distinct images, soft 9.0; hard is taken only if it covers more of the map",
+    "assignment": "soft: hard reaches 8.3 distinct images, soft 9.0; hard is used only if it covers more of the map",
     "strengths": "spectral shaping c = 0.2500 and centring β = 0.5133: the energy of the halves correlates 0.64",
     "carrier": "partial: it covers as much as the adaptive kernel and agrees more",
     "admit_cls": "used: with it 9.3 distinct images, without 9.0",

@@ -7,7 +7,7 @@ import pytest
 from tests.browser.conftest import PHONE
 from tests.browser.steps import ask, ask_why, choose, wait_for_text
 
-TABS = ["recognise", "map", "calibrate", "decisions"]
+TABS = ["recognize", "map", "calibrate", "decisions"]
 
 # Contrast of every visible text with what lies behind it, by the formula of WCAG 2; the worst ones.
 CONTRASTS = """() => {
@@ -73,7 +73,7 @@ def test_texts_can_be_read_in_both_schemes(open_page, service, photo, scheme):
     page.emulate_media(reduced_motion="reduce", color_scheme=scheme)
     everything_shown(page, photo)
     service.stub.read_api_key = "x"  # for an alert and the API key's form
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     page.click(".hit:nth-child(2) button")
     page.wait_for_selector("#why [role=alert]")
     page.eval_on_selector_all("details", "all => all.forEach(one => one.open = true)")
@@ -101,7 +101,7 @@ def test_all_is_done_by_keyboard_alone(open_page, service, photo):
         raise AssertionError(f"Tab does not reach {selector}")
 
     tab_to("[role=tab]")
-    tab_to("#recognise-files .drop")
+    tab_to("#recognize-files .drop")
     page.keyboard.press("Enter")
     choose_in(pickers, page, photo)
     page.wait_for_selector(".hit")
@@ -109,10 +109,10 @@ def test_all_is_done_by_keyboard_alone(open_page, service, photo):
     page.keyboard.press("Enter")
     page.wait_for_selector(".words button")
     tab_to(".words button")
-    page.focus("#tab-recognise")
+    page.focus("#tab-recognize")
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#tab-map", "aria-selected") == "true"
-    assert page.is_hidden("#recognise")
+    assert page.is_hidden("#recognize")
     page.wait_for_selector("#photos li")
     tab_to("[aria-label='Remove street-000.jpg']")
     page.keyboard.press("Enter")
@@ -123,22 +123,22 @@ def test_all_is_done_by_keyboard_alone(open_page, service, photo):
 
 def test_arrows_home_and_end_move_between_tabs(open_page, service):
     page = open_page(service.url)
-    page.focus("#tab-recognise")
+    page.focus("#tab-recognize")
     seen = []
     for key in ("ArrowRight", "End", "ArrowRight", "ArrowLeft", "Home"):
         page.keyboard.press(key)
         seen.append(page.evaluate("document.activeElement.id"))
-    assert seen == ["tab-map", "tab-decisions", "tab-recognise", "tab-decisions", "tab-recognise"]
+    assert seen == ["tab-map", "tab-decisions", "tab-recognize", "tab-decisions", "tab-recognize"]
     assert [page.get_attribute(f"#tab-{tab}", "tabindex") for tab in TABS] == ["0", "-1", "-1", "-1"]
-    assert page.get_attribute("#recognise", "role") == "tabpanel"
+    assert page.get_attribute("#recognize", "role") == "tabpanel"
 
 
 def test_a_phone_shows_one_column_and_a_camera_button(open_page, service, photo):
     page = open_page(service.url, viewport=PHONE, has_touch=True, is_mobile=True)
     pickers = offered(page)
-    camera = page.locator("#recognise-files .camera")
+    camera = page.locator("#recognize-files .camera")
     assert camera.is_visible()
-    assert page.get_attribute("#recognise-files input >> nth=1", "capture") == "environment"
+    assert page.get_attribute("#recognize-files input >> nth=1", "capture") == "environment"
     camera.tap()
     choose_in(pickers, page, photo)
     page.wait_for_selector(".hit")
@@ -157,7 +157,7 @@ def test_a_phone_shows_one_column_and_a_camera_button(open_page, service, photo)
 
 def test_a_desk_has_no_camera_button(open_page, service):
     page = open_page(service.url)
-    assert page.is_hidden("#recognise-files .camera")
+    assert page.is_hidden("#recognize-files .camera")
 
 
 def test_everything_has_a_name(open_page, service, photo, photos):

@@ -31,11 +31,11 @@ def test_a_question_refused_for_want_of_an_api_key_is_asked_again_with_it(open_p
     wait_for_text(page, "#map-facts", "30 photos")
     service.stub.read_api_key = "right"
     ask(page, photo)
-    assert "this needs the read API key" in page.inner_text("#recognise-alert")
+    assert "this needs the read API key" in page.inner_text("#recognize-alert")
     page.fill("#api-key", "right")
     page.click("text=Use API key")
     page.wait_for_selector(".hit")
-    assert page.is_hidden("#recognise-alert")
+    assert page.is_hidden("#recognize-alert")
 
 
 def test_reading_may_need_less_than_editing(open_page, service):
@@ -68,7 +68,7 @@ def test_another_map_is_chosen_and_remembered(open_page, service, photo):
     ask(page, photo)
     page.select_option("#map-select", "hall")
     wait_for_text(page, "#map-name", "hall")
-    wait_for_text(page, "#plan-words", "8 positions of the map.")
+    wait_for_text(page, "#plan-words", "8 positions.")
     assert page.is_hidden("#own")  # the answer was of the other map
     ask(page, photo)
     assert "x\u00a0" in page.locator(".hit").first.inner_text()  # metres, no degrees

@@ -15,7 +15,7 @@ def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, p
     assert 0.3 < page.eval_on_selector("#job-bar", "bar => bar.value") < 0.7
     assert page.is_disabled("#calibrate-send")
     wait_for_text(page, "#job-status", "The map is calibrated to phone.")
-    assert page.inner_text("#changes-title") == "What changed with phone"
+    assert page.inner_text("#changes-title") == "Changes by phone"
     rows = dict(row.split("\t", 1) for row in page.locator("#changes tbody tr").all_inner_texts())
     assert rows["carrier"] == "partial\tadaptive (changed)"
     assert rows["assignment"] == "soft\tsoft"
@@ -30,11 +30,11 @@ def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, p
 
 
 def test_a_calibration_that_fails_says_why(open_page, service, photos):
-    service.stub.failing_job = "3 of 3 photos are in the map themselves; calibrate with photos the map does not hold"
+    service.stub.failing_job = "3 of 3 photos are in the map; calibrate with photos the map does not hold"
     page = open_page(service.url, "#calibrate")
     choose(page, "calibrate-files", photos)
     page.click("#calibrate-send")
-    wait_for_text(page, "#calibrate-alert", "3 of 3 photos are in the map themselves")
+    wait_for_text(page, "#calibrate-alert", "3 of 3 photos are in the map")
     assert page.is_hidden("#changes")
     assert page.is_hidden("#job")
     assert page.is_enabled("#calibrate-send")  # the photos are kept
@@ -47,16 +47,16 @@ def test_another_calibration_can_be_put_in_use(open_page, service):
     wait_for_text(page, "#map-facts", "calibrated to day")
     assert page.input_value("#active-select") == "day"
     page.select_option("#active-select", "night")
-    page.click("text=Use this one")
+    page.click("#active-form button")
     wait_for_text(page, "#map-facts", "calibrated to night")
     page.select_option("#active-select", "")
-    page.click("text=Use this one")
+    page.click("#active-form button")
     wait_for_text(page, "#map-facts", "not calibrated")
     assert town.active is None
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     page.click(".options summary")
     choices = page.locator("[name=calibration] option").all_inner_texts()
-    assert choices == ["in use (none)", "day", "night", "none"]
+    assert choices == ["active (none)", "day", "night", "none"]
 
 
 def rows_of(page):
@@ -70,11 +70,11 @@ def test_cameras_are_listed_and_reset(open_page, service, photo):
     page = open_page(service.url, "#calibrate")
     wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")
     assert rows_of(page) == [("cam0", "600 photos", "300"), ("door", "3 photos", "2")]
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     page.click(".options summary")
     page.fill("[name=camera]", "roof")
     ask(page, photo)
-    wait_for_text(page, "#recognise-status", "adapted by 0 photos of roof")
+    wait_for_text(page, "#recognize-status", "adapted by 0 photos of roof")
     page.click("#tab-calibrate")  # told anew each time the tab is seen
     wait_for_text(page, "#cameras-words", "3 of at most 64 cameras.")
     assert rows_of(page)[0] == ("roof", "1 photo", "1")
@@ -86,7 +86,7 @@ def test_cameras_are_listed_and_reset(open_page, service, photo):
     page.click("text=Use API key")
     page.wait_for_selector("#api-key-form", state="hidden")
     page.click("[aria-label='Reset door']")
-    wait_for_text(page, "#cameras-status", "Forgotten: door.")
+    wait_for_text(page, "#cameras-status", "Reset: door.")
     wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")
     assert set(service.stub.cameras) == {"cam0", "roof"}
     page.click("#cameras-reset")

@@ -13,25 +13,25 @@ def test_decisions_are_told_in_words_and_drawn(open_page, service):
     town, held = service.stub.maps["town"], threading.Event()
     town.report = lambda report=town.report: (held.wait(PATIENCE), report())[1]
     page = open_page(service.url, "#decisions")
-    wait_for_text(page, "#decisions-status", "Loading: the map is being looked at.")
+    wait_for_text(page, "#decisions-status", "Computing the report.")
     assert page.get_attribute("#decisions-status", "role") == "status"
     held.set()
     wait_for_text(page, ".headline", "30 photos")
     assert page.inner_text("#decisions-status") == ""
-    wait_for_text(page, "dd", "hard is taken only if it covers more of the map")
+    wait_for_text(page, "dd", "hard is used only if it covers more of the map")
     assert page.inner_text(".headline").startswith("30 photos, 1 near-duplicate group, expected recall 91 %")
     assert "global token: used" in page.inner_text("dl")
     assert page.inner_text(".noise").endswith("0.6 standard errors from flipping, within noise (x)")
     titles = page.locator("#decisions-body h3").all_text_contents()
-    assert titles[:5] == ["What answers", "Advice", "Least recognised", "Near duplicates", "Hubs"]
+    assert titles[:5] == ["What to do", "Weak spots", "Near duplicates", "Hubs", "How the map was configured"]
     assert page.locator(".small-photo").count() == 4  # the loneliest, two near duplicates, a hub
     assert HUB in page.inner_text("#decisions-body")
     charts = page.locator("svg.chart")
     assert charts.count() == 3
     texts = [" ".join(charts.nth(at).locator("text").all_text_contents()) for at in range(3)]
     assert "support: distinct images reached" in texts[0]
-    assert "agreement of the vocabularies" in texts[0]
-    assert "variance against the first" in texts[1]
+    assert "agreement of vocabularies" in texts[0]
+    assert "variance relative to the first" in texts[1]
     assert "original similarity" in texts[2]
     assert "final similarity" in texts[2]
     assert charts.nth(0).locator(".point").count() == 6
@@ -41,7 +41,7 @@ def test_decisions_are_told_in_words_and_drawn(open_page, service):
     assert charts.nth(2).locator("path.dots").get_attribute("d").count("M") == 400
     assert "soft/partial ✓ chosen" in " ".join(page.inner_text("#decisions-body").split())
     assert "γ = 0.500" in page.inner_text("#decisions-body")
-    assert "Their correlation is 0.9" in page.inner_text("#decisions-body")
+    assert "correlation 0.9" in page.inner_text("#decisions-body")
 
 
 def test_a_calibration_in_use_is_told_beside_the_maps_own_decisions(open_page, service):
@@ -75,7 +75,7 @@ def test_evidence_that_a_map_does_not_keep_is_told(open_page, service):
     plain = town.evidence()
     town.evidence = lambda: {**plain, "candidates": [], "spectrum": None, "similarity": {"original": [], "final": []}}
     page = open_page(service.url, "#decisions")
-    wait_for_text(page, "#decisions-body", "This map keeps no spectrum.")
+    wait_for_text(page, "#decisions-body", "This map stores no spectrum.")
     assert page.locator(".chart").count() == 0
 
 

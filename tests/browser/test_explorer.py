@@ -193,7 +193,7 @@ def test_two_heads_hubs_and_files_of_the_selection(explorer, town, tmp_path):
     page.select_option("#show", "absent")
     page.locator("#hubs [aria-pressed=true]").click()
     assert [number for number, _ in listed(page)] == [7]
-    assert "the map does not have this place" in page.inner_text("#detail")
+    assert "the place is not in the map" in page.inner_text("#detail")
 
 
 def lined_page(folder: Path) -> Path:

@@ -24,8 +24,8 @@ def test_a_filter_narrows_the_list(open_page, service):
     wait_for_text(page, "#map-range", "1 to 10 of 10")
     assert page.locator("#photos li").count() == 10
     page.fill("#filter", "nowhere")
-    wait_for_text(page, "#photos-none", "No photo has “nowhere” in its name.")
-    page.click("text=Show all photos")
+    wait_for_text(page, "#photos-none", "No image has “nowhere” in its name.")
+    page.click("text=Show all images")
     wait_for_text(page, "#map-range", "1 to 24 of 30")
     assert page.is_hidden("#photos-none")
 
@@ -34,9 +34,7 @@ def test_the_plan_is_moved_scaled_and_picked_from_and_has_the_answers_place(open
     page = open_page(service.url)
     ask(page, photo)
     page.click("#tab-map")
-    wait_for_text(
-        page, "#map-plan-words", "30 positions of the map; numbered: the 5 matches of your photo, 1 is the answer."
-    )
+    wait_for_text(page, "#map-plan-words", "30 positions; numbered: the 5 matches of your photo, 1 is the best;")
     canvas = page.locator("#map-plan-canvas")
     whole = drawing(page, "#map-plan-canvas")
     canvas.hover()
@@ -47,11 +45,11 @@ def test_the_plan_is_moved_scaled_and_picked_from_and_has_the_answers_place(open
     page.mouse.up()
     assert len({tuple(whole), tuple(scaled), tuple(drawing(page, "#map-plan-canvas"))}) == 3
     assert page.is_hidden("#map-plan .picked")  # a drag is no click
-    page.click("#map-plan >> text=All")
+    page.click("#map-plan >> text=Fit")
     assert drawing(page, "#map-plan-canvas") == whole
     canvas.focus()
     page.keyboard.press("Enter")  # the nearest to the middle
-    wait_for_text(page, "#map-plan .picked", "Photo ")
+    wait_for_text(page, "#map-plan .picked", "Image ")
     wait_until(page, f"[...document.querySelectorAll('.picked img')].some({IS_LOADED})")
     assert drawing(page, "#map-plan-canvas") != whole
     town = service.stub.maps["town"]
@@ -67,7 +65,7 @@ def test_photos_are_added(open_page, service, photos):
     page.click("#add-box summary")
     choose(page, "add-files", photos)
     assert page.inner_text("#add-send") == "Add 3 photos"
-    page.click("[aria-label='Leave out camera-1.jpg']")
+    page.click("[aria-label='Remove camera-1.jpg']")
     page.click("#add-send")
     wait_for_text(page, "#map-status", "Added 2 photos.")
     wait_for_text(page, "#map-facts", "32 photos")
@@ -91,7 +89,7 @@ def test_a_removal_is_asked_for_once_and_is_not_the_loudest_thing(open_page, ser
     page.keyboard.press("Escape")
     page.wait_for_selector("#confirm", state="hidden")
     page.click("[aria-label='Remove street-007.jpg']")
-    page.click("#confirm >> text=Keep it")
+    page.click("#confirm >> text=Keep")
     assert 7 in service.stub.maps["town"].photos
     page.click("[aria-label='Remove street-007.jpg']")
     page.click("#confirm button.danger")
@@ -109,9 +107,9 @@ def test_an_answer_stays_while_the_map_is_edited(open_page, service, photo):
     page.click("[aria-label='Remove street-020.jpg']")
     page.click("#confirm button.danger")
     wait_for_text(page, "#map-facts", "29 photos")
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     assert page.locator(".hit").count() == 5
-    wait_for_text(page, "#plan-words", "29 positions of the map; numbered: the 5 matches")
+    wait_for_text(page, "#plan-words", "29 positions; numbered: the 5 matches")
 
 
 def test_a_refused_addition_says_why_and_keeps_the_photos(open_page, service, tmp_path):

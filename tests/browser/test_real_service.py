@@ -48,7 +48,7 @@ def test_a_photo_of_the_map_is_found_and_explained(open_page, town):
     url, photos, _ = town
     page = open_page(url)
     wait_for_text(page, "#map-facts", f"{PHOTOS} photos · fake@28")
-    wait_for_text(page, "#plan-words", f"{PHOTOS} positions of the map.")
+    wait_for_text(page, "#plan-words", f"{PHOTOS} positions.")
     ask_why(page, photos / "05.png")
     best = page.locator(".hit").first.inner_text()
     assert "05.png" in best
@@ -74,7 +74,7 @@ def test_candidates_sessions_and_region_choose_the_answers(open_page, town, tmp_
         page.fill("[name=k]", "20")
         page.fill("[name=candidates]", "0")
         ask(page, town[1] / "05.png")
-        wait_for_text(page, "#recognise-alert", "candidates=0 is out of range")
+        wait_for_text(page, "#recognize-alert", "candidates=0 is out of range")
         page.fill("[name=candidates]", "3")
         page.fill("[name=sessions]", "noon\nMonday, 5 May")
         ask(page, town[1] / "05.png")
@@ -104,7 +104,7 @@ def test_a_photo_is_added_found_and_removed(open_page, town):
     page.click("#add-send")
     wait_for_text(page, "#map-status", "Added 1 photo.")
     wait_for_text(page, "#map-facts", f"{PHOTOS + 1} photos")
-    page.click("#tab-recognise")
+    page.click("#tab-recognize")
     ask(page, new)
     assert "new" in page.locator(".hit").first.inner_text()
     page.click("#tab-map")
@@ -114,7 +114,7 @@ def test_a_photo_is_added_found_and_removed(open_page, town):
     page.click("#photos button")
     page.click("#confirm button.danger")
     wait_for_text(page, "#map-facts", f"{PHOTOS} photos")
-    wait_for_text(page, "#photos-none", "No photo has “new” in its name.")
+    wait_for_text(page, "#photos-none", "No image has “new” in its name.")
 
 
 def test_a_broken_photo_is_refused_in_words(open_page, town, tmp_path: Path):
@@ -122,7 +122,7 @@ def test_a_broken_photo_is_refused_in_words(open_page, town, tmp_path: Path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8\xff\xe0 and no more")
     ask(page, broken)
-    assert "broken" in page.inner_text("#recognise-alert") or "photo" in page.inner_text("#recognise-alert")
+    assert "broken" in page.inner_text("#recognize-alert") or "photo" in page.inner_text("#recognize-alert")
     assert page.locator(".hit").count() == 0
 
 
@@ -136,7 +136,7 @@ def test_a_calibration_runs_and_is_put_in_use(open_page, town):
     choose(page, "calibrate-files", photos / "00.png")
     page.click("#calibrate-send")
     wait_for_text(page, "#calibrate-alert", "in the map")  # photos that the map holds cannot calibrate it
-    page.click("[aria-label='Leave out 00.png']")
+    page.click("[aria-label='Remove 00.png']")
     choose(page, "calibrate-files", camera)
     page.fill("#calibrate-form [name=name]", "phone")
     page.click("#calibrate-send")
@@ -152,10 +152,10 @@ def test_a_camera_with_a_name_adapts_its_answers_and_is_reset(open_page, town, t
         page.click(".options summary")
         page.fill("[name=camera]", "a b")
         ask(page, town[1] / "05.png")
-        wait_for_text(page, "#recognise-alert", "is not allowed: must match [A-Za-z0-9._-]{1,64}")
+        wait_for_text(page, "#recognize-alert", "is not allowed: must match [A-Za-z0-9._-]{1,64}")
         page.fill("[name=camera]", "door")
         ask(page, town[1] / "05.png")
-        wait_for_text(page, "#recognise-status", "adapted by 0 photos of door")
+        wait_for_text(page, "#recognize-status", "adapted by 0 photos of door")
         Client(url).query_many([random_image(number, (160, 120)) for number in range(20)], camera="cam0")
         page.click("#tab-calibrate")
         wait_for_text(page, "#cameras-list", "20 photos")

@@ -16,9 +16,9 @@ def test_both_photos_carry_their_heat(open_page, service, photo):
     ask_why(page, photo)
     assert page.inner_text("#why-title") == "Why street-002.jpg?"
     assert page.evaluate("document.activeElement.id") == "why-title"  # the reader is taken there
-    assert "Score 0.810" in page.inner_text("#why")
-    assert "of the 80 patches of your photo carry half" in page.inner_text("#why")
-    assert "6 pairs of patches lie in one spatial arrangement" in page.inner_text("#why")
+    assert "Confidence 0.97, sure." in page.inner_text("#why")
+    assert "of the 80 patches of your photo make up half" in page.inner_text("#why")
+    assert "6 inliers: matching patches in the same spatial arrangement" in page.inner_text("#why")
     colours = page.eval_on_selector(
         OVERLAY,
         """canvas => [...document.querySelectorAll('.pair img')].map(image => {
@@ -41,11 +41,11 @@ def test_one_overlay_is_shown_at_a_time(open_page, service, photo):
     page.wait_for_timeout(100)
     heat = drawing(page, OVERLAY)
     assert page.locator(".overlays input:checked").count() == 1
-    page.check("text=Patch matches")
+    page.check(".overlays >> text=Inliers")
     lines = drawing(page, OVERLAY)
     assert page.locator(".overlays input:checked").count() == 1
     assert page.is_hidden("#why .key.plus")  # the key of what is not shown
-    page.check("text=Photos alone")
+    page.check("text=Photos only")
     assert drawing(page, OVERLAY) == [0, 0]
     assert 0 < lines[0] < heat[0] / 2  # lines alone: no veil, no heat below them
     page.check("text=Heat map")
@@ -60,7 +60,7 @@ def test_the_pictures_are_scrolled_to_when_they_are_there(open_page, service, ph
     town.why = lambda key, why=town.why: (held.wait(PATIENCE), why(key))[1]
     page.click(".hit:nth-child(1) button")
     page.wait_for_selector("#why [role=status]")
-    assert page.inner_text(".hit:nth-child(1) button") == "Looking…"
+    assert page.inner_text(".hit:nth-child(1) button") == "Loading…"
     before = page.evaluate("scrollY")
     held.set()
     wait_until(page, f"scrollY > {before} && document.querySelector('.hit button').textContent === 'Why?'")
@@ -105,8 +105,8 @@ def test_a_head_without_words_says_so(open_page, service, photo):
     ask_why(page, photo)
     told = page.inner_text("#why")
     assert "No visual words" in told
-    assert "if the patch counted more" in told
-    assert "against an even share" in told
+    assert "if the patch had more weight" in told
+    assert "relative to the average" in told
     assert page.locator(".words").count() == 0
     assert page.locator("#why table tbody tr").count() == 3
 

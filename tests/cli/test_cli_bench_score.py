@@ -101,21 +101,21 @@ def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results:
     assert "town under big@56 has no record of vlad; tfa is not compared" in result.stderr
     assert result.stdout.count("R@1 - vlad") == 1
     alone = bench(results, "--against", "vlad", "--encoder", "big@56")
-    assert alone.exit_code == 1
+    assert alone.exit_code == 2
     assert "no record of head 'vlad' to compare with; recorded: tfa" in alone.stderr
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "code", "message"),
     [
-        (["--dataset", "twon"], "did you mean town?"),
-        (["--head", "nobody"], "recorded: tfa, tfa-c64, vlad"),
-        (["--ks", "1,50"], "length 20, too short for recall at 50"),
+        (["--dataset", "twon"], 1, "did you mean town?"),
+        (["--head", "nobody"], 1, "recorded: tfa, tfa-c64, vlad"),
+        (["--ks", "1,50"], 2, "length 20, too short for recall at 50"),
     ],
 )
-def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], message: str):
+def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], code: int, message: str):
     result = bench(results, *args)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     assert message in result.stderr
 

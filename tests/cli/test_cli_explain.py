@@ -43,9 +43,9 @@ def test_the_answer_is_told_with_its_matches(run, town):
     assert lines[0] == "near.png"
     assert lines[1] == f"answer 1: {hit.image}, id {hit.id}"
     assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-    assert lines[3] == f"{found.consistent} of {found.mutual} mutual matches move alike"
+    assert lines[3] == f"{found.consistent} inliers of {found.mutual} mutual matches"
     assert lines[4] == describe_view(found.displacement)
-    assert lines[5] == f"verification is {found.reason}"
+    assert lines[5] == f"reranking is {found.reason}"
     assert len(lines) == 6
 
 
@@ -61,7 +61,7 @@ def test_a_photo_of_the_map_is_found_in_itself(town):
 def test_json_tells_all_of_it(run, town, rank):
     told = json.loads(run("explain", "town.tfa", "near.png", "--rank", rank, "--json").stdout)
     found = explain_match(town, "near.png", rank=rank)
-    assert told == found.to_dict()
+    assert told == found.result().to_dict()
     assert told["answer"] == answer_of(town, rank).to_dict()
     compact = town.state.compact
     rows = [record.id for record in town.state.images]
@@ -95,7 +95,7 @@ def test_a_map_photo_that_is_gone_is_an_empty_box(run, town):
     result = run("explain", "town.tfa", "near.png", "--out", "why.jpg")
     assert result.exit_code == 0
     assert result.stdout == before.stdout
-    assert "without 3.png, whose file is gone" in result.stderr
+    assert "without 3.png, whose file is missing" in result.stderr
     with Image.open("why.jpg") as picture:
         box = np.asarray(picture.convert("L"), int)[40:-120, picture.width // 2 + 40 : -40]
     assert np.median(box) == pytest.approx(206, abs=6)
@@ -137,7 +137,7 @@ def test_what_cannot_be_explained_is_an_error(run, town):
     result = run("explain", "town.tfa", "absent.png")
     assert result.exit_code == 1
     assert "absent.png cannot be opened" in result.stderr
-    assert "the map has 8 photos" in run("explain", "town.tfa", "near.png", "--rank", 9).stderr
+    assert "must be between 1 and 8" in run("explain", "town.tfa", "near.png", "--rank", 9).stderr
     assert "no map at absent.tfa" in run("explain", "absent.tfa", "near.png").stderr
     assert run("explain", "town.tfa", "near.png", "--rank", 0).exit_code == 2
     assert run("explain", "town.tfa", "near.png", "-o", "why.txt").exit_code == 2
@@ -156,7 +156,7 @@ def test_what_cannot_be_explained_is_an_error(run, town):
         ((-1, 0), "the query looks 1 cell further up"),
         ((0, 4), "the query looks 4 cells further right"),
         ((0, 0), "the query looks the same way"),
-        (None, "no patches move alike"),
+        (None, "no inliers"),
     ],
 )
 def test_the_displacement_in_words(displacement, words):
@@ -173,10 +173,10 @@ def test_the_displacement_is_that_of_most_matches_that_move_alike():
     )
     assert found.displacement == (-1, -3)
     assert (found.consistent, found.mutual) == (15, 16)
-    assert found.to_dict()["matches"][0] == [2, 4, 1, 2, True]
+    assert found.result().to_dict()["matches"][0] == [2, 4, 1, 2, True]
     nothing = dataclasses.replace(found, matches=Matches(patches[:0], theirs[:0], np.ones(0), alike[:0]))
     assert nothing.displacement is None
-    assert nothing.to_dict()["matches"] == []
+    assert nothing.result().to_dict()["matches"] == []
 
 
 def explanation(matches: Matches, grid: tuple[int, int]) -> Explanation:

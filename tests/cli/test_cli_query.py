@@ -56,7 +56,7 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
     assert result.stdout.count("best image") == 1
     assert "no place (confidence 0.84 below 0.90)" in result.stdout
     assert "3 of 4 photos answered" in result.stdout
-    assert re.search(r"^of photos like these about \d+ % are recognized, \d+–\d+; \d+ % surely$", result.stdout, re.M)
+    assert re.search(r"^expected R@1 on similar photos: \d+ % \(\d+–\d+ %\); \d+ % sure$", result.stdout, re.M)
 
 
 def test_json_answers(run, folder):
@@ -73,7 +73,7 @@ def test_json_answers(run, folder):
             "sure": False,
             "reranked": False,
             "place": None,
-            "place_missing": "no answer was verified",
+            "place_missing": "no answer was reranked",
             "hits": [
                 {
                     "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "inliers": None,
@@ -88,7 +88,7 @@ def test_json_answers(run, folder):
         {
             # Asked beside another photo: products of two rows may round otherwise than those of one.
             "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
-            "reranked": False, "place": None, "place_missing": "no answer was verified", "hits": [],
+            "reranked": False, "place": None, "place_missing": "no answer was reranked", "hits": [],
         },
     ]  # fmt: skip
     assert told["notice"] is None
@@ -120,7 +120,7 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
 def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     result = run("query", "town.tfa", bad, "near.jpg")
     assert result.exit_code == 1
-    assert "not readable" in result.stdout
+    assert "unreadable" in result.stdout
     assert "photos/05.png" in result.stdout
     assert result.stderr.startswith(f"error: {bad} cannot be opened: {complaint}")
     result = run("query", "town.tfa", bad, "near.jpg", "--json")
@@ -300,9 +300,9 @@ def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     result = run("query", "town.tfa", "camera", "--no-online")
     said = " ".join(result.stdout.split())
-    assert "these photos are unlike those the map is made for" in said
+    assert "these photos differ from those the map is made for" in said
     assert "tfa calibrate town.tfa PHOTOS" in said
     assert "tfa calibrate" in json.loads(run("query", "town.tfa", "camera", "--json").stdout)["notice"]
     told = json.loads(run("report", "town.tfa", "--photos", "camera", "--json").stdout)
-    assert "unlike those the map is made for" in told["advice"][0]
+    assert "differ from those the map is made for" in told["advice"][0]
     assert [one["photos"] for one in told["recall"]] == [14]

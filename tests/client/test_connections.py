@@ -125,7 +125,7 @@ def test_a_real_service_answers_threads_of_one_client_through_busy_times(tmp_pat
     def sometimes_full(self, query):
         if len(refused) < 3:
             refused.append(query)
-            raise refuse_busy("256 queries wait already; send this one again in a moment")
+            raise refuse_busy("256 queries are waiting; retry in a moment")
         return real(self, query)
 
     monkeypatch.setattr(QueryQueue, "_submit", sometimes_full)

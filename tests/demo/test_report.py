@@ -106,7 +106,7 @@ def test_parts_may_be_absent(tmp_path: Path) -> None:
 
 def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
     parts = {"title": "t", "recalls": [], "decisions": []}
-    with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
+    with pytest.raises(TfaError, match=r"gone\.png not found; draw it"):
         write_demo_report(tmp_path / "r.html", montage=tmp_path / "gone.png", **parts)
     with pytest.raises(TfaError, match="must end in"):
         write_demo_report(tmp_path / "r.html", montage=tmp_path / "a.svg", **parts)
@@ -116,24 +116,24 @@ def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
 def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
     Image.new("RGB", (40, 30), "#336699").save(tmp_path / "a.png")
     drawn = [
-        MatchPicture(tmp_path / "a.png", "The surest right answer", "37 of 112 <mutual> matches"),
+        MatchPicture(tmp_path / "a.png", "Right answer of highest confidence", "37 of 112 <mutual> matches"),
         MatchPicture(tmp_path / "a.png", 'A "wrong" answer', "another place"),
     ]
     parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
     write_demo_report(tmp_path / "r.html", matches=drawn, **parts)
     reader = read(tmp_path / "r.html")
     pictures = [attrs for tag, attrs in reader.tags if tag == "img"]
-    assert [picture["alt"] for picture in pictures] == ["The surest right answer", 'A "wrong" answer']
+    assert [picture["alt"] for picture in pictures] == ["Right answer of highest confidence", 'A "wrong" answer']
     assert all(str(picture["src"]).startswith("data:image/png;base64,") for picture in pictures)
     text = " ".join(reader.text)
-    assert "Matching patches" in text
+    assert "One answer in detail" in text
     assert "37 of 112 <mutual> matches" in text
     write_demo_report(tmp_path / "r.html", **parts)
-    assert "Matching patches" not in (tmp_path / "r.html").read_text("utf-8")
+    assert "One answer in detail" not in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_matches_without_their_picture_are_refused(tmp_path: Path) -> None:
     parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
-    with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
+    with pytest.raises(TfaError, match=r"gone\.png not found; draw it"):
         write_demo_report(tmp_path / "r.html", matches=[MatchPicture(tmp_path / "gone.png", "a", "b")], **parts)
     assert not (tmp_path / "r.html").exists()

@@ -75,7 +75,7 @@ def test_sizes_are_fitted_to_the_patch_grid_and_reported(asked: str, size: tuple
     [
         ("dinov2-b41", "did you mean 'dinov2-b14'"),
         ("dino3-b16", "did you mean 'dinov3-b16'"),
-        ("", "encoders: dinov2-s14"),
+        ("", "available: dinov2-s14"),
         ("dinov2-b14@", "for example"),
         ("dinov2-b14/", "for example"),
         ("dinov2-b14@0", "1 to 4096"),

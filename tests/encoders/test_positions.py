@@ -84,7 +84,7 @@ def test_names(text: str, printed: str, hf: bool) -> None:
 
 @pytest.mark.parametrize("text", ["dinov2-b14-reg/hf", "dinov3-b16/l3/hf", "dinov2-s14-reg-mri/hf"])
 def test_other_families_have_one_rule(text: str) -> None:
-    with pytest.raises(UnknownEncoder, match="leave out /hf"):
+    with pytest.raises(UnknownEncoder, match="remove /hf"):
         parse_encoder(text)
     assert len(parse_encoder(text.removesuffix("/hf")).rules) == 1
 

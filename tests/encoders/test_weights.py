@@ -217,6 +217,6 @@ def test_the_default_encoder_takes_its_package(monkeypatch: pytest.MonkeyPatch, 
     card = dataclasses.replace(plain, package=whole)
     assert resolve_weights(card).tensors.keys() == expected_shapes(card).keys()
     path.write_bytes(path.read_bytes()[:-40] + bytes(40))  # as long, and with the same header
-    with pytest.raises(BadWeights, match="its numbers are not those of the package it was made from; remove it"):
+    with pytest.raises(BadWeights, match="its values differ from the package; delete it"):
         resolve_weights(card)
     assert resolve_weights(card, path).sha256 != whole.weights  # a file of the user's own may be anything

@@ -14,12 +14,12 @@ from tfa.explain.draw_matches import (
     MATCH_EDGE,
     MATCH_GAP,
     MATCH_WIDTH,
-    cell_centres,
+    cell_centers,
     draw_matches,
     format_caption,
     ramp,
 )
-from tfa.explain.draw_montage import GREY
+from tfa.explain.draw_montage import GRAY
 from tfa.verification.matching import Matches, find_matches
 
 BLUE, GREEN = "#102030", "#103020"  # dark, so that every line is brighter than its photo
@@ -84,14 +84,14 @@ def test_photos_are_equally_high_and_keep_their_shapes() -> None:
 
 
 def test_cells_cover_the_whole_photo() -> None:
-    centres = cell_centres(np.arange(6), (2, 3), (10, 20), (300, 100))
+    centres = cell_centers(np.arange(6), (2, 3), (10, 20), (300, 100))
     assert centres.tolist() == [[60, 45], [160, 45], [260, 45], [60, 95], [160, 95], [260, 95]]
 
 
 def test_what_moves_otherwise_is_a_faint_dot_without_a_line() -> None:
     picture = draw_matches(photo(), photo(), matches_of((5, 5, True), (0, 3, False)), (4, 4), (4, 4))
     (corner, size), (far, room) = places(picture)
-    start, end = cell_centres(np.array([0]), (4, 4), corner, size)[0], cell_centres(np.array([3]), (4, 4), far, room)[0]
+    start, end = cell_centers(np.array([0]), (4, 4), corner, size)[0], cell_centers(np.array([3]), (4, 4), far, room)[0]
     background = ImageColor.getrgb(BLUE)
     for spot in (start, end):
         dot = np.asarray(picture)[round(spot[1]), round(spot[0])].astype(int)
@@ -111,12 +111,9 @@ def test_colours_tell_the_row_of_the_query() -> None:
 
 
 def test_the_caption_counts() -> None:
-    assert (
-        format_caption(matches_of((0, 0, True), (1, 1, True), (2, 9, False)))
-        == "2 of 3 matching patches are consistent"
-    )
+    assert format_caption(matches_of((0, 0, True), (1, 1, True), (2, 9, False))) == "2 inliers among 3 matching patches"
     made = find_matches(np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32)[None], (4, 4), (4, 4))[0]
-    assert format_caption(made) == f"{made.count} of 16 matching patches are consistent"
+    assert format_caption(made) == f"{made.count} inliers among 16 matching patches"
     picture = draw_matches(photo(), photo(), made, (4, 4), (4, 4))
     words = np.asarray(picture.convert("L"))[-MATCH_EDGE - MATCH_CAPTION :]
     assert (words < 90).sum() > 300
@@ -138,7 +135,7 @@ def test_a_photo_that_is_not_there_is_a_box_with_its_name(tmp_path: Path, kind: 
     picture = draw_matches(gone if both else photo(), gone, matches_of((0, 0, True)), (4, 4), (4, 4))
     _, (corner, size) = places(picture)
     box = np.asarray(picture)[corner[1] : corner[1] + size[1], corner[0] : corner[0] + size[0]]
-    assert (np.median(box.reshape(-1, 3), axis=0) == ImageColor.getrgb(GREY)).all()
+    assert (np.median(box.reshape(-1, 3), axis=0) == ImageColor.getrgb(GRAY)).all()
     assert (box.max(axis=2) < 90).sum() > 50  # letters
     assert size[0] / size[1] == pytest.approx(4 / 3, abs=0.01)
 
@@ -167,13 +164,13 @@ def test_a_turned_photo_is_drawn_as_the_encoder_sees_it(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TfaError, match=r"\.png, \.jpg, \.jpeg"):
         draw_matches(photo(), photo(), matches_of(), (4, 4), (4, 4), tmp_path / "why.gif")
-    with pytest.raises(TfaError, match="patch 16 of the query is not in a grid of 4 × 4"):
+    with pytest.raises(TfaError, match="patch 16 of the query is outside a grid of 4 × 4"):
         draw_matches(photo(), photo(), matches_of((16, 0, True)), (4, 4), (4, 4))
     with pytest.raises(TfaError, match="patch 9 of the answer"):
         draw_matches(photo(), photo(), matches_of((0, 9, False)), (4, 4), (3, 3))
 
 
-def test_linearised_contributions_are_drawn_against_an_even_share():
+def test_linearized_contributions_are_drawn_against_an_even_share():
     heats = [np.array([[3.0, 1.0], [2.0, 2.0]]), np.full((2, 2), 2.0)]
     even = [heat - 2.0 for heat in heats]
     drawn, expected, plain = (

@@ -46,7 +46,7 @@ def test_patches_add_up_to_every_term(carrier, replica, shift):
         for of in ("query", "image"):
             assert found.patches(of).sum() == pytest.approx(found.local, rel=1e-6, abs=1e-9)
             assert found.words(of) == {}
-        assert found.linearised
+        assert found.linearized
         assert found.nearest == {}
         assert (found.shared != 0) == any(term.gamma is None for term in scorer.terms)
 
@@ -117,4 +117,4 @@ def test_terms_are_named():
     ]
     several = scorer_of("adaptive", "ensemble")
     assert term_name(several, several.terms[-1], True).endswith(", construction 3")
-    assert "centred" in {term_name(several, term).split(", ")[1] for term in several.terms}
+    assert "centered" in {term_name(several, term).split(", ")[1] for term in several.terms}

@@ -70,7 +70,7 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
         assert sum(term["contribution"] for term in told["terms"]) == pytest.approx(told["score"])
         assert told["words"] == []
         assert told["linearised"]
-        apart = ("shared by all images", "usual score of the image")
+        apart = ("shared by all images", "mean score of the image")
         local = sum(term["contribution"] for term in told["terms"] if not term["name"].endswith(apart))
         for heat in (told["query_heat"], told["image_heat"]):
             assert np.shape(heat) == (4, 4)
@@ -88,5 +88,5 @@ def test_a_report_is_written(town, tmp_path):
     assert [[image["image"] for image in group["images"]] for group in report["duplicates"]] == [["copy.png", "4.png"]]
     write_report(tmp_path / "report.html", report)
     page = (tmp_path / "report.html").read_text()
-    assert "Spectrum of the descriptors" in page
+    assert "Variance of the descriptors" in page
     assert "residuals" not in page

@@ -69,7 +69,7 @@ def test_a_judged_map_is_a_second_order_one(tmp_path, monkeypatch):
     again.refit()
     info = again.info()
     assert (info.head, info.decisions["carrier"]) == ("second-order", "tempered")
-    assert info.reasons["carrier"] == "default: plain scores tempered by whitened ones"
+    assert info.reasons["carrier"] == "default: two thirds plain scores, one third whitened scores"
     assert again.state.vocabularies is None
 
 

@@ -215,7 +215,7 @@ def test_a_lost_shard_or_a_wrong_password_is_named_and_nothing_is_answered_witho
         expected = told(town.query(dusk, k=PLACES))
         assert len(expected) == PLACES
         second.kill()
-        with pytest.raises(StoreUnavailable, match=rf"shard {second.address} .* nothing is answered without it"):
+        with pytest.raises(StoreUnavailable, match=rf"shard {second.address} .* queries need all shards"):
             town.query(dusk)
         second.start()
         assert told(town.query(dusk, k=PLACES)) == expected

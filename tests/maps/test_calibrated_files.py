@@ -100,7 +100,7 @@ def test_the_head_is_rebuilt_from_the_photos_when_the_cache_is_lost(saved, town,
     assert reopened(saved).calibrate(camera).notes == []
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "empty2"))
     (town / "02.png").unlink()
-    with pytest.raises(BadMap, match=r"02\.png.*restore them, or .*tfa refit .*removed ones too"):
+    with pytest.raises(BadMap, match=r"02\.png.*restore them, or .*tfa refit .*including removed ones"):
         reopened(saved).calibrate(camera, name="b")
     photo(town / "02.png", 900)
     with pytest.raises(BadMap, match=r"02\.png is not the photo.*restore it"):
@@ -260,13 +260,13 @@ BOTH = {"hard": {"c": 0.1, "beta": 0.5}, "soft": {"c": 0.25, "beta": 0.5}}
             ],
         ),
         ({}, {"admit_cls": True}, ["the global token is admitted with weight 0.60 instead of left out"]),
-        ({"admit_cls": True}, {}, ["the global token is left out instead of admitted"]),
+        ({"admit_cls": True}, {}, ["the global token is left out instead of used"]),
         ({"admit_cls": True}, {"admit_cls": True}, ["the global token weighs 0.60 instead of 0.50"]),
         ({"admit_cls": True}, {"admit_cls": True, "local_weight": 0.5}, []),
         (
             {},
             {"score_calibrated": True},
-            ["scores are calibrated: each image has a bias learnt from the calibration photos"],
+            ["scores are calibrated: each image's mean score on the calibration photos is subtracted"],
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_several_calibrations_the_newest_is_the_default(saved, camera, dusk, cac
 
 def test_an_unknown_calibration_is_told_with_those_there_are(saved, camera, dusk, cache):
     editor = reopened(saved)
-    with pytest.raises(BadCalibration, match=r"no calibration 'fog'.*no calibration yet"):
+    with pytest.raises(BadCalibration, match=r"calibration 'fog' not found. This map has none"):
         editor.query(dusk, calibration="fog")
     editor.calibrate(camera, name="night")
     for ask in (editor.query, lambda q, calibration: editor.query_many([q], calibration=calibration)):
@@ -109,14 +109,14 @@ def test_names_that_cannot_be(place_map, camera, name):
 
 def test_names_must_differ_by_more_than_case(place_map, camera):
     place_map.calibrate(camera, name="Night-1_b")
-    with pytest.raises(BadSpec, match="case only"):
+    with pytest.raises(BadSpec, match="only in case"):
         place_map.calibrate(camera, name="night-1_B")
 
 
 def test_photos_of_the_map_are_refused(saved, town, camera, cache):
     editor = reopened(saved)
     (camera / "copy.png").write_bytes((town / "03.png").read_bytes())
-    with pytest.raises(BadCalibration, match=r"1 of 21 photos are in the map themselves \(first: .*copy\.png\)"):
+    with pytest.raises(BadCalibration, match=r"1 of 21 photos are in the map \(first: .*copy\.png\)"):
         editor.calibrate(camera)
     editor.remove([3])  # its descriptor stays, and the head was fitted on it
     with pytest.raises(BadCalibration, match="until tfa refit"):
@@ -260,5 +260,5 @@ def test_a_calibration_made_in_a_copy_is_adopted_after_an_edit(saved, camera, du
     other.calibrate(camera, "night")
     assert hits(again, dusk) == hits(other, dusk)
     place_map.refit()
-    with pytest.raises(BadMap, match="fitted again while it was calibrated"):
+    with pytest.raises(BadMap, match="refitted during the calibration"):
         place_map.adopt_calibration(copy, "night")

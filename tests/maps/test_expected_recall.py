@@ -47,7 +47,7 @@ def test_an_interval_stays_within_0_and_1_and_never_vanishes():
 
 def test_a_sentence():
     expected = ExpectedRecall(share=0.72, low=0.66, high=0.78, sure=0.58, photos=64)
-    assert str(expected) == "of photos like these about 72 % are recognized, 66–78; 58 % surely"
+    assert str(expected) == "expected R@1 on similar photos: 72 % (66–78 %); 58 % sure"
 
 
 def test_answers_together_leave_out_what_was_not_answered():
@@ -140,7 +140,7 @@ def test_what_photos_of_unlike_places_have_in_common_by_hand():
 def test_another_camera_is_noticed_and_a_centred_head_is_not_bothered():
     strange = shifted(seen_again(DATABASE), 3.0)
     notice = looked(DomainShiftMonitor(), strange).warning("town.tfa")
-    assert "unlike those the map is made for" in notice
+    assert "differ from those the map is made for" in notice
     assert notice.endswith("tfa calibrate town.tfa PHOTOS")
     [view] = HEAD.scorer(0).describe(strange)
     side = dataclasses.replace(HEAD.scorer(0).sides[0], shift=view.coordinates.mean(axis=0))
@@ -153,7 +153,7 @@ def test_few_photos_say_nothing():
     strange = shifted(seen_again(DATABASE), 3.0)
     assert looked(DomainShiftMonitor(), strange.select(range(MIN_PHOTOS - 1))).common is None
     assert looked(DomainShiftMonitor(), strange.select(range(MIN_PHOTOS))).common is not None
-    assert looked(DomainShiftMonitor(centred=True), strange).common is None  # 60 photos: fewer than 64
+    assert looked(DomainShiftMonitor(centered=True), strange).common is None  # 60 photos: fewer than 64
     assert MIN_PHOTOS_CENTERED == 64
     same = strange.select([0] * MIN_PHOTOS)  # one place: nothing tells the place from the camera
     assert looked(DomainShiftMonitor(), same).common is None

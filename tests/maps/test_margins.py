@@ -23,7 +23,7 @@ def test_an_older_map_shows_what_its_judge_said():
     head = second_order()
     older = {"photos": 9, "kind": "x", "incumbent": "y", "candidates": {}, "strengths": {}, "reasons": {"judge": "why"}}
     row, carrier, *_ = list_decisions({**head, "evidence": older})
-    assert (row.reason, carrier.reason) == ("why", "plain scores tempered by whitened ones")
+    assert (row.reason, carrier.reason) == ("why", "two thirds plain scores, one third whitened scores")
 
 
 @pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])
@@ -50,7 +50,7 @@ def test_the_papers_carrier_flips_where_the_nearest_of_its_conditions_does():
     told = compute_margins(paper("partial", supports, same))["carrier"]
     # partial reaches 1, 0 and 2 images more than adaptive: 1 ± 1/√3
     assert told["standard_errors"] == pytest.approx(math.sqrt(3))
-    assert "soft/adaptive reaches -1.0 ± 0.6 images against soft/partial" in told["text"]
+    assert "soft/adaptive reaches 1.0 ± 0.6 fewer images than soft/partial" in told["text"]
     wider = {**supports, "adaptive": [80, 82, 84]}
     told = compute_margins(paper("adaptive", wider, same))["carrier"]
     assert told["standard_errors"] == 0  # agreement is not lowered, by nothing at all

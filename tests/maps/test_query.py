@@ -70,17 +70,16 @@ def test_what_is_no_photo_is_refused(place_map):
         ):  # fmt: skip
             with pytest.raises(BadSpec, match=r"a photo must be .*, got "):
                 ask(wrong)
-    with pytest.raises(BadSpec, match="by their paths here, got ndarray"):
+    with pytest.raises(BadSpec, match="photos must be paths here, got ndarray"):
         place_map.add([np.zeros((8, 8, 3), np.uint8)])
 
 
 def test_a_map_says_in_a_line_what_it_is(place_map, saved, camera):
     assert repr(PlaceMap.load(saved)) == (
-        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; "
-        "answers not verified>"
+        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; not reranked>"
     )
     place_map.calibrate([np.asarray(as_rgb(path)) for path in sorted(camera.iterdir())], "night")
-    assert "; calibrations night (answers); answers " in repr(place_map)
+    assert "; calibrations night (active); " in repr(place_map)
     report = place_map.calibrate(camera, "day")
     night, day = (place_map.state.chosen(name) for name in ("night", "day"))
     assert report.used == night.calibration["used"] == 20

@@ -255,7 +255,7 @@ def set_dims(header, dims):
         (lambda header: header["heads"][0]["layout"].pop("reduction"), "format version 3, without reduced rows"),
         (lambda header: header.update(format_version=2), "format version 2, with reduced rows"),
         (lambda header: set_dims(header, 9), "must be to 9 numbers"),
-        (lambda header: set_dims(header, 1), "makes no sense"),
+        (lambda header: set_dims(header, 1), "is not valid"),
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(reduced, tmp_path, change, message):

@@ -46,7 +46,7 @@ def test_second_order_is_the_default_and_says_why(town, cache):
     assert made.state.vocabularies is None
     rows = {row["name"]: row for row in info["decided"]}
     assert list(rows) == ["representation", "carrier", "centering", "scores", "verification"]
-    assert rows["carrier"]["reason"] == "default: plain scores tempered by whitened ones"
+    assert rows["carrier"]["reason"] == "default: two thirds plain scores, one third whitened scores"
     assert all(row["reason"] for row in rows.values())
     assert [name for name, row in rows.items() if row["margin"] is not None] == ["verification"]
 
@@ -106,7 +106,7 @@ def test_a_calibration_needs_neither_photos_nor_cache(second_order, town, camera
     made = report.decisions
     assert (made["representation"], made["carrier"]) == ("second_order", "partial")
     assert (made["centring"], made["score_calibrated"]) == (True, True)
-    assert report.reasons["score"] == "default from 8 photos on, 20 used"
+    assert report.reasons["score"] == "default from 8 photos on; 20 used"
     [entry] = opened.info().to_dict()["calibrations"]
     assert entry["data_used"] == "target"
     assert entry["differences"][-2:] == ["queries are centered on the photos", "scores are calibrated"]

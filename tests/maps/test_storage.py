@@ -92,7 +92,7 @@ def test_rows_of_another_width_are_refused(town, cache, tmp_path):
     head = made.state.head
     layout, tensors = head.layout(), head.head_tensors()
     cut = {name: array[:, 1:] if name.endswith("anchors") else array for name, array in tensors.items()}
-    with pytest.raises(ValueError, match="bytes a row"):
+    with pytest.raises(ValueError, match="bytes per row"):
         type(head).from_tensors(layout, cut, [head.gallery_tensors(0, 14)])
     os.truncate(next((tmp_path / "m.tfa").glob("head-*")), 200)
     with pytest.raises(BadMap):

@@ -155,7 +155,7 @@ def test_tokens_whose_grid_is_not_known(place_map):
     admitting(place_map)
     patches, cls = np.random.default_rng(0).random((2, 6, 12)), np.ones((2, 6))
     assert place_map.query_tokens(Tokens(patches, cls))[0][0].inliers is None
-    with pytest.raises(BadTokens, match="give it"):
+    with pytest.raises(BadTokens, match="pass it"):
         place_map.query_tokens(Tokens(patches, cls), rerank=True)
     assert place_map.query_tokens(Tokens(patches, cls, grid=(2, 3)))[0][0].inliers is not None
     alike = Tokens(np.random.default_rng(0).random((1, 16, 12)), cls[:1])  # as many as the map's: its grid is meant
@@ -182,7 +182,7 @@ def test_the_decision_is_kept_with_its_numbers(place_map, saved):
         assert (told["grid"], told["bytes_per_image"], told["photos"]) == ([4, 4], 16 * 12, 14)
         assert told["needed"] == 0.5 + 1 / 14**0.5
         assert told["admitted"] == (told["favours_candidates"] > told["needed"])
-        assert told["reason"].startswith("used" if told["admitted"] else "not used")
+        assert told["reason"].startswith("on: " if told["admitted"] else "off: ")
 
 
 def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):
@@ -201,10 +201,10 @@ def test_tokens_without_a_grid_build_a_map_without_verification(town, cache):
     head = tfa.fit(encoded.tokens, SPEC)
     patches = [np.asarray(patch) for patch in encoded.tokens.patches]
     ragged = [patches[0][:9], *patches[1:]]
-    for given, why in ((patches, "lie is not known"), (ragged, "differ in their number of patches")):
+    for given, why in ((patches, "patch grid of the images is unknown"), (ragged, "differ in their number of patches")):
         bare = dataclasses.replace(encoded, tokens=Tokens(given, encoded.tokens.cls))
         made = PlaceMap.from_head(head, bare, FakeEncoder(), map_spec=BuildOptions())
-        assert any("without verification" in note and why in note for note in made.notes)
+        assert any("without reranking" in note and why in note for note in made.notes)
         assert made.state.compact is None
     assert PlaceMap.from_head(head, encoded, FakeEncoder()).state.compact is None
     assert PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=BuildOptions()).state.compact is not None

@@ -13,7 +13,7 @@ MIXED = (0.4, 0.6, 0.4)
 
 
 def rule(support, agreement=EVEN):
-    return Candidate("rule", support, agreement)
+    return Candidate(support, agreement)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_assignment(hard, soft, chosen):
 @pytest.mark.parametrize(
     ("original", "partial", "adaptive", "chosen", "because"),
     [
-        (rule(10), rule(10, LESS), rule(20), "original", "covers no more"),
-        (rule(10), rule(9, LESS), rule(9), "original", "covers no more"),
+        (rule(10), rule(10, LESS), rule(20), "original", "does not cover more"),
+        (rule(10), rule(9, LESS), rule(9), "original", "does not cover more"),
         (rule(10), rule(9, MIXED), rule(8), "partial", "covers more of the map than"),
         (rule(10), rule(12), rule(11), "partial", "covers more of the map than"),
         (rule(10), rule(12), rule(13, LESS), "partial", "agrees less in every pair"),

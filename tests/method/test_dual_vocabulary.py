@@ -165,8 +165,8 @@ def test_bad_input_is_named():
     head = fit_dual(world(), SOURCE, spec=SPEC)
     for call, error, message in [
         (lambda: fit_dual(world(), np.ones((4, 3))), BadSpec, "words of 3 channels, the tokens have 6"),
-        (lambda: fit_dual(world(), np.ones(4)), BadSpec, r"shape \(4,\); a vocabulary is \(words, channels\)"),
-        (lambda: fit_dual(world(), np.ones((4, 6), int)), BadSpec, "int64 numbers"),
+        (lambda: fit_dual(world(), np.ones(4)), BadSpec, r"shape \(4,\); a vocabulary must be \(words, channels\)"),
+        (lambda: fit_dual(world(), np.ones((4, 6), int)), BadSpec, "has dtype int64"),
         (lambda: fit_dual(world(), np.full((4, 6), np.nan)), BadSpec, "non-finite"),
         (lambda: fit_dual(world(), source_words=0), BadSpec, "words=0"),
         (lambda: fit_dual(world(), words=0), BadSpec, "words=0"),
@@ -278,21 +278,21 @@ def test_what_else_a_file_may_hold_is_said(tmp_path):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "folder.npy").mkdir()
     for name, message in {
-        "dict.pt": "holds a dict with the keys 'centers'; it must hold one bare tensor",
+        "dict.pt": "contains a dict with the keys 'centers'; it must be one tensor",
         "int.pt": "tensor of torch.int64",
         "flat.pt": r"shape \(3,\)",
-        "two.safetensors": r"holds 'a' \(2, 2\), 'b' \(2, 2\); a vocabulary file has one 2-D tensor",
-        "flat.safetensors": r"holds 'a' \(2,\)",
+        "two.safetensors": r"contains 'a' \(2, 2\), 'b' \(2, 2\); a vocabulary file needs one 2-D tensor",
+        "flat.safetensors": r"contains 'a' \(2,\)",
         "int.safetensors": "tensor of torch.int64",
         "none.safetensors": "holds no tensor",
         "empty.npy": r"shape \(0, 4\)",
         "zip.npy": "not an array of numbers",
         "cut.npy": "not an array of numbers",
-        "cut.pt": "not a file torch can read",
-        "cut.safetensors": "not a whole safetensors file",
+        "cut.pt": "cannot be read by torch",
+        "cut.safetensors": "not a complete safetensors file",
         "folder.npy": "is a folder",
         "absent.npy": "does not exist",
-        "words.txt": r"read from \.safetensors, \.pt, \.pth, \.npy files, not from \.txt",
+        "words.txt": r"is not a vocabulary file; use \.safetensors, \.pt, \.pth, \.npy",
         "words": "not from this",
     }.items():
         with pytest.raises(BadSpec, match=f"{name}.*{message}"):

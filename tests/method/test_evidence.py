@@ -29,17 +29,17 @@ def test_support_and_agreement_of_four_pseudo_queries():
 def test_a_collapsed_retriever_agrees_perfectly_and_is_not_admitted():
     hub, spread = np.zeros((3, 10), int), np.tile(np.arange(10), (3, 1))
     spread[1, :4] = 9  # real vocabularies do not agree on everything
-    collapsed, real = Candidate.of("hub", hub), Candidate.of("real", spread)
+    collapsed, real = Candidate.of(hub), Candidate.of(spread)
     assert collapsed.agreement == (1, 1, 1)
     assert not collapsed.beats(real)
     assert collapsed.gain_over(real) > 0  # its agreement is higher; only support tells it apart
 
 
 def test_beats_needs_more_support_and_one_pair_that_does_not_lose():
-    base = Candidate("base", 10, (0.5, 0.5, 0.5))
-    assert Candidate("x", 11, (0.4, 0.5, 0.4)).beats(base)
-    assert not Candidate("x", 11, (0.4, 0.4, 0.4)).beats(base)
-    assert not Candidate("x", 10, (0.9, 0.9, 0.9)).beats(base)
+    base = Candidate(10, (0.5, 0.5, 0.5))
+    assert Candidate(11, (0.4, 0.5, 0.4)).beats(base)
+    assert not Candidate(11, (0.4, 0.4, 0.4)).beats(base)
+    assert not Candidate(10, (0.9, 0.9, 0.9)).beats(base)
 
 
 def test_a_pseudo_query_with_everything_masked_counts_nowhere():
@@ -151,7 +151,7 @@ def test_correlation_and_where_it_is_undefined():
     assert correlate(np.array([]), np.array([])) == 0
 
 
-def test_dispersion_penalised_by_hand():
+def test_dispersion_penalized_by_hand():
     assert penalize_dispersion([0.5, 0.5, 0.5]) == 0.5
     # median 0.5, MAD 0.1: 0.5 − 1.959964·0.1/(0.674490·1.732051)
     assert penalize_dispersion([0.4, 0.5, 0.7]) == pytest.approx(0.5 - 0.1677696, abs=1e-6)

@@ -28,11 +28,7 @@ def test_tiny_databases(images):
 def test_a_map_of_identical_images():
     tokens = world(1).select([0] * 5)
     head = fit(tokens, HeadSpec(words=4))
-    assert (head.decisions.assignment, head.decisions.carrier, head.decisions.admit_cls) == (
-        "soft",
-        "adaptive",
-        False,
-    )
+    assert (head.decisions.assignment, head.decisions.carrier, head.decisions.admit_cls) == ("soft", "adaptive", False)
     assert (head.decisions.c, head.decisions.beta) == (0, pytest.approx(0, abs=1e-7))
     indices, scores = head.search(tokens, k=5)
     assert indices[0].tolist() == [0, 1, 2, 3, 4]
@@ -105,8 +101,7 @@ def test_bad_input_is_named():
     with pytest.raises(BadTokens, match=r"fourth\.jpg.*non-finite"):
         fit(
             Tokens(
-                broken,
-                names=[f"{n}.jpg" if i != 4 else "fourth.jpg" for i, n in enumerate("abcdefghijklmnopqrstuvwx")],
+                broken, names=[f"{n}.jpg" if i != 4 else "fourth.jpg" for i, n in enumerate("abcdefghijklmnopqrstuvwx")]
             ),
             SPEC,
         )
@@ -117,7 +112,7 @@ def test_an_admitted_head_asks_for_the_global_token():
     fitted = fit(tokens, SPEC)
     decisions = dataclasses.replace(fitted.decisions, admit_cls=True)
     head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
-    with pytest.raises(BadTokens, match="give cls"):
+    with pytest.raises(BadTokens, match="pass cls"):
         head.scores(Tokens(np.asarray(tokens.patches)))
     with pytest.raises(ChannelMismatch, match="must have 6"):
         head.scores(Tokens(np.asarray(tokens.patches), np.ones((24, 2))))

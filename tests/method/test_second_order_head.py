@@ -180,7 +180,7 @@ def test_a_calibration_is_partial_centered_and_from_eight_photos_on_scored():
         with pytest.warns(FewPhotos) if count < 8 else contextlib.nullcontext():
             made = pipeline.calibrate(head, photos.select(range(count)), score=score)
         assert (made.decisions.name, made.data_used) == (name, "target")
-        scored = "set by the caller" if score is not None else f"default from 8 photos on, {count} used"
+        scored = "set by the caller" if score is not None else f"default from 8 photos on; {count} used"
         assert made.evidence.reasons["score"] == scored
     assert made.evidence.reasons["carrier"] == "default with calibration photos: partial whitening"
 

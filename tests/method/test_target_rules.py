@@ -25,7 +25,7 @@ def route_of(a, g, capacity=(-1, 1), m_A=0.0, m_G=0.0):
         (route_of((-2, 1), (-2, 1), (-3, -1), -0.1, 0.1), "soft", "no reason to discard"),
         (route_of((-2, 1), (-2, 1), (-3, -1), 0.1, -0.1), "soft", "no reason to discard"),
         (route_of((-2, -1), (-2, 1)), "soft", "no reason to discard"),
-        (route_of((0.1, 1), (-2, 1)), "mixture", "favours soft"),
+        (route_of((0.1, 1), (-2, 1)), "mixture", "favors soft"),
         (route_of((0, 1), (0, 1)), "soft", "no reason to discard"),
     ],
 )
@@ -49,7 +49,7 @@ def token_of(q_local, q_cls, r_T, r_C=0.5, r_J=0.5, corr=(0.1, -0.1, -0.1)):
     ("token", "admitted", "because"),
     [
         (token_of(0.5, 0.5, 1.0), True, "used: quality"),
-        (token_of(0.5, 0.6, 0.99), False, "stands out less"),
+        (token_of(0.5, 0.6, 0.99), False, "distinguishes target photos less"),
         (token_of(0.5, 0.4, 1.5), False, "left out: quality"),
         (token_of(0.5, 0.4, 1.0, 1.0, 1.0, (-0.1, -0.2, -0.3)), True, "complements"),
         (token_of(0.5, 0.4, 1.0, 1.0, 1.0, (-0.1, 0.0, -0.3)), False, "left out"),

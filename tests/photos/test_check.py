@@ -50,7 +50,9 @@ def never(*_given, **_named):
 
 def test_all_broken_photos_are_named_before_the_model_is_loaded(photos, monkeypatch):
     monkeypatch.setattr(map_module, "load_encoder", never)
-    with pytest.raises(BadImage, match="2 of 8 photos cannot be used; fix or remove them, or use --skip-bad") as told:
+    with pytest.raises(
+        BadImage, match="2 of 8 photos cannot be used; fix or remove them, or skip such images with --skip-bad"
+    ) as told:
         PlaceMap.build(photos)
     assert [name in str(told.value) for name in ("cut.jpg", "text.png", "0.jpg", "1.png")] == [True, True, False, False]
     assert "is truncated" in str(told.value)
@@ -58,7 +60,7 @@ def test_all_broken_photos_are_named_before_the_model_is_loaded(photos, monkeypa
 
 def test_one_broken_photo_is_one_sentence(photos):
     (photos / "cut.jpg").unlink()
-    with pytest.raises(BadImage, match=r"text\.png cannot be opened: it is not an image.*; fix or remove it, or use"):
+    with pytest.raises(BadImage, match=r"text\.png cannot be opened: it is not an image.*; fix or remove it, or skip"):
         check_photos(sorted(photos.iterdir()), (), SilentProgress())
 
 

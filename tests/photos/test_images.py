@@ -63,12 +63,12 @@ def test_nothing_to_work_on_is_an_error(tmp_path: Path) -> None:
     touch(tmp_path, "empty/notes.txt")
     for source, says in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path / "empty", "holds no image"),
+        (tmp_path / "empty", "no images found in"),
         ([], "no image"),
     ):
         with pytest.raises(NoImages, match=says):
             find_images(source)
-    with pytest.raises(NoImages, match="holds no image"):
+    with pytest.raises(NoImages, match="no images found in"):
         find_images([tmp_path / "empty"])
 
 
@@ -155,8 +155,8 @@ PIXELS = np.zeros((4, 6, 3), np.uint8)
 @pytest.mark.parametrize(
     ("given", "named", "advice"),
     [
-        (None, "NoneType", "give one of these"),
-        (3, "int 3", "give one of these"),
+        (None, "NoneType", "pass one of these"),
+        (3, "int 3", "pass one of these"),
         (io.BytesIO(b""), "BytesIO", "file.read()"),
         (bytearray(b"x"), "bytearray", "bytes(…)"),
         ([PIXELS], "list", "query_many"),
@@ -168,7 +168,7 @@ PIXELS = np.zeros((4, 6, 3), np.uint8)
         (PIXELS.transpose(2, 0, 1), "an array of uint8, 3 × 4 × 6", "array.transpose(1, 2, 0)"),
         (PIXELS[None], "an array of uint8, 1 × 4 × 6 × 3", "one by one"),
         (PIXELS[:0], "an array of uint8, 0 × 6 × 3", "no pixels"),
-        (np.zeros((4, 6, 5), np.uint8), "an array of uint8, 4 × 6 × 5", "three colours come last"),
+        (np.zeros((4, 6, 5), np.uint8), "an array of uint8, 4 × 6 × 5", "the last axis must have three colors"),
         (np.uint8(3) * np.ones(5, np.uint8), "an array of uint8, 5", "three axes"),
     ],
 )
@@ -185,10 +185,10 @@ def test_what_is_no_photo_is_refused_with_advice(given: object, named: str, advi
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nowhere.jpg", r"nowhere\.jpg cannot be \w+: .*; give the path of an image file"),
-        ("iVBORw0KGgo" * 500, r"^iVB.{197}… \(5,500 letters\) cannot be \w+: .*; give the path of an image file"),
+        ("nowhere.jpg", r"nowhere\.jpg cannot be \w+: .*; pass the path of an image file"),
+        ("iVBORw0KGgo" * 500, r"^iVB.{197}… \(5,500 characters\) cannot be \w+: .*; pass the path of an image file"),
         ("a\0b.jpg", "null"),
-        (b"", r"bytes cannot be \w+: it is not an image: it has no bytes; give the whole file"),
+        (b"", r"bytes cannot be \w+: it is not an image: it is empty; pass the complete file"),
     ],
 )
 def test_text_that_is_no_file_and_no_bytes_at_all_are_refused(given: str | bytes, message: str) -> None:
@@ -201,7 +201,7 @@ def test_a_map_takes_files_where_it_names_them_and_photos_in_memory_elsewhere(tm
     random_image(1).save(tmp_path / "one.png")
     content = (tmp_path / "one.png").read_bytes()
     for given in (PIXELS, content, [PIXELS], 3):
-        with pytest.raises(BadSpec, match=r"got .*save it as a file and give its path"):
+        with pytest.raises(BadSpec, match=r"got .*save the photo and pass its path"):
             find_images(given)  # type: ignore[arg-type]
     assert (
         expand_photos(tmp_path)

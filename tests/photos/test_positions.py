@@ -88,7 +88,7 @@ def test_a_csv_of_metres(tmp_path):
     ("text", "complaint"),
     [
         ("", "line 1: the header is 'nothing'"),
-        ("name,lat,lon\na,1,2\n", "line 1: the header is 'name,lat,lon', must name the columns file,lat,lon"),
+        ("name,lat,lon\na,1,2\n", "line 1: the header is 'name,lat,lon', must have the columns file,lat,lon"),
         ("file;lat;lon\na;1;2\n", "separated by commas"),
         ("file,lat,lon\n", "no rows"),
         ("file,lat,lon\na.jpg,1,2\nb.jpg,north,2\n", "line 3: lat is 'north', must be a number"),
@@ -97,7 +97,7 @@ def test_a_csv_of_metres(tmp_path):
         ("file,x,y\na.jpg,1_000,2\n", "line 2: x is '1_000', must be a number"),
         ("file,lat,lon\na.jpg,90.1,2\n", "line 2: lat is 90.1, must be between -90 and 90"),
         ("file,lat,lon\na.jpg,1,-181\n", "line 2: lon is -181, must be between -180 and 180"),
-        ("file,lat,lon\na.jpg,1,2\n\n./a.jpg,1,2\n", "line 4: ./a.jpg is listed already in line 2"),
+        ("file,lat,lon\na.jpg,1,2\n\n./a.jpg,1,2\n", "line 4: ./a.jpg is already listed in line 2"),
         ("file,lat,lon\n,1,2\n", "line 2: no file name"),
     ],
 )
@@ -127,18 +127,7 @@ def test_utm_names():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "photo.jpg",
-        "a@1@2@.jpg",
-        "@1@2.jpg",
-        "@@2@.jpg",
-        "@east@2@.jpg",
-        "@nan@2@.jpg",
-        "@1@inf@.jpg",
-        "@",
-        "",
-    ],
+    "name", ["photo.jpg", "a@1@2@.jpg", "@1@2.jpg", "@@2@.jpg", "@east@2@.jpg", "@nan@2@.jpg", "@1@inf@.jpg", "@", ""]
 )
 def test_malformed_names_have_no_position(name):
     assert position_from_name(name) is None
@@ -217,7 +206,7 @@ def test_csv_wins_over_name_and_name_over_exif(tmp_path):
     found, notes = find_positions(paths, tmp_path, csv)
     assert found == [Position(x=7.0, y=8.0), Position(x=3.0, y=4.0), Position(lat=1.0, lon=2.0), None]
     assert any("1 image without a position" in note and "d.jpg" in note for note in notes)
-    assert any("1 photos are placed by lat/lon and 2 by x/y" in note for note in notes)
+    assert any("1 photos have lat/lon and 2 have x/y" in note for note in notes)
 
 
 def test_without_a_csv_a_map_without_positions_is_no_news(tmp_path):
@@ -251,11 +240,11 @@ def test_a_full_name_is_not_overruled_by_a_loose_one(tmp_path):
 
 def test_ambiguous_doubled_and_foreign_rows_are_refused(tmp_path):
     paths = [photo(tmp_path / name) for name in ("x/a.jpg", "y/a.jpg", "x/y/b.jpg")]
-    with pytest.raises(BadPositions, match=r"a\.jpg may be .* or "):
+    with pytest.raises(BadPositions, match=r"a\.jpg is ambiguous, matching .* and "):
         find_positions(paths, tmp_path, written(tmp_path / "p.csv", "file,x,y\na.jpg,1,1\n"))
     with pytest.raises(BadPositions, match="both name"):
         find_positions(paths, tmp_path, written(tmp_path / "p.csv", "file,x,y\nb.jpg,1,1\ny/b.jpg,1,1\n"))
-    with pytest.raises(BadPositions, match=r"none of its 1 rows names a photo \(first row: q\.jpg"):
+    with pytest.raises(BadPositions, match=r"none of its 1 rows matches a photo \(first row: q\.jpg"):
         find_positions(paths, tmp_path, written(tmp_path / "p.csv", "file,x,y\nq.jpg,1,1\n"))
 
 

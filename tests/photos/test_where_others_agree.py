@@ -15,7 +15,7 @@ from tfa.errors import MissingExtra
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position
 from tfa.photos.orthophoto import cut_tiles
-from tfa.photos.positions import to_degrees, to_metres
+from tfa.photos.positions import to_degrees, to_meters
 from tfa.types import Position
 
 
@@ -71,7 +71,7 @@ def test_utm_is_that_of_another_program():
     ):
         east, north, number, _ = utm.from_latlon(lat, lon)
         zone = f"{number}{'NS'[lat < 0]}"
-        [metres] = to_metres([Position(lat=lat, lon=lon)], zone)
+        [metres] = to_meters([Position(lat=lat, lon=lon)], zone)
         assert metres.pair == pytest.approx((east, north), abs=0.01)
         [degrees] = to_degrees([Position(x=east, y=north)], zone)
         assert degrees.pair == pytest.approx((lat, lon), abs=1e-7)

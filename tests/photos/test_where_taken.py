@@ -13,7 +13,7 @@ from tfa.core.files import parse_xml
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import read_embedded_position, read_photo_time
-from tfa.photos.positions import read_gpx, read_positions_csv, to_degrees, to_metres, utm_code
+from tfa.photos.positions import read_gpx, read_positions_csv, to_degrees, to_meters, utm_code
 from tfa.types import Position
 
 HERE = {1: "N", 2: (IFDRational(52), IFDRational(30)), 3: "E", 4: (IFDRational(13), IFDRational(15))}
@@ -161,7 +161,7 @@ def test_a_track_that_says_nothing_of_the_photos_is_an_error_that_says_why(tmp_p
     path = photo(tmp_path / "a.jpg", taken="2025:06:01 12:00:05")
     with pytest.raises(BadPositions, match=r"begin 7,195 s after it\); correct the camera's clock with --gpx-offset"):
         find_positions([path], None, PositionSources(gpx=gpx))
-    with pytest.raises(BadPositions, match="none of 1 says when it was taken"):
+    with pytest.raises(BadPositions, match="none of 1 has a time"):
         find_positions([photo(tmp_path / "b.jpg", taken="0000:00:00 00:00:00")], None, PositionSources(gpx=gpx))
     assert read_photo_time(tmp_path / "absent.jpg") is None
 
@@ -170,12 +170,13 @@ def test_a_track_that_says_nothing_of_the_photos_is_an_error_that_says_why(tmp_p
     ("text", "complaint"),
     [
         ("no XML", "is not XML"),
-        ("<kml/>", "it is a file of <kml>"),
+        ("<kml/>", "its root element is <kml>"),
         ('<!DOCTYPE gpx [<!ENTITY a "b">]><gpx/>', "DOCTYPE"),
         ("<gpx><trk><trkseg><trkpt lat='1' lon='2'/></trkseg></trk></gpx>", "no track point with a time"),
         ("<gpx><trk><trkseg><trkpt lat='91' lon='2'><time>2025-06-01T10:00:00Z</time></trkpt></trkseg></trk></gpx>",
-         "the lat of a point is '91'"),
-        ("<gpx><trk><trkseg><trkpt lat='1' lon='2'><time>noon</time></trkpt></trkseg></trk></gpx>", "the time 'noon'"),
+         "a point has lat '91'"),
+        ("<gpx><trk><trkseg><trkpt lat='1' lon='2'><time>noon</time></trkpt></trkseg></trk></gpx>",
+         "the point time 'noon'"),
     ],
 )  # fmt: skip
 def test_what_is_no_track_is_refused(tmp_path, text, complaint):
@@ -190,7 +191,7 @@ def test_what_is_no_track_is_refused(tmp_path, text, complaint):
 def test_zones_are_named_by_number_and_hemisphere():
     assert (utm_code("33N"), utm_code("7s")) == (32633, 32707)
     for zone in ("0N", "61N", "33", "33U", "N33", ""):
-        with pytest.raises(BadPositions, match="no UTM zone"):
+        with pytest.raises(BadPositions, match="is not a UTM zone"):
             PositionSources(utm=zone)
 
 
@@ -203,7 +204,7 @@ def test_utm_and_degrees_are_two_names_of_one_point(tmp_path):
         [found, other] = to_degrees([place, Position(lat=1, lon=2)], zone)
         assert np.allclose(found.pair, degrees, atol=1e-4)
         assert (found.alt, other) == (5.0, Position(lat=1, lon=2))
-        assert np.allclose(to_metres([found], zone)[0].pair, metres, atol=1e-3)
+        assert np.allclose(to_meters([found], zone)[0].pair, metres, atol=1e-3)
     with pytest.raises(BadPositions, match="outside UTM zone 31N"):
         to_degrees([Position(x=9e9, y=1)], "31N")
     photo(tmp_path / "@448251.8@5411932.7@31@U@.jpg")

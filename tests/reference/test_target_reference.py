@@ -54,20 +54,20 @@ def random_gram(images=7, seed=0):
 
 
 def test_cka_of_a_gram_with_itself_is_one():
-    gram = relation.centred(random_gram())
+    gram = relation.centered(random_gram())
     assert relation.cka(gram, gram) == pytest.approx(1, abs=1e-12)
     assert relation.cka(gram, 3 * gram) == pytest.approx(1, abs=1e-12)
 
 
 def test_cka_of_equal_vectors_is_zero():
-    constant = relation.centred(np.full((7, 7), 0.1))
+    constant = relation.centered(np.full((7, 7), 0.1))
     assert not constant.any()
-    assert relation.cka(relation.centred(random_gram()), constant) == 0
+    assert relation.cka(relation.centered(random_gram()), constant) == 0
     assert relation.effective_rank(constant) == 0
 
 
 def test_effective_rank_counts_equal_directions():
-    assert relation.effective_rank(relation.centred(np.eye(6))) == pytest.approx(5)
+    assert relation.effective_rank(relation.centered(np.eye(6))) == pytest.approx(5)
 
 
 def test_ratios_are_clipped_to_one():

@@ -46,7 +46,7 @@ def test_pictures_are_embedded_as_files_or_as_jpeg(tmp_path):
     assert embed_photo(tmp_path / "a.png").startswith("data:image/png;base64,iVBOR")
     with Image.open(tmp_path / "a.png") as picture:
         assert embed_photo(picture).startswith("data:image/jpeg;base64,/9j/")
-    for name, message in (("b.png", "is missing"), ("c.svg", "must end in")):
+    for name, message in (("b.png", "not found"), ("c.svg", "must end in")):
         with pytest.raises(TfaError, match=message):
             embed_photo(Path(tmp_path / name))
 

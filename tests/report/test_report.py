@@ -13,7 +13,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.report.conftest import photo
 from tests.worlds import world
-from tfa.core.text import EXPECTED_RECALL, HUB, LEAST_RECOGNISED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
+from tfa.core.text import EXPECTED_RECALL, HUB, LEAST_RECOGNIZED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
 from tfa.report.collect import collect_report, give_advice, list_heads, write_headline
@@ -180,7 +180,7 @@ def test_every_trouble_is_told_with_its_command():
     assert "tfa calibrate town.tfa" in said
     [few] = told({**WELL, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}, [], [], [])
     assert "--name night" in few
-    assert "8 photos" in few
+    assert few.startswith("Calibrate night again with 64 photos: it used only 8. Run: tfa calibrate")
     assert "(7)" in told(WELL, [], [], [{**image, "cosine": 0.1}])[0]
     assert "--rerank" in told({**WELL, "verification": None}, [], [], [])[0]
 
@@ -193,7 +193,7 @@ def test_a_headline_says_how_many_how_well_and_what_to_do():
     said = write_headline(few, [], [*recall, {"calibration": None, "share": 0.2}], give_advice(few, [], [], []))
     assert said == "1 photo, no near duplicates, expected recall 20 %, calibrate for night with more photos"
     facts["answers"]["calibration"] = None
-    assert "expected recall not known" in write_headline(facts, [1], recall, [])
+    assert "expected recall unknown" in write_headline(facts, [1], recall, [])
 
 
 # --- page --------------------------------------------------------------------------------------------------------
@@ -236,11 +236,15 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
     assert checker.tags.count("svg") >= 3
     assert "prefers-color-scheme: dark" in text
     assert "05copy.png" in text
-    titles = ["What answers", "Advice", "Expected recall", "Least recognised", "Near duplicates", "Hubs", "Evidence"]
+    titles = ["What to do", "Expected recall", "Weak spots", "Near duplicates", "Hubs", "How the map was configured"]
     assert re.findall("<h2>(.*?)</h2>", text) == titles
-    assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall not known' in text
+    assert '<code class="command">tfa report ' in text
+    for row in list_heads(report["map"])[0]["decided"]:
+        assert row["about"] != row["reason"], f"{row['name']} has no explanation"
+        assert html.escape(row["about"]).replace("&#x27;", "&#39;") in text
+    assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall unknown' in text
     assert "verification: <b>used</b>" in text
-    for rule in (VERIFICATION, WITHIN_NOISE, SURE, EXPECTED_RECALL, NEAR_DUPLICATE, HUB, LEAST_RECOGNISED):
+    for rule in (VERIFICATION, WITHIN_NOISE, SURE, EXPECTED_RECALL, NEAR_DUPLICATE, HUB, LEAST_RECOGNIZED):
         assert html.escape(rule).replace("&#x27;", "&#39;") in text
 
 
@@ -261,7 +265,7 @@ def test_what_answers_stands_first_and_the_least_recognised_beside_their_hits(to
     assert report["headline"].endswith("calibrate for night with more photos")
     write_report(tmp_path / "report.html", report)
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert "<p>Answers come from the calibration night, made with 8 photos; they are " in text
+    assert "<p>Answers come from calibration night (8 photos) and are " in text
     assert "<summary>Without a calibration</summary>" in text
     assert text.count('<div class="pair">') == 6
 

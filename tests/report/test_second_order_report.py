@@ -75,5 +75,5 @@ def test_what_is_not_shaped_is_drawn_once():
         evidence = {"candidates": [], "spectrum": describe_spectrum(scorer), "similarity": None}
         [(drawn, caption)] = _plots({**evidence, "decisions": {"assignment": "hard"}})
         assert drawn.count("<polyline") == lines
-        assert ("Shaping lifts" in caption) == (lines == 2)
+        assert ("Shaping raises" in caption) == (lines == 2)
         assert "residuals" not in caption

@@ -66,8 +66,8 @@ def test_a_question_is_a_form_below_the_path_of_a_proxy(server):
         ((503, {}, b'{"status": "loading"}'), ServiceBusy, "the service is loading"),
         ((401, {}, b'{"error": "no token"}'), ServiceRefusal, "no token"),
         ((422, {}, b'{"error": "damaged"}'), ServiceRefusal, "damaged"),
-        ((200, {}, b"<html>"), ServiceRefusal, "answered 200 OK, which is no answer of tfa serve"),
-        ((302, {"Location": "/"}, b""), ServiceRefusal, "answered 302"),
+        ((200, {}, b"<html>"), ServiceRefusal, "returned 200 OK, which is not a response of tfa serve"),
+        ((302, {"Location": "/"}, b""), ServiceRefusal, "returned 302"),
         ((200, {"Content-Length": "99"}, b"{}"), ServiceAway, "does not answer"),
     ],
 )
@@ -83,7 +83,7 @@ def test_other_replies_say_what_to_do(server, reply, kind, said):
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://here", "http://", "town.tfa"])
 def test_what_is_no_address_is_refused(url):
-    with pytest.raises(ValueError, match="not the address of a service"):
+    with pytest.raises(ValueError, match="not a service URL"):
         ServiceClient(url)
 
 
@@ -167,7 +167,7 @@ def test_parameters_are_checked_and_become_fields():
         ({"k": True}, "k is True, must be a whole number"),
         ({"camera": 5}, "camera is 5, must be text, in quotes"),
         ({"camera": "a b"}, "letters, digits"),
-        ({"sequence": True}, "camera is empty"),
+        ({"sequence": True}, "sequence needs a camera"),
         ({"rerank": "yes"}, "must be one of auto, always, never"),
         ({"min_confidence": 1.5}, "must be 0 to 1"),
         ({"rate": math.nan}, "rate is nan"),

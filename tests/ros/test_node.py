@@ -139,7 +139,7 @@ def test_bad_images_are_left_out(start, service):
 def test_photos_are_localized_and_added_by_services(start, town, monkeypatch, tmp_path):
     copy = shutil.copytree(town, tmp_path / "town.tfa")
     with running_service(copy, ServiceSettings(port=0, read_api_key="r" * 16, edit_api_key="e" * 16)) as (url, _):
-        for api_key, said in (("", "no API key was given"), ("r" * 16, "may not edit")):
+        for api_key, said in (("", "API key missing"), ("r" * 16, "may not edit")):
             monkeypatch.setenv("MY_API_KEY", api_key)
             run = start(url, api_key_variable="MY_API_KEY")
             refused = run.node.services["/tfa/add"](ADD(compressed=compressed(picture(40)), name="new.png"))
@@ -151,10 +151,10 @@ def test_photos_are_localized_and_added_by_services(start, town, monkeypatch, tm
         where = {"position": ADD.DEGREES, "latitude": 52.6, "longitude": 13.5, "has_heading": True, "heading": 90.0}
         added = add(ADD(compressed=compressed(picture(40)), name="new.png", **where))
         assert (added.success, added.id) == (True, 14), added.message
-        assert added.message.startswith("new.png was added as image 14.")
+        assert added.message.startswith("new.png added as image 14.")
         again = add(ADD(compressed=compressed(picture(40)), name="new.png"))
         assert (again.success, again.id) == (False, -1)
-        assert again.message.startswith("new.png was not added: ")
+        assert again.message.startswith("new.png not added: ")
         found = localize(LOCALIZE(compressed=compressed(picture(40, 0.9), number=3)))
         assert (found.success, found.sure, found.has_place) == (True, True, True)
         assert (found.matches.matches[0].image, found.matches.matches[0].heading) == ("new.png", 90.0)
@@ -166,7 +166,7 @@ def test_photos_are_localized_and_added_by_services(start, town, monkeypatch, tm
             assert not nothing.success
             assert said in nothing.message
         strange = add(ADD(compressed=compressed(picture(41)), position=3))
-        assert strange.message == "position is 3, must be 0 (none), 1 (degrees) or 2 (metres)"
+        assert strange.message == "position is 3, must be 0 (none), 1 (degrees) or 2 (meters)"
 
 
 def test_a_wrong_token_is_an_error_that_readiness_does_not_hide(start, town, monkeypatch):
@@ -178,7 +178,7 @@ def test_a_wrong_token_is_an_error_that_readiness_does_not_hide(start, town, mon
         wait_until(lambda: bool(stub_rclpy.LOG.lines))
         time.sleep(0.06)  # the service is looked at again, and is ready
         told = run.diagnose()["service"]
-        assert (told.level, "this API key is not known" in told.message) == (ERROR, True)
+        assert (told.level, "API key not valid" in told.message) == (ERROR, True)
         assert "wrong" not in str(stub_rclpy.LOG.lines)
 
 
@@ -194,7 +194,11 @@ def test_the_program_runs_until_it_is_shut_down_and_refuses_bad_parameters(servi
     waiting.start()
     assert main() == 0
     waiting.join()
-    for name, value, said in (("url", "town.tfa", "not the address"), ("k", 0, "1 to 1000"), ("rate", "2", "a number")):
+    for name, value, said in (
+        ("url", "town.tfa", "not a service URL"),
+        ("k", 0, "1 to 1000"),
+        ("rate", "2", "a number"),
+    ):
         monkeypatch.setattr(stub_rclpy.Node, "overrides", {name: value})
         assert main() == 1
         level, sentence = stub_rclpy.LOG.lines[-1]

@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused(create, world):
         searcher.search(queries[:, :5], K)
     with pytest.raises(BadSpec, match="k=0"):
         searcher.search(queries, 0)
-    with pytest.raises(BadSpec, match="3 vectors need as many biases"):
+    with pytest.raises(BadSpec, match="3 vectors need 3 biases"):
         gather_rows(vectors[:3], bias[:2])
 
 

@@ -106,7 +106,7 @@ def test_a_table_of_somebody_else_is_left_alone(tmp_path):
     import lancedb
 
     lancedb.connect(tmp_path).create_table("places__v1", [{"id": 1}])
-    with pytest.raises(StoreConflict, match="not of our making"):
+    with pytest.raises(StoreConflict, match="not created by tfa"):
         StoreContract.connect(f"lance://{tmp_path}").open("places__v1")
 
 
@@ -124,8 +124,8 @@ def test_a_collection_that_was_dropped_elsewhere_is_named(tmp_path):
     ("url", "said"),
     [
         ("lance://folder", "three slashes"),
-        ("lance:///tmp?endpoints=a", "takes endpoint= and region="),
-        ("lance+s3:///prefix", "names no bucket"),
+        ("lance:///tmp?endpoints=a", "use endpoint= or region="),
+        ("lance+s3:///prefix", "has no bucket"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url, said):

@@ -26,7 +26,7 @@ def test_a_url_opens_the_store_of_its_scheme():
 
 
 def test_an_unknown_scheme_lists_those_that_are_installed(monkeypatch):
-    with pytest.raises(BadSpec, match=r"no store for mysql:// is installed; there are postgres://, lance://"):
+    with pytest.raises(BadSpec, match=r"no store for mysql:// is installed; available: postgres://, lance://"):
         open_map_store("mysql://user:secret@here/maps/town")
     with pytest.raises(BadSpec, match=r"did you mean postgres://\?"):
         open_map_store("postgre://here/maps/town")
@@ -39,19 +39,19 @@ def test_an_unknown_scheme_lists_those_that_are_installed(monkeypatch):
 def test_stores_that_are_distributions_apart_are_named(monkeypatch, scheme):
     monkeypatch.setattr(plugins, "load_plugin", lambda *_: None)
     monkeypatch.setattr(plugins, "plugin_names", lambda *_: [])
-    with pytest.raises(BadSpec, match=rf"no store for {scheme}:// .* there are postgres://.*pip install tfa-{scheme}"):
+    with pytest.raises(BadSpec, match=rf"no store for {scheme}:// .* available: postgres://.*pip install tfa-{scheme}"):
         open_map_store(f"{scheme}://here/town")
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(stores._BUILT_IN, "lance+s3", "no_such_package:Store")
-    with pytest.raises(MissingExtra, match=r"lance\+s3:// needs no_such_package.*pip install 'tfa-vpr\[lance\]'"):
+    with pytest.raises(MissingExtra, match=r"lance\+s3:// maps need no_such_package.*pip install 'tfa-vpr\[lance\]'"):
         open_map_store("lance+s3://bucket/maps/town")
 
 
 @pytest.mark.parametrize("name", ["1town", "to-wn", "t" * 41, "", "straße"])
 def test_a_name_that_cannot_be_one_is_refused(name):
-    with pytest.raises(BadSpec, match="cannot be the name of a map"):
+    with pytest.raises(BadSpec, match="is not a valid map name"):
         split_map_url(f"memory://here/{name}")
 
 

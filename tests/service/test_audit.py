@@ -114,10 +114,10 @@ def test_calibrations_that_a_stop_cuts_off_are_noted_and_leave_no_photos(serve, 
     assert [(line["action"], line["result"]["job"]) for line in ends_of(log)] == [
         ("calibrate failed", job) for job in jobs
     ]
-    assert all(line["result"]["error"].startswith("the service was stopped") for line in ends_of(log))
+    assert all(line["result"]["error"].startswith("the service stopped before") for line in ends_of(log))
     assert list(tmp_path.glob("tfa-calibration-*")) == []
 
 
 def test_an_audit_log_that_cannot_be_written_is_told_before_anything_is_served(tmp_path, town, serve):
-    with pytest.raises(BadSpec, match=r"the audit log .* cannot be written: No such file"):
+    with pytest.raises(BadSpec, match=r"cannot write the audit log .*: No such file"):
         serve(audit_log=str(tmp_path / "none" / "audit.jsonl"))

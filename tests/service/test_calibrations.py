@@ -99,7 +99,7 @@ def test_what_cannot_calibrate_is_reported(client):
     known = [("images", (f"{place}.png", picture(place))) for place in range(3)]
     told = finished(client, client.post("/v1/calibrations", files=known).json()["job"])
     assert (told["state"], told["result"]) == ("failed", None)
-    assert told["error"].startswith("3 of 3 photos are in the map themselves (first: 0.png)")
+    assert told["error"].startswith("3 of 3 photos are in the map (first: 0.png)")
     assert client.get("/v1/map").json()["calibrations"] == []
     assert client.get("/v1/jobs/unknown").status_code == 404
 
@@ -137,7 +137,7 @@ def test_a_service_that_stops_ends_its_jobs_also_those_that_wait():
     assert [job.id for job in ends] == [running.id, waiting.id]
     for job in ends:
         assert board.get(job.id) == job
-        assert job.error == "the service was stopped before the job was done; start it again"
+        assert job.error == "the service stopped before the job finished; start the job again"
 
 
 def test_a_job_that_is_given_up_ends_once(caplog):
@@ -152,5 +152,5 @@ def test_a_job_that_is_given_up_ends_once(caplog):
     board.give_up()
     board.close()
     assert [(one.id, one.state) for one in ends] == [(job.id, "failed")]
-    assert board.get(job.id).error.startswith("the service was ended before the job was;")
-    assert "the end of a job cannot be noted" in caplog.text
+    assert board.get(job.id).error.startswith("the service was killed before the job finished;")
+    assert "the callback of an ended job failed" in caplog.text

@@ -60,7 +60,7 @@ def test_two_cameras_do_not_mix_and_a_batch_is_a_stream(client, town):
     files = [("images", ("x.png", one)) for one in STREAM[:20]]
     files[7:7] = [("images", ("bad.png", b"no photo"))]
     batch = client.post("/v1/query/batch", files=files, data={"camera": "c"}).json()["answers"]
-    assert "no whole photo" in batch.pop(7)["error"]
+    assert "not a complete photo" in batch.pop(7)["error"]
     assert [of_json(one) for one in batch] == followed(place_map, STREAM[:20])
     assert [one["name"] for one in client.get("/v1/cameras").json()["cameras"]] == ["c", "B.b", "a"]
 
@@ -83,11 +83,11 @@ def test_names_of_all_allowed_characters(client):
 def test_a_sequence_needs_a_camera_and_cameras_can_be_off(client, serve):
     lonely = ask(client, DRIVE[0], sequence="true")
     assert lonely.status_code == 422
-    assert "a sequence is of one camera; name it, such as camera=cam0" in lonely.json()["error"]
+    assert "sequence needs a camera; name one, such as camera=cam0" in lonely.json()["error"]
     off = serve(cameras=0)
     refused = ask(off, DRIVE[0], camera="cam0")
     assert refused.status_code == 409
-    assert "remembers no cameras; start it with --cameras N" in refused.json()["error"]
+    assert "cameras are turned off in this service; start it with --cameras N" in refused.json()["error"]
     assert off.get("/v1/cameras").json() == {"most": 0, "cameras": []}
     assert off.delete("/v1/cameras").json() == {"reset": []}
     assert off.get("/v1/cameras/cam0").status_code == off.delete("/v1/cameras/cam0").status_code == 404

@@ -46,10 +46,7 @@ def test_the_map_is_as_if_added_on_this_machine(client, town, tmp_path):
 def test_a_photo_the_map_holds_is_skipped(client):
     told = add(client, ("copy.png", picture(3)), ("a.png", picture(40)), ("b.png", picture(40))).json()
     assert told["added"] == [14]
-    assert told["skipped"] == [
-        ["copy.png", "the map already holds this photo as image 3"],
-        ["b.png", "it is the same photo as a.png"],
-    ]
+    assert told["skipped"] == [["copy.png", "already in the map as image 3"], ["b.png", "same photo as a.png"]]
     assert add(client, ("a.png", picture(40))).json()["revision"] == told["revision"]
 
 
@@ -93,7 +90,7 @@ def test_positions_come_with_the_request_or_from_the_name(client):
 BAD_POSITIONS = {
     "not json": "not JSON",
     "[]": "a list of 1",
-    '{"b.png": {"x": 1, "y": 2}}': "names 'b.png'",
+    '{"b.png": {"x": 1, "y": 2}}': "positions has 'b.png'",
     '[{"lat": 99, "lon": 0}]': "lat is 99",
     '[{"x": 1}]': "lat and lon, or x and y",
     "[3]": "must be an object",
@@ -120,7 +117,7 @@ def test_a_removed_image_answers_no_more(client, town):
     assert 5 not in [record.id for record in opened(town).images]
     again = client.delete("/v1/images/5")
     assert again.status_code == 404
-    assert "there is no image 5" in again.json()["error"]
+    assert "image 5 not found" in again.json()["error"]
     assert client.get("/v1/images/5/file").status_code == 404
     assert add(client, ("five.png", picture(5))).json()["added"] == [14]  # and it may come back
 
@@ -157,8 +154,8 @@ def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, to
     answer = add(client, ("a.png", picture(40)))
     assert answer.status_code == 507
     assert answer.json() == {
-        "error": "the disk is full at x (No space left on device); what was saved before is as it was. "
-        "Free some room there and do it again"
+        "error": "the disk is full at x (No space left on device); existing files are unchanged. "
+        "Free disk space and try again"
     }
     assert ids(client) == list(range(14))
     assert [path for path in (town / "photos").rglob("*") if path.is_file()] == []
@@ -228,7 +225,7 @@ def test_what_fails_after_the_edit_is_on_disk_does_not_fail_the_edit(client, tow
     assert client.delete("/v1/images/3").json()["removed"] == [3]
     assert ids(client) == [record.id for record in opened(town).images] == [0, 1, 2, *range(4, 15)]
     assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
-    assert "revision 2 of town is not packed: its queries may be slower" in caplog.text
+    assert "cannot pack revision 2 of town: queries may be slower" in caplog.text
 
 
 def test_a_service_that_encodes_in_another_arithmetic_edits_and_calibrates(serve, town):

@@ -60,7 +60,7 @@ def test_what_is_not_whole_on_disk_is_never_served(client, town, caplog, broken)
         service.maps["town"].encoder.model = "another"
         refused = ask(client, picture(5))
         assert refused.status_code == 409
-        assert refused.json()["error"] == "town.tfa was built again with another encoder; start the service again"
+        assert refused.json()["error"] == "town.tfa was rebuilt with another encoder; restart the service"
         return
     assert best(client, 5) == best(client, 5) == 5  # of the revision before
     assert caplog.text.count("town on disk cannot be read, revision 1 answers") == 1

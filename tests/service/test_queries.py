@@ -84,7 +84,7 @@ def test_a_batch_answers_each_photo_in_its_place(client):
     photos = [("a.png", picture(3, 0.8)), ("bad.jpg", b"no photo"), ("b.png", picture(7, 0.8))]
     answers = client.post("/v1/query/batch", files=[("images", one) for one in photos], data={"k": 1}).json()["answers"]
     assert [answer["hits"][0]["id"] for answer in (answers[0], answers[2])] == [3, 7]
-    reason = "bad.jpg is no whole photo of a kind this service reads; send JPEG, PNG, WebP, TIFF, BMP or GIF"
+    reason = "bad.jpg is not a complete photo in a supported format; send JPEG, PNG, WebP, TIFF, BMP or GIF"
     assert answers[1] == Answer(query="bad.jpg", error=reason).to_dict()
 
 
@@ -107,7 +107,7 @@ def test_several_maps_are_served_side_by_side(serve, town):
     assert hit["image_url"].endswith("?map=forest")
     missing = ask(client, picture(5), map="../town")
     assert missing.status_code == 404
-    assert missing.json()["error"] == "there is no map '../town' here; this service has town, forest"
+    assert missing.json()["error"] == "map '../town' not found. Available: town, forest"
 
 
 def test_why_is_told_of_an_image_of_the_map(client):
@@ -134,8 +134,11 @@ def test_evidence_and_report_are_told(client, town):
     assert told["candidates"]
     assert client.get("/v1/evidence").json() == told
     report = client.get("/v1/report").json()
-    assert report["headline"].startswith("14 photos, no near duplicates, expected recall not known")
-    assert report["heads"] == [{"title": "Without a calibration", "decided": told["decided"]}]
+    assert report["headline"].startswith("14 photos, no near duplicates, expected recall unknown")
+    (head,) = report["heads"]
+    assert head["title"] == "Without a calibration"
+    assert [one.pop("about") != "" for one in head["decided"]] == [True] * len(told["decided"])
+    assert head["decided"] == told["decided"]
     assert report["what_answers"]["calibration"] is None
     assert report["evidence"] == told
     assert {one["image_url"] for one in report["least_alike"]} <= {f"v1/images/{i}/file?map=town" for i in range(14)}
@@ -180,7 +183,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
     recent = client.get("/v1/map").json()["recent"]
     assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
     assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
-    assert recent["text"].startswith("of photos like these about ")
+    assert recent["text"].startswith("expected R@1 on similar photos: ")
     monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
     add(client, picture(77))  # an edit leaves the head as it is

@@ -29,7 +29,7 @@ def test_a_second_order_map_is_told_queried_and_calibrated(serve, town):
     client = serve(opened(town / "town.tfa"))
     facts = client.get("/v1/map").json()
     assert facts["head"] == "second-order"
-    assert facts["reasons"]["carrier"] == "default: plain scores tempered by whitened ones"
+    assert facts["reasons"]["carrier"] == "default: two thirds plain scores, one third whitened scores"
     assert {"representation", "carrier", "centring", "score_calibrated"} <= set(facts["decisions"])
     evidence = client.get("/v1/evidence").json()
     assert evidence["candidates"] == []

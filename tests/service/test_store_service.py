@@ -68,7 +68,7 @@ def test_an_edit_through_one_replica_is_seen_in_another_within_a_second(replica)
     shown = other.get(f"/v1/images/{PLACES}/file")  # the photo that the other replica was sent
     assert (shown.status_code, shown.headers["content-type"]) == (200, "image/jpeg")
     again = add(other, ("copy.png", picture(40))).json()
-    assert again["skipped"][0][1] == f"the map already holds this photo as image {PLACES}"
+    assert again["skipped"][0][1] == f"already in the map as image {PLACES}"
     assert one.delete(f"/v1/images/{PLACES}").json()["removed"] == [PLACES]
     wait_until(lambda: best(other)["id"] == before["id"])
     assert ids(one) == list(range(PLACES))
@@ -122,7 +122,7 @@ def test_what_a_store_cannot_do_is_refused_in_a_sentence(replica):
     client = replica()
     camera = ask(client, picture(3, 0.8), camera="cam0")
     assert camera.status_code == 409
-    assert "remembers no cameras" in camera.json()["error"]
+    assert "has no cameras" in camera.json()["error"]
     assert client.get("/v1/cameras").json() == {"most": 0, "cameras": []}
     why = client.post("/v1/explain", files={"image": ("q.png", picture(3, 0.8))}, data={"id": 3})
     assert why.status_code == 501
@@ -132,7 +132,7 @@ def test_what_a_store_cannot_do_is_refused_in_a_sentence(replica):
 def test_a_map_of_another_encoder_is_refused(replica):
     client = replica()
     client.app.state.service.maps["town"].encoder.model = "another"
-    sentence = "town was built again with another encoder; start the service again"
+    sentence = "town was rebuilt with another encoder; restart the service"
     assert client.get("/readyz").json() == {"status": sentence}
     for answer in (ask(client, picture(3)), client.get("/v1/map"), client.delete("/v1/images/3")):
         assert (answer.status_code, answer.json()["error"]) == (409, sentence)

@@ -26,31 +26,7 @@ SOURCES = {
     "site": DOCS / "site",
 }
 # Packages whose docstrings and messages are not swept yet.
-NOT_YET: set[str] = {
-    "tfa._http",
-    "tfa.cli",
-    "tfa.client",
-    "tfa.core",
-    "tfa.demo",
-    "tfa.encoders",
-    "tfa.errors",
-    "tfa.evaluate",
-    "tfa.explain",
-    "tfa.exports",
-    "tfa.maps",
-    "tfa.method",
-    "tfa.online",
-    "tfa.photos",
-    "tfa.pipeline",
-    "tfa.reference",
-    "tfa.report",
-    "tfa.search",
-    "tfa.service",
-    "tfa.verification",
-    "tfa_milvus",
-    "tfa_qdrant",
-    "tfa_ros",
-}
+NOT_YET: set[str] = set()
 
 # Pattern → what to write instead.
 STEMS = (

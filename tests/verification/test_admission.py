@@ -68,24 +68,20 @@ def test_clearly_more_than_half_of_the_photos_admit_it(favoured, photos, admitte
     assert (found.favours_candidates, found.photos) == (favoured / photos, photos)
     assert found.needed == pytest.approx(0.5 + photos**-0.5)
     assert found.admitted is admitted
-    assert found.reason.startswith("used: " if admitted else "not used: only ")
-    assert (
-        f"{favoured / photos:.0%} of {photos} photos have more evidence among the images ranked first" in found.reason
-    )
+    state = "on: in" if admitted else "off: in only"
+    assert found.reason.startswith(f"{state} {favoured} of {photos} photos, top-ranked images match better")
 
 
 def test_what_is_written():
-    found = judge_admission(
-        np.tile(np.arange(4), (100, 1)), votes({(row, 0): 1 for row in range(75)}), "pseudo queries"
-    )
+    found = judge_admission(np.tile(np.arange(4), (100, 1)), votes({(row, 0): 1 for row in range(75)}), "self-tests")
     assert json.loads(json.dumps(found.to_dict())) == {
         "admitted": True,
         "favours_candidates": 0.75,
         "needed": 0.6,
         "photos": 100,
         "usual_evidence": 1.0,
-        "reason": "used: 75% of 100 pseudo queries have more evidence among the images ranked first than among the "
-        "next; chance explains 60%",
+        "reason": "on: in 75 of 100 self-tests, top-ranked images match better geometrically than lower-ranked ones "
+        "(60 % required)",
     }
 
 
@@ -100,7 +96,7 @@ def test_photos_that_cannot_be_compared_do_not_count():
     nothing = judge_admission(np.full((3, 2), NO_ANSWER), votes({}), "photos")
     assert (nothing.favours_candidates, nothing.photos, nothing.admitted) == (0, 0, False)
     assert nothing.usual_evidence is None
-    assert "none of the photos can be compared" in nothing.reason
+    assert "none of the photos has enough ranked images" in nothing.reason
     one = judge_admission(np.array([[4, NO_ANSWER], [4, 5]]), votes({(1, 4): 1}), "photos")
     assert (one.favours_candidates, one.photos) == (1, 1)
 

@@ -1,4 +1,4 @@
-"""`ros2 launch tfa_ros tfa.launch.py params:=my.yaml namespace:=front`: the node, with the parameters of a file."""
+"""Launch the node: `ros2 launch tfa_ros tfa.launch.py params:=my.yaml namespace:=front`."""
 
 from launch.actions import DeclareLaunchArgument
 from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
@@ -12,8 +12,8 @@ def generate_launch_description():
     sample = PathJoinSubstitution([FindPackageShare("tfa_ros"), "config", "tfa.yaml"])
     return LaunchDescription(
         [
-            DeclareLaunchArgument("params", default_value=sample, description="file of parameters"),
-            DeclareLaunchArgument("namespace", default_value="", description="of the node; one for each camera"),
+            DeclareLaunchArgument("params", default_value=sample, description="parameter file"),
+            DeclareLaunchArgument("namespace", default_value="", description="namespace of the node; one per camera"),
             Node(
                 package="tfa_ros",
                 executable="node",

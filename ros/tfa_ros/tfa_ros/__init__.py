@@ -1,4 +1,4 @@
-"""Camera images of ROS 2 → answers of `tfa serve` → messages. Needs Python 3.10 and ROS 2, neither numpy nor tfa.
+"""ROS 2 node that queries `tfa serve` with camera images. Needs Python 3.10 and ROS 2, but neither numpy nor tfa.
 
-Only `node` imports rclpy, only it and `assemble` know types of messages; everything else is plain Python.
+Only `node` imports rclpy, and only `node` and `assemble` import message types.
 """

@@ -1,4 +1,4 @@
-"""Messages of ROS, put together from the fields of `messages` and `health`; and what is read from requests."""
+"""Build ROS messages from the fields of `messages` and `health`, and read requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfa_ros.health import Status
 from tfa_ros.messages import fix_fields, match_fields, pose_fields, query_name
 from tfa_ros.photos import BadPhoto, compressed_file, image_file
 
-# By the numbers of `health`. In Python a level is one byte, not a number.
+# Indexed by the levels of `health`; in Python a ROS level is one byte.
 LEVELS = (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, DiagnosticStatus.STALE)
 
 
 def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
-    """The answer to the image of that header."""
+    """Build the answer to the image with this header."""
     types = Match.get_fields_and_field_types()
     return Matches(
         header=header,
@@ -34,17 +34,17 @@ def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
 
 
 def fix_message(header: Any, place: dict[str, Any]) -> Any:
-    """Where the camera was, in degrees; its frame is the camera's, as that of a receiver would be."""
+    """Build the position in degrees; the frame is the camera's, as for a GPS receiver."""
     return NavSatFix(
         header=header,
-        status=NavSatStatus(status=NavSatStatus.STATUS_FIX, service=0),  # by no satellite
+        status=NavSatStatus(status=NavSatStatus.STATUS_FIX, service=0),  # no satellite system
         position_covariance_type=NavSatFix.COVARIANCE_TYPE_APPROXIMATED,
         **fix_fields(place),
     )
 
 
 def pose_message(header: Any, frame_id: str, place: dict[str, Any], best: dict[str, Any] | None) -> Any:
-    """Where the camera was in the plane of the map, at the time of the image."""
+    """Build the pose in the plane of the map, at the time of the image."""
     fields = pose_fields(place, best)
     position, turn = fields["position"], fields["orientation"]
     pose = Pose(
@@ -58,8 +58,8 @@ def pose_message(header: Any, frame_id: str, place: dict[str, Any], best: dict[s
 
 
 def diagnostics_message(stamp: Any, node: str, hardware: str, statuses: Sequence[Status]) -> Any:
-    """How the node is doing."""
-    told = [
+    """Build the diagnostics of the node."""
+    listed = [
         DiagnosticStatus(
             level=LEVELS[one.level],
             name=f"{node}: {one.name}",
@@ -69,36 +69,36 @@ def diagnostics_message(stamp: Any, node: str, hardware: str, statuses: Sequence
         )
         for one in statuses
     ]
-    return DiagnosticArray(header=Header(stamp=stamp), status=told)
+    return DiagnosticArray(header=Header(stamp=stamp), status=listed)
 
 
 def file_of(image: Any) -> tuple[str, bytes]:
-    """Name and content of either kind of image."""
+    """Return the file name and content of an image message of either type."""
     return compressed_file(image) if hasattr(image, "format") else image_file(image)
 
 
 def image_of(request: Any) -> Any:
-    """The one of the two images of a request that was given."""
+    """Return the image of a request that has data."""
     for image in (request.compressed, request.image):
         if len(image.data):
             return image
-    raise BadPhoto("the request has no image; fill in compressed or image")
+    raise BadPhoto("the request has no image; set compressed or image")
 
 
 def position_of(request: Any) -> dict[str, float] | None:
-    """The position that a photo is added with, as the service takes it."""
+    """Return the position of a photo to add, as JSON for the service."""
     if request.position == AddPhoto.Request.NO_POSITION:
         return None
     if request.position == AddPhoto.Request.DEGREES:
         position = {"lat": request.latitude, "lon": request.longitude}
-    elif request.position == AddPhoto.Request.METRES:
+    elif request.position == AddPhoto.Request.METERS:
         position = {"x": request.x, "y": request.y}
     else:
-        raise BadPhoto(f"position is {request.position}, must be 0 (none), 1 (degrees) or 2 (metres)")
+        raise BadPhoto(f"position is {request.position}, must be 0 (none), 1 (degrees) or 2 (meters)")
     if request.has_altitude:
         position["alt"] = request.altitude
     if request.has_heading:
         position["heading"] = request.heading
     if not all(math.isfinite(value) for value in position.values()):
-        raise BadPhoto(f"the position {position} has a number that is not finite; leave it out")
+        raise BadPhoto(f"position {position} has a value that is not finite; leave it out")
     return position

@@ -1,4 +1,4 @@
-"""How the node is doing: counts, latencies, the last trouble, and what diagnostics say of them."""
+"""Node health: counts, latencies and the last problem, as diagnostics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 OK, WARN, ERROR, STALE = range(4)  # levels of diagnostic_msgs/DiagnosticStatus
-RECENT = 100  # answers that latency and the share of sure ones are of
-NEVER_SURE = 20  # answers in a row without a sure one, which is worth a warning
+RECENT = 100  # answers used for latency and the fraction of sure answers
+NEVER_SURE = 20  # consecutive answers without a sure one that cause a warning
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of one thing: fields of diagnostic_msgs/DiagnosticStatus."""
+    """Fields of diagnostic_msgs/DiagnosticStatus."""
 
     name: str
     level: int
@@ -24,7 +24,7 @@ class Status:
 
 
 class Health:
-    """What happened so far. Threads may share it."""
+    """Counts and states of the node. Thread-safe."""
 
     def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._stale_after = clock, stale_after
@@ -32,7 +32,7 @@ class Health:
         self._started, self._last_image, self._last_contact = clock(), -1.0, -1.0
         self._answers: deque[tuple[float, bool, float]] = deque(maxlen=RECENT)  # seconds, sure, confidence
         self._answered = self._bad_photos = self._away = self._busy = 0
-        self._service: tuple[int, str] = (WARN, "not asked yet")
+        self._service: tuple[int, str] = (WARN, "no query sent yet")
         self._bad_photo = ""
 
     def image_came(self) -> None:
@@ -52,7 +52,7 @@ class Health:
             self._bad_photo = sentence
 
     def is_ready(self) -> None:
-        """The service says so. Whether it also answers us, only a question shows."""
+        """Note that the service is ready; a refusal stays until a query succeeds."""
         with self._lock:
             refused = self._service[0] == ERROR
             self._contact(*(self._service if refused else (OK, "ready")))
@@ -68,7 +68,7 @@ class Health:
             self._contact(WARN, sentence)
 
     def refused(self, sentence: str) -> None:
-        """Whatever is asked, as the API key or the map is wrong."""
+        """Note that the service refuses all queries, such as for a wrong API key or map."""
         with self._lock:
             self._contact(ERROR, sentence)
 
@@ -76,12 +76,12 @@ class Health:
         self._service, self._last_contact = (level, message), self._clock()
 
     def quiet(self, seconds: float) -> bool:
-        """Has the service not been heard of for so long?"""
+        """Return True if there was no contact with the service for this long."""
         with self._lock:
             return self._last_contact < 0 or self._clock() - self._last_contact >= seconds
 
     def statuses(self, came: int, replaced: int) -> list[Status]:
-        """Return the states of the service, the images and the answers, from counts of images."""
+        """Return the states of the service, the images and the answers; the counts are of images."""
         with self._lock:
             return [self._of_service(), self._of_images(came, replaced), self._of_answers()]
 
@@ -103,7 +103,7 @@ class Health:
             return Status("images", STALE, f"{what}; is the camera publishing on this topic?", values)
         if self._bad_photo:
             return Status("images", ERROR, self._bad_photo, values)
-        return Status("images", OK, "images come" if came else "waiting for the first image", values)
+        return Status("images", OK, "receiving images" if came else "waiting for the first image", values)
 
     def _of_answers(self) -> Status:
         sure = sum(1 for _, sure, _ in self._answers if sure)
@@ -115,6 +115,6 @@ class Health:
         values["confidence, last"] = f"{self._answers[-1][2]:.2f}"
         last = list(self._answers)[-NEVER_SURE:]
         if len(last) == NEVER_SURE and not any(one for _, one, _ in last):
-            sentence = f"none of the last {NEVER_SURE} answers is sure; is the camera off the map? If not, calibrate"
+            sentence = f"none of the last {NEVER_SURE} answers is sure; if the camera is inside the map, calibrate it"
             return Status("answers", WARN, sentence, values)
         return Status("answers", OK, share, values)

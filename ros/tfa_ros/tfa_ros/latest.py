@@ -1,4 +1,4 @@
-"""A slot for one thing and a thread that works on it: what comes while it works replaces what waits."""
+"""A slot for the newest item, and a thread that processes it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """`put` never waits. `work` gets the newest thing; it says None when done, or after how many seconds to try again.
+    """Process the newest item in a thread; `put` never waits, and a new item replaces a waiting one.
 
-    What is tried again is the newest thing then: the old one only if nothing came meanwhile.
+    `work` returns None when done, or the seconds until a retry. The retry uses the newest item by then.
     """
 
     def __init__(self, work: Callable[[T], float | None], rate: float = 0.0) -> None:
-        """`rate` is how often a second `work` may begin; 0 is as often as there is something to do."""
+        """Start the thread; `rate` is the maximum of calls of `work` per second, 0 for no limit."""
         self._work, self._interval = work, 1 / rate if rate else 0.0
         self._changed = threading.Condition()
-        self._waiting: list[T] = []  # one at most
+        self._waiting: list[T] = []  # at most one item
         self._stopped = False
         self._put = self._replaced = 0
         self._thread = threading.Thread(target=self._run, name="tfa newest image", daemon=True)
@@ -28,7 +28,7 @@ class Latest(Generic[T]):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Things that came, and those of them that were replaced before anything was done with them."""
+        """Number of items put, and of items replaced before they were processed."""
         with self._changed:
             return self._put, self._replaced
 
@@ -40,7 +40,7 @@ class Latest(Generic[T]):
             self._changed.notify_all()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """No more work begins; waits for what is under way."""
+        """Start no more work, and wait for the running call."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -50,7 +50,7 @@ class Latest(Generic[T]):
         not_before = 0.0
         while True:
             with self._changed:
-                # Taken as late as the rate allows, so that it is the newest.
+                # Take the item as late as possible, so that it is the newest.
                 while not self._stopped and (not self._waiting or time.monotonic() < not_before):
                     pause = not_before - time.monotonic() if self._waiting else None
                     self._changed.wait(pause if pause is None else max(pause, 0.0))

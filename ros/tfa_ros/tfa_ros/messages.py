@@ -1,4 +1,4 @@
-"""Answers of the service as fields of messages, by name: no ROS in here."""
+"""Convert answers of the service to message fields. Imports nothing of ROS."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import math
 from typing import Any
 
 NAN = math.nan
-UNKNOWN_HEIGHT = 1e6  # m²: a standard deviation of a kilometre
-UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: of an angle of which nothing is known, uniform on a circle
-# Fields of tfa_msgs/Match that a hit's position has under another name; others are named as in a hit. A test compares
-# them with the message, with the types of the package tfa, and with its recordings of answers.
+UNKNOWN_HEIGHT = 1e6  # variance in m²: a standard deviation of a kilometer
+UNKNOWN_ANGLE = math.pi**2 / 3  # variance in rad² of a uniform angle
+# Fields of tfa_msgs/Match and their names in a hit's position; other fields have the same name in a hit.
 POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
 
-# What a field is if nothing is known, and what makes a value of it, by the type names of ROS.
+# Default and conversion of a field, by ROS type name.
 UNKNOWN = {"string": ("", str), "double": (NAN, float), "boolean": (False, bool), "int64": (0, int)}
 
 
 def query_name(sec: int, nanosec: int) -> str:
-    """What a photo is called: its time."""
+    """Name a photo after its time."""
     return f"{sec}.{nanosec:09d}"
 
 
@@ -43,7 +42,7 @@ def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
-    """Make the fields of a response of the service Localize: the place, or why there is none."""
+    """Make the fields of a Localize response: the position estimate, or why there is none."""
     place = answer.get("place")
     position = {} if place is None else place["position"]
     return {
@@ -56,12 +55,12 @@ def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_global(place: dict[str, Any]) -> bool:
-    """Degrees, for a NavSatFix; else metres, for a pose."""
+    """Return True for degrees (NavSatFix), False for meters (pose)."""
     return "lat" in place["position"]
 
 
 def variance_of(place: dict[str, Any]) -> float:
-    """Return the variance of east, and of north: half of the squared radius lies along each."""
+    """Return the variance of each axis, half of the squared radius."""
     return float(place["radius"]) ** 2 / 2
 
 
@@ -71,7 +70,7 @@ def fix_fields(place: dict[str, Any]) -> dict[str, Any]:
     return {
         "latitude": float(position["lat"]),
         "longitude": float(position["lon"]),
-        "altitude": float(position.get("alt", NAN)),  # as the message wants it where there is none
+        "altitude": float(position.get("alt", NAN)),  # NavSatFix uses NaN for no altitude
         "position_covariance": _diagonal(flat, flat, flat if "alt" in position else UNKNOWN_HEIGHT),
     }
 
@@ -79,12 +78,12 @@ def fix_fields(place: dict[str, Any]) -> dict[str, Any]:
 def pose_fields(place: dict[str, Any], best: dict[str, Any] | None) -> dict[str, Any]:
     """Make the fields of geometry_msgs/PoseWithCovariance: position, orientation (x, y, z, w), covariance.
 
-    Where the camera looked is not computed: it is the heading of the best match, if the map knows it. That photo shows
-    the same place, perhaps from another angle, so its variance is of 30 degrees.
+    The orientation is the heading of the best match, if known. That image may have been taken from another angle, so
+    its standard deviation is 30 degrees.
     """
     position, flat = place["position"], variance_of(place)
     heading = ((best or {}).get("position") or {}).get("heading")
-    # Clockwise from north, in degrees; ROS counts from east, against the clock.
+    # Headings are clockwise from north in degrees; ROS angles are counterclockwise from east.
     yaw = 0.0 if heading is None else math.radians(90.0 - float(heading))
     turn = UNKNOWN_ANGLE if heading is None else math.radians(30.0) ** 2
     height = flat if "alt" in position else UNKNOWN_HEIGHT
@@ -96,6 +95,6 @@ def pose_fields(place: dict[str, Any], best: dict[str, Any] | None) -> dict[str,
 
 
 def _diagonal(*values: float) -> list[float]:
-    """A matrix, row after row."""
+    """Return a diagonal matrix in row-major order."""
     size = len(values)
     return [values[row] if row == column else 0.0 for row in range(size) for column in range(size)]

@@ -1,4 +1,4 @@
-"""The node: images in, questions to `tfa serve`, matches, poses, fixes and diagnostics out. The only one with rclpy."""
+"""The ROS 2 node: subscribes to images, queries `tfa serve`, publishes matches, poses, fixes and diagnostics."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from tfa_ros.parameters import PARAMETERS, BadParameter, checked, query_fields
 from tfa_ros.photos import BadPhoto
 from tfa_ros.service_client import ServiceAway, ServiceBusy, ServiceClient, ServiceProblem, ServiceRefusal
 
-THREADS = 4  # of the executor: images and diagnostics come through while both services wait for an answer
-AWAY_PAUSE = 1.0  # seconds until an address is tried again at which nobody answered
-# Best effort reads cameras of either kind; only the newest image counts.
+THREADS = 4  # executor threads: images and diagnostics must not wait for the two ROS services
+AWAY_PAUSE = 1.0  # seconds until a retry if the service cannot be reached
+# Best effort is compatible with every camera; only the newest image counts.
 NEWEST = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
 class TfaNode(Node):
-    """Asks a service about the newest image, again and again, from a thread of its own."""
+    """Queries a service with the newest image, in a thread of its own."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("tfa", **options)
@@ -55,15 +55,15 @@ class TfaNode(Node):
         except ValueError as error:
             raise BadParameter(f"parameter url: {error}") from None
         self._map_name = self._values["map"]
-        self._node_name = self.get_fully_qualified_name().lstrip("/")  # with its namespace: there may be more cameras
+        self._node_name = self.get_fully_qualified_name().lstrip("/")  # with the namespace, for several cameras
         self._health = Health(self._values["stale_after"])
-        self._newest: Latest[Any] = Latest(self._ask, self._values["rate"])
+        self._newest: Latest[Any] = Latest(self._query, self._values["rate"])
 
         self._matches = self.create_publisher(Matches, "~/matches", 10)
         self._pose = self.create_publisher(PoseWithCovarianceStamped, "~/pose", 10)
         self._fix = self.create_publisher(NavSatFix, "~/fix", 10)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        # Services and diagnostics wait for the network: neither may hold up the images, or each other.
+        # Services and diagnostics wait for the network, so they must not block images or each other.
         waiting, alone = ReentrantCallbackGroup(), MutuallyExclusiveCallbackGroup()
         kind = CompressedImage if self._values["compressed"] else Image
         self.create_subscription(kind, self._values["image_topic"], self._image_came, NEWEST)
@@ -72,12 +72,12 @@ class TfaNode(Node):
         self.create_timer(self._values["diagnostics_period"], self._diagnose, callback_group=alone)
 
     def _declared(self, one: Any) -> Any:
-        # Any type is taken here, so that checked() can say in words what is wrong with it.
+        # Accept any type here, so that checked() can explain what is wrong.
         how = ParameterDescriptor(description=one.meaning, read_only=True, dynamic_typing=True)
         return self.declare_parameter(one.name, one.default, how).value
 
     def destroy_node(self) -> None:
-        """No more questions; an answer that is still awaited is waited for."""
+        """Send no more queries, and wait for the running one."""
         self._newest.stop()
         super().destroy_node()
 
@@ -87,8 +87,8 @@ class TfaNode(Node):
         self._health.image_came()
         self._newest.put(image)
 
-    def _ask(self, image: Any) -> float | None:
-        """About the newest image, in the thread of `Latest`: seconds after which to try again, None when done."""
+    def _query(self, image: Any) -> float | None:
+        """Query the newest image, in the thread of `Latest`; return seconds until a retry, or None when done."""
         try:
             begun = time.monotonic()
             name, content = file_of(image)
@@ -109,16 +109,16 @@ class TfaNode(Node):
         except ServiceAway as error:
             self._health.away(str(error))
             self._warn(str(error))
-            self._map_name = self._values["map"]  # it may come back with others
+            self._map_name = self._values["map"]  # the service may come back with other maps
             return AWAY_PAUSE
-        except Exception as error:  # a defect must not end the thread: the next image may be answered
+        except Exception as error:  # a bug must not end the thread
             self._health.refused(f"{type(error).__name__}: {error}")
-            self.get_logger().error(f"an image was not answered: {type(error).__name__}: {error}")
+            self.get_logger().error(f"query failed: {type(error).__name__}: {error}")
         return None
 
     def _bad_photo(self, sentence: str) -> None:
         self._health.bad_photo(sentence)
-        self._warn(f"an image was left out: {sentence}")
+        self._warn(f"image skipped: {sentence}")
 
     def _warn(self, sentence: str) -> None:
         self.get_logger().warning(sentence, throttle_duration_sec=10.0)
@@ -169,10 +169,10 @@ class TfaNode(Node):
         response.revision = int(report["revision"])
         if report["added"]:
             response.success, response.id = True, int(report["added"][0])
-            response.message = " ".join([f"{name} was added as image {response.id}.", *report["notes"]])
+            response.message = " ".join([f"{name} added as image {response.id}.", *report["notes"]])
         else:
             image_name, reason = report["skipped"][0]
-            response.message = f"{image_name} was not added: {reason}"
+            response.message = f"{image_name} not added: {reason}"
         return response
 
     # --- diagnostics --------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class TfaNode(Node):
 
 
 def main(args: list[str] | None = None) -> int:
-    """`ros2 run tfa_ros node`."""
+    """Run the node: `ros2 run tfa_ros node`."""
     rclpy.init(args=args)
     try:
         node = TfaNode()

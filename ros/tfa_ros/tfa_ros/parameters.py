@@ -11,7 +11,7 @@ Value = str | bool | int | float
 
 
 class BadParameter(Exception):
-    """A value that cannot be; the text says what is allowed."""
+    """A parameter has an invalid value; the text says what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ PARAMETERS = (
     Parameter("stale_after", 5.0, "seconds without an image until diagnostics report STALE", 0.1, 3600),
 )
 RERANK: dict[str, dict[str, str]] = {"auto": {}, "always": {"rerank": "true"}, "never": {"rerank": "false"}}
-CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
+CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # same as in the service
 
 
 def checked(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of all parameters by name; a whole number will do for one with a point."""
+    """Check the values of all parameters; integers are converted for float parameters."""
     values: dict[str, Any] = {}
     for one in PARAMETERS:
         value = values_by_name[one.name]
@@ -61,19 +61,18 @@ def checked(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
             raise BadParameter(f"parameter {one.name} is {value}, must be {one.low:g} to {one.high:g}: {one.meaning}")
         values[one.name] = value
     if values["camera"] and not CAMERA_NAME.fullmatch(values["camera"]):
-        allowed = "letters, digits, - _ and . are allowed, at most 64"
-        raise BadParameter(f"parameter camera is {values['camera'][:80]!r}; {allowed}")
+        raise BadParameter(f"parameter camera is {values['camera'][:80]!r}; use up to 64 letters, digits, -, _ and .")
     if values["sequence"] and not values["camera"]:
-        raise BadParameter("parameter sequence is true, and camera is empty; name the camera, such as camera: cam0")
+        raise BadParameter("parameter sequence needs a camera; set camera, such as camera: cam0")
     if values["rerank"] not in RERANK:
         raise BadParameter(f"parameter rerank is {values['rerank']!r}, must be one of {', '.join(RERANK)}")
     if not values["image_topic"]:
-        raise BadParameter("parameter image_topic is empty; name a topic, such as camera/image/compressed")
+        raise BadParameter("parameter image_topic is empty; set a topic, such as camera/image/compressed")
     return values
 
 
 def query_fields(values: Mapping[str, Any], *, of_the_camera: bool) -> dict[str, str]:
-    """Form fields of a query to the service. Only images of the camera's topic carry its name."""
+    """Return the form fields of a query; only images of the camera's topic include the camera's name."""
     fields = {"k": str(values["k"]), "min_confidence": str(values["min_confidence"]), **RERANK[values["rerank"]]}
     if values["calibration"]:
         fields["calibration"] = values["calibration"]

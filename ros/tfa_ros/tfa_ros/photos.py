@@ -1,4 +1,4 @@
-"""Images of ROS as the files that a service reads: compressed ones as they are, pixels as PNG, which loses nothing."""
+"""Convert ROS images to image files: compressed images unchanged, raw pixels as lossless PNG."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import struct
 import zlib
 from typing import Any
 
-# Bytes of a pixel, and where red, green and blue (or grey) lie in it.
+# Bytes per pixel, and the offsets of red, green and blue (or gray).
 ENCODINGS: dict[str, tuple[int, tuple[int, ...]]] = {
     "rgb8": (3, (0, 1, 2)),
     "bgr8": (3, (2, 1, 0)),
-    "8UC3": (3, (2, 1, 0)),  # as OpenCV, and with it cv_bridge, has them
+    "8UC3": (3, (2, 1, 0)),  # BGR as in OpenCV and cv_bridge
     "rgba8": (4, (0, 1, 2)),
     "bgra8": (4, (2, 1, 0)),
     "8UC4": (4, (2, 1, 0)),
     "mono8": (1, (0,)),
     "8UC1": (1, (0,)),
 }
-DEEP = ("mono16", "16UC1")  # grey of two bytes
-LEVEL = 1  # of zlib: two thirds of the time of its default, for as few bytes within a tenth
-GREY, COLOUR = 0, 2  # kinds of PNG
+DEEP = ("mono16", "16UC1")  # 16-bit gray
+LEVEL = 1  # zlib level; takes two thirds of the default's time for at most a tenth more bytes
+GRAY, COLOR = 0, 2  # PNG color types
 
 
 class BadPhoto(Exception):
@@ -27,43 +27,43 @@ class BadPhoto(Exception):
 
 
 def compressed_file(image: Any) -> tuple[str, bytes]:
-    """Name and content of a sensor_msgs/CompressedImage."""
+    """Return the file name and content of a sensor_msgs/CompressedImage."""
     content = bytes(image.data)
     if not content:
         raise BadPhoto("the compressed image has no data; is the camera publishing?")
     if "compressedDepth" in image.format:
-        raise BadPhoto(f"the image is of format {image.format!r}, which is depth; subscribe to the colour camera")
+        raise BadPhoto(f"image format {image.format!r} is depth; subscribe to the color camera")
     return "photo", content
 
 
 def image_file(image: Any) -> tuple[str, bytes]:
-    """Name and content of a sensor_msgs/Image."""
+    """Convert a sensor_msgs/Image to PNG and return its file name and content."""
     encoding, width, height = image.encoding, image.width, image.height
     if encoding not in ENCODINGS and encoding not in DEEP:
         known = ", ".join((*ENCODINGS, *DEEP))
-        raise BadPhoto(f"the image has the encoding {encoding!r}; known: {known}. image_proc can convert it")
+        raise BadPhoto(f"image encoding {encoding!r} is not supported; use {known}, or convert it with image_proc")
     size = 2 if encoding in DEEP else ENCODINGS[encoding][0]
     data = bytes(image.data)
     if not width or not height or image.step < width * size or len(data) < image.step * height:
         raise BadPhoto(
-            f"the image says {width} × {height} pixels of {encoding}, {image.step} bytes a row, and has {len(data)} "
-            "bytes: that is too few; look at what publishes it"
+            f"image data is too short: {len(data)} bytes for {width} × {height} pixels of {encoding} with {image.step} "
+            "bytes per row; check the publisher"
         )
     pixels = _without_padding(data, width * size, image.step, height)
     if encoding in DEEP:
-        if not image.is_bigendian:  # as PNG has them
+        if not image.is_bigendian:  # PNG is big-endian
             pixels = _chosen(pixels, 2, (1, 0))
-        return "photo.png", png(pixels, width, height, GREY, 16)
+        return "photo.png", png(pixels, width, height, GRAY, 16)
     _, order = ENCODINGS[encoding]
     if order != tuple(range(size)):
         pixels = _chosen(pixels, size, order)
-    return "photo.png", png(pixels, width, height, GREY if len(order) == 1 else COLOUR, 8)
+    return "photo.png", png(pixels, width, height, GRAY if len(order) == 1 else COLOR, 8)
 
 
 def png(pixels: bytes, width: int, height: int, kind: int, bits: int) -> bytes:
-    """A PNG file of rows of samples from the top; samples of 16 bits have their high byte first."""
+    """Write a PNG file from rows of samples, top row first; 16-bit samples are big-endian."""
     row = len(pixels) // height
-    # Every row begins with the filter that was applied to it: 0, none.
+    # Every row starts with its filter type: 0 for none.
     filtered = b"".join(b"\0" + pixels[at : at + row] for at in range(0, row * height, row))
     header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered, LEVEL)), (b"IEND", b""))
@@ -81,7 +81,7 @@ def _without_padding(data: bytes, row: int, step: int, height: int) -> bytes:
 
 
 def _chosen(pixels: bytes, size: int, order: tuple[int, ...]) -> bytes:
-    """The samples of every pixel in another order, some perhaps left out; slices are as quick as C."""
+    """Select and reorder the samples of every pixel with slices, which are fast."""
     chosen = bytearray(len(pixels) // size * len(order))
     for to, of in enumerate(order):
         chosen[to :: len(order)] = pixels[of::size]

@@ -1,4 +1,4 @@
-"""Requests to `tfa serve` with the standard library alone: a photo in, the service's JSON out."""
+"""HTTP client of `tfa serve` that uses only the standard library."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-LONGEST_PAUSE = 30.0  # seconds, whatever the service says
-LARGEST_REPLY = 64_000_000  # bytes; more is not an answer of the service
+LONGEST_PAUSE = 30.0  # maximum seconds before a retry
+LARGEST_REPLY = 64_000_000  # bytes; a larger response is an error
 
 
 class ServiceProblem(Exception):
-    """A question that was not answered; the text says why and what to do."""
+    """A request failed; the text says why and what to do."""
 
 
 class ServiceAway(ServiceProblem):
-    """Nobody answers at the address, or not in time."""
+    """The service cannot be reached, or does not respond in time."""
 
 
 class ServiceBusy(ServiceProblem):
-    """The service is loading, or asked too often: the same question may be asked again after `pause` seconds."""
+    """The service is loading or busy; retry after `pause` seconds."""
 
     def __init__(self, sentence: str, pause: float = 1.0) -> None:
         super().__init__(sentence)
@@ -31,7 +31,7 @@ class ServiceBusy(ServiceProblem):
 
 
 class ServiceRefusal(ServiceProblem):
-    """The service answers, and says no; asking the same again helps nothing."""
+    """The service refused the request; a retry would fail too."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -39,21 +39,21 @@ class ServiceRefusal(ServiceProblem):
 
     @property
     def is_of_the_photo(self) -> bool:
-        """Is it the photo (or what was asked of it) that is wrong? If not, no photo will be answered."""
+        """Whether the photo or its options are the cause; otherwise every photo will be refused."""
         return self.status in (400, 408, 413, 415, 422)
 
 
 class ServiceClient:
-    """A client of one map of a service. Threads may share it: each request has a connection of its own.
+    """A client of one map of a service. Thread-safe: each request opens a connection.
 
-    Opening one takes no time beside encoding a photo, and nobody waits for another's answer.
+    Opening a connection is much faster than encoding a photo.
     """
 
     def __init__(self, url: str, api_key: str = "", map_name: str = "", timeout: float = 10.0) -> None:
-        """An empty API key sends none, an empty name of a map means the first."""
+        """Connect to a service; an empty API key sends none, an empty map name selects the first map."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not the address of a service; give one such as http://localhost:8000")
+            raise ValueError(f"{url!r} is not a service URL; use the form http://localhost:8000")
         self.url, self.map_name, self.timeout = url.rstrip("/"), map_name, timeout
         self._address = (parts.hostname, parts.port)
         self._path = parts.path.rstrip("/")
@@ -63,19 +63,19 @@ class ServiceClient:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def check_ready(self, timeout: float = 2.0) -> None:
-        """Raises unless the service says that it answers queries."""
+        """Raise an exception unless the service is ready."""
         self._send("GET", "/readyz", timeout=timeout)
 
     def maps(self) -> list[str]:
-        """Names of the maps; the first answers where none is named."""
+        """Return the names of the maps; the first is the default."""
         return [str(one["name"]) for one in self._send("GET", "/v1/maps")]
 
     def query(self, name: str, content: bytes, fields: dict[str, str]) -> dict[str, Any]:
-        """The places of a photo, as POST /v1/query gives them."""
+        """Query a photo and return the reply of POST /v1/query."""
         return dict(self._post("/v1/query", "image", name, content, fields))
 
     def add(self, name: str, content: bytes, position: dict[str, float] | None) -> dict[str, Any]:
-        """Adds a photo: `added`, `skipped`, `notes` and `revision`. Needs an API key that may edit."""
+        """Add a photo and return `added`, `skipped`, `notes` and `revision`. Needs an edit API key."""
         fields = {} if position is None else {"positions": json.dumps([position])}
         return dict(self._post("/v1/images", "images", name, content, fields))
 
@@ -99,7 +99,7 @@ class ServiceClient:
                 connection.request(method, target, body, {**self._headers, **(headers or {})})
                 with connection.getresponse() as reply:
                     content = reply.read(LARGEST_REPLY)
-                    if reply.length or len(content) == LARGEST_REPLY:  # a read of so many does not miss what never came
+                    if reply.length or len(content) == LARGEST_REPLY:  # read() with a size accepts a short body
                         raise http.client.IncompleteRead(content, reply.length)
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
@@ -113,11 +113,11 @@ class ServiceClient:
 
 
 def form_of(boundary: str, key: str, name: str, content: bytes, fields: dict[str, str]) -> bytes:
-    """A multipart form with one file, as RFC 7578 has it."""
+    """Build a multipart form with one file (RFC 7578)."""
     pieces = []
     for field, value in fields.items():
         pieces.append(f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'.encode())
-    # What would end the quoted name is written as browsers write it.
+    # Escape quotes and line breaks in the name as browsers do.
     quoted = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
     disposition = f'Content-Disposition: form-data; name="{key}"; filename="{quoted}"'
     pieces.append(f"--{boundary}\r\n{disposition}\r\nContent-Type: application/octet-stream\r\n\r\n".encode())
@@ -127,13 +127,13 @@ def form_of(boundary: str, key: str, name: str, content: bytes, fields: dict[str
 def _answer_of(status: int, reason: str, pause: str, content: bytes) -> Any:
     try:
         answer = json.loads(content)
-    except ValueError:  # a proxy in between, or another server altogether
+    except ValueError:  # such as the error page of a proxy
         answer = None
     if 200 <= status < 300 and answer is not None:
         return answer
-    told = answer if isinstance(answer, dict) else {}
-    sentence = told.get("error") or (f"the service is {told['status']}" if "status" in told else "")
-    sentence = str(sentence or f"the service answered {status} {reason}, which is no answer of tfa serve")
+    fields = answer if isinstance(answer, dict) else {}
+    sentence = fields.get("error") or (f"the service is {fields['status']}" if "status" in fields else "")
+    sentence = str(sentence or f"the service returned {status} {reason}, which is not a response of tfa serve")
     if status in (429, 503):
         seconds = float(pause) if pause.strip().isdecimal() else 1.0
         raise ServiceBusy(sentence, min(max(seconds, 0.1), LONGEST_PAUSE))

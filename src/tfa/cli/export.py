@@ -1,4 +1,4 @@
-"""`tfa pairs` and `tfa export`: a map for other programs."""
+"""`tfa pairs` and `tfa export`: write a map's pairs, descriptors or model for other programs."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def pairs(
     root: Annotated[
         Path | None,
         typer.Option(
-            exists=True,
-            file_okay=False,
-            help="Name photos relative to this folder. \\[default: their common folder]",
+            exists=True, file_okay=False, help="Name photos relative to this folder. \\[default: their common folder]"
         ),
     ] = None,
     views: Annotated[
@@ -72,7 +70,7 @@ def pairs(
     options.check_folder(map, "pairs")
     options.check_writable(out)
     if (views is not None) != (format is PairFormat.alicevision):
-        raise BadSpec("--format alicevision and --views cameraInit.sfm go together: its pairs are of views")
+        raise BadSpec("--format alicevision needs --views cameraInit.sfm, and --views is only for alicevision")
 
     from tfa.cli.query import expand_folders
     from tfa.exports.hloc import (
@@ -107,7 +105,8 @@ def pairs(
         write_pairs(out, name_pairs(found, of_queries, of_map))
         show_notes([] if collision is None else [collision])
         count = len(found)
-    say(f"{format_count(count, 'pair')} of {format_count(sum(one.error is None for one in answers), 'photo')} in {out}")
+    read = format_count(sum(one.error is None for one in answers), "photo")
+    say(f"wrote {out}: {format_count(count, 'pair')} for {read}")
     end_with_errors(answers.answers)
 
 
@@ -116,8 +115,7 @@ def export(
     map: options.MapPath,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="File to write.")],
     format: Annotated[
-        Format,
-        typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file."),
+        Format, typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file.")
     ] = Format.npz,
     queries: Annotated[
         list[Path] | None,
@@ -151,13 +149,13 @@ def export(
     options.check_folder(map, "export")
     options.check_writable(out)
     if format is not Format.onnx and dims is not None:
-        raise BadSpec(f"--dims is for --format onnx, not {format.value}; leave it out")
+        raise BadSpec(f"--dims is for --format onnx, not {format.value}; remove it")
     if format is Format.onnx and out.suffix == ".npz":
         raise BadSpec(
-            f"{out} is where --format onnx writes the images' rows; give the graph another ending, best .onnx"
+            f"--out {out}: --format onnx writes the descriptors of map images there; name the graph NAME.onnx"
         )
     if format is not Format.hloc and (queries or root is not None):
-        raise BadSpec("--queries and --root are for --format hloc")
+        raise BadSpec(f"--queries and --root are for --format hloc, not {format.value}; remove them")
 
     from tfa import exports
     from tfa.maps import PlaceMap
@@ -172,8 +170,8 @@ def export(
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
         rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
         count, width = rows.vectors.shape
-        say(f"a photo to a unit vector of {width:,} numbers, {out.stat().st_size / 1e6:,.1f} MB, in {out}")
-        say(f"rows of {format_count(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
+        say(f"wrote {out}: photo to unit vector, {width:,} dimensions, {out.stat().st_size / 1e6:,.1f} MB")
+        say(f"wrote {exports.rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")
         return
     write = {
         Format.npz: exports.write_npz,
@@ -182,9 +180,8 @@ def export(
     }
     write[format](out, compiled)
     count, width = compiled.vectors.shape
-    held = f"tokens to a vector of {width:,} numbers" if format is Format.onnx_head else f"{width:,} numbers each"
-    what = "the query side" if format is Format.onnx_head else format_count(count, "image")
-    say(f"{what}, {held}, in {out}")
+    what = "tokens to query vector" if format is Format.onnx_head else format_count(count, "image")
+    say(f"wrote {out}: {what}, {width:,} dimensions")
 
 
 def _export_hloc(
@@ -204,15 +201,15 @@ def _export_hloc(
     compiled = exports.compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
-        asked, images = expand_folders(queries), photos
+        paths = expand_folders(queries)
         *_, collision = roots_without_collisions(
-            asked, images, root or find_photo_root(asked), root or find_photo_root(images)
+            paths, photos, root or find_photo_root(paths), root or find_photo_root(photos)
         )
-        if collision is not None:  # hloc would take the two for one photo, and never pair them
+        if collision is not None:  # hloc would treat the two as one photo and never pair them
             raise BadSpec(
-                f"{collision.partition(':')[0]}; give --root FOLDER that holds both, here and for the map's file"
+                f"{collision.partition(':')[0]}; pass a --root FOLDER that contains both, here and for the map's file"
             )
-        encoded = place_map.encode_photos(asked, False, progress)
+        encoded = place_map.encode_photos(paths, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
     exports.write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
-    say(f"{format_count(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")
+    say(f"wrote {out}: {format_count(len(photos), 'photo')}, {vectors.shape[1]:,} dimensions")

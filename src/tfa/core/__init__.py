@@ -1,1 +1,1 @@
-"""Files and locks, arrays, progress, configuration and plugins: what every package needs. Imports only `errors`."""
+"""Shared utilities without domain logic: files, locks, arrays, progress, text, plugins. Imports only `errors`."""

@@ -1,7 +1,7 @@
 """Shared array helpers: backends (numpy or torch), half precision, arrays spilled to disk, and threads.
 
-Numeric stages are written once against the array API (`xp`); a `Backend` says where heavy arrays live. Large
-results are kept in memory-mapped temporary files.
+Numeric stages are written once against the array API (`xp`); a `Backend` names the device of large arrays. Large
+results are stored in memory-mapped temporary files.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tfa.errors import BadSpec, DiskFull, TfaError, from_os_error
 
 # --- backend --------------------------------------------------------------------------------------
 
-Array = Any  # an array of any namespace; shapes are written in each signature
+Array = Any  # array of any namespace; each signature states its shapes
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Where arrays live while they are computed on. `cpu` is numpy; `cuda`, `torch` are torch."""
+    """Array library and device. `cpu` is numpy; `cuda` and `torch` are torch."""
 
     device: str
     xp: Any
     torch_device: str | None = None
 
     def put(self, array: np.ndarray, dtype: str | None = None) -> Array:
-        """Bring a numpy array to the backend, as `dtype` if one is named."""
+        """Copy a numpy array to the backend, converted to `dtype` if it is set."""
         array = np.asarray(array) if dtype is None else np.asarray(array, dtype=dtype)
         if self.torch_device is None:
             return array
@@ -52,7 +52,7 @@ class Backend:
 
 
 def backend_for(device: str) -> Backend:
-    """`cpu` → numpy, `cuda` or `cuda:1` → torch on that GPU, `torch` → torch on the CPU (for comparison)."""
+    """Return numpy for `cpu`, torch on a GPU for `cuda` or `cuda:1`, torch on the CPU for `torch` (comparisons)."""
     if device == "cpu":
         import array_api_compat.numpy as numpy_namespace
 
@@ -62,20 +62,20 @@ def backend_for(device: str) -> Backend:
         import torch
 
         if device != "torch" and not torch.cuda.is_available():
-            raise BadSpec(f"device {device!r}: this machine has no usable CUDA device; use cpu")
+            raise BadSpec(f"device {device!r} is not available: no usable CUDA device on this machine; use cpu")
         return Backend(device, torch_namespace, "cpu" if device == "torch" else device)
-    raise BadSpec(f"device {device!r} is unknown; use cpu, cuda or cuda:N")
+    raise BadSpec(f"unknown device {device!r}; use cpu, cuda or cuda:N")
 
 
 def to_numpy(array: Array) -> np.ndarray:
-    """A numpy array of the same numbers, wherever `array` lives."""
+    """Convert an array of any backend to numpy."""
     if isinstance(array, np.ndarray):
         return array
     return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
 
 
 def l2_normalize(x: Array) -> Array:
-    """Unit vectors along the last axis; L2(0) = 0."""
+    """Normalize vectors along the last axis to unit length; zero vectors stay zero."""
     xp = array_namespace(x)
     norm = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return x / xp.where(norm > 0, norm, xp.ones_like(norm))
@@ -83,16 +83,16 @@ def l2_normalize(x: Array) -> Array:
 
 # --- half -----------------------------------------------------------------------------------------
 
-# What float16 calls infinite or not a number comes out of `widen` as this or more.
+# Smallest magnitude that `widen` returns for float16 infinities and NaN.
 NOT_FINITE = 2.0**16
-_BLOCK = 1 << 17  # numbers: three passes over so many stay in the cache
+_BLOCK = 1 << 17  # numbers per block, few enough to stay in the CPU cache for three passes
 
 
 def widen(numbers: np.ndarray, out: np.ndarray) -> None:
-    """`out[...] = numpy's own conversion of numbers`, two to three times as fast from float16 to float32.
+    """Convert `numbers` into `out`, two to three times as fast as numpy from float16 to float32.
 
-    The fields of a half moved to their places in a float are that number times 2^(15 − 127), subnormal ones too. So
-    every finite half is exact; infinite ones and NaN become numbers of 2^16 or more.
+    Shifting the fields of a half into those of a float gives the number times 2^(15 − 127), also for subnormals. So
+    every finite half is exact; infinities and NaN become numbers of 2^16 or more.
     """
     if numbers.dtype != np.float16 or out.dtype != np.float32:
         np.copyto(out, numbers, casting="same_kind")
@@ -102,13 +102,13 @@ def widen(numbers: np.ndarray, out: np.ndarray) -> None:
     for low in range(0, len(halves), step):
         block = bits[low : low + step]
         np.left_shift(halves[low : low + step], 13, out=block, dtype=np.int32)
-        np.bitwise_and(block, np.int32(-0x70002000), out=block)  # what the sign filled beyond exponent and fraction
+        np.bitwise_and(block, np.int32(-0x70002000), out=block)  # clear the bits that sign extension set
         wide = out[low : low + step]
         np.multiply(wide, np.float32(2.0**112), out=wide)
 
 
 def to_float32(numbers: np.ndarray) -> np.ndarray:
-    """`numbers` in float32: as they are if they are that already, else a copy."""
+    """Convert to float32; float32 input is returned without a copy."""
     if numbers.dtype == np.float32:
         return numbers
     out = np.empty(numbers.shape, np.float32)
@@ -117,7 +117,7 @@ def to_float32(numbers: np.ndarray) -> np.ndarray:
 
 
 def all_finite(halves: np.ndarray) -> bool:
-    """Is no float16 infinite or NaN? Those have all exponent bits set."""
+    """Return True if all float16 values are finite. (Inf and NaN have all exponent bits set.)"""
     exponent = np.uint16(0x7C00)
     return bool((halves.view(np.uint16) & exponent).max(initial=0) < exponent)
 
@@ -125,11 +125,11 @@ def all_finite(halves: np.ndarray) -> bool:
 # --- spill ----------------------------------------------------------------------------------------
 
 SPILL_PREFIX, _SUFFIX = "tfa-spill-", ".bin"
-_NO_RESERVING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what a file system answers that cannot
+_NO_RESERVING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # errors of file systems without fallocate
 
 
 class Spill:
-    """Keeps arrays for later: small ones in memory, large ones in a memory-mapped temporary file."""
+    """Array storage: small arrays in memory, large ones in memory-mapped temporary files."""
 
     def __init__(self, spill_bytes: int = 4 << 20) -> None:
         self.spill_bytes = spill_bytes
@@ -147,7 +147,7 @@ class Spill:
             mapped = np.memmap(_reserved(self._folder, size), dtype, "r+", shape=shape)
         except OSError as error:
             raise (_what_ran_out(error, size, parent) or error) from None
-        mapped.spill = self  # type: ignore[attr-defined]  # the file lives as long as an array that needs it
+        mapped.spill = self  # type: ignore[attr-defined]  # keeps the file as long as an array uses it
         return mapped
 
     def _new_folder(self, parent: Path) -> Path:
@@ -157,7 +157,7 @@ class Spill:
         return folder.path
 
     def keep(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the array, mapped if it is large."""
+        """Copy an array; the copy is memory-mapped if it is large."""
         kept = self.empty(array.shape, array.dtype)
         kept[...] = array
         release(kept)
@@ -165,7 +165,7 @@ class Spill:
 
 
 def _reserved(folder: Path, size: int) -> Path:
-    """A new file that has its room on the disk: a page of a mapped file that finds none later ends the process."""
+    """Create a file with its disk space allocated: a mapped page without space would kill the process (SIGBUS)."""
     with tempfile.NamedTemporaryFile(dir=folder, suffix=_SUFFIX, delete=False) as file:
         try:
             _reserve(file.fileno(), size, folder)
@@ -189,25 +189,24 @@ def _reserve(handle: int, size: int, folder: Path) -> None:
 
 
 def _what_ran_out(error: OSError, size: int, parent: Path) -> TfaError | None:
-    """The error of a full disk in words that help here; that of other things that ran out."""
+    """Explain a resource error; a full disk gets advice on temporary files."""
     known = from_os_error(error, parent)
     if not isinstance(known, DiskFull):
         return known
     return DiskFull(
-        f"there is no room for {size:,} bytes of temporary data in {parent}, where "
-        f"{shutil.disk_usage(parent).free:,} bytes are free; free some, or name a folder on another disk in the "
-        "environment variable TMPDIR",
+        f"temporary data needs {size:,} bytes in {parent}, but only {shutil.disk_usage(parent).free:,} are free; free "
+        "disk space, or set the environment variable TMPDIR to a folder on another disk",
         parent,
     )
 
 
 def release(array: np.ndarray) -> None:
-    """Let the system take back the resident pages of a mapped array; its content stays in the file."""
+    """Release the resident pages of a mapped array; its content stays in the file."""
     base = array
     while base is not None and not isinstance(getattr(base, "_mmap", None), mmap.mmap):
-        base = getattr(base, "base", None)  # type: ignore[assignment]  # a tensor may lie below, which has none
+        base = getattr(base, "base", None)  # type: ignore[assignment]  # the base may be a tensor without one
     if base is not None and hasattr(mmap, "MADV_DONTNEED"):
-        # Of a shared file mapping this drops the process's pages, not what was written to them.
+        # For a shared file mapping this drops the process's pages, not the data written to them.
         base._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
@@ -220,10 +219,10 @@ _R = TypeVar("_R")
 def map_in_threads(
     call: Callable[[_T], _R], items: Sequence[_T], threads: int | None = None, task: Task | None = None
 ) -> list[_R]:
-    """`call` of each item, several at once, each with matrix products of one thread; `task` advances by each.
+    """Call `call` on the items in parallel threads, with single-threaded matrix products; advance `task` after each.
 
-    Products split among threads wait for each other, and what stands between them has one thread. The bits of a
-    result do not depend on how many items there are.
+    This is faster than multithreaded products, which leave other steps with one thread. Results do not depend on the
+    number of items, to the last bit.
     """
     count = min(len(items), threads or count_cores())
     with ONE_THREAD_PRODUCTS:
@@ -241,23 +240,23 @@ def _advancing(results: Iterable[_R], task: Task | None) -> Iterator[_R]:
 
 
 def count_cores() -> int:
-    """Count the cores of this process; a container may have fewer than the machine."""
+    """Return the number of cores this process may use, which a container can limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def _blas() -> ThreadpoolController:
-    """The libraries of matrix products whose thread count is the whole process's."""
+    """Return the BLAS libraries whose thread count applies to the whole process."""
     found = ThreadpoolController().select(user_api="blas")
-    own = ("openblas", "openmp")  # there each thread has a count of its own, which no other can restore
+    own = ("openblas", "openmp")  # a count per thread, which other threads cannot restore
     shared = [lib for lib in found.lib_controllers if (lib.internal_api, getattr(lib, "threading_layer", "")) != own]
     return found.select(filepath=[lib.filepath for lib in shared])
 
 
 class _SharedLimit:
-    """Matrix products of one thread, while anyone is inside.
+    """Context manager that limits matrix products to one thread.
 
-    Callers may overlap and end in any order: the first one in sets the limit, the last one out restores it.
+    Callers may overlap and end in any order: the first to enter sets the limit, the last to leave restores it.
     """
 
     def __init__(self) -> None:
@@ -280,9 +279,9 @@ class _SharedLimit:
 
     @staticmethod
     def _let_go() -> None:
-        """So that another thread may restore: threadpoolctl obeys only the thread that set the limit before."""
+        """Allow another thread to restore the limit; threadpoolctl accepts only the thread that set it."""
         for lib in _blas().lib_controllers:
-            if hasattr(lib, "clear_controlling_thread"):  # older releases have no such rule
+            if hasattr(lib, "clear_controlling_thread"):  # older releases accept any thread
                 lib.clear_controlling_thread()
 
 

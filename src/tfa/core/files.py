@@ -1,12 +1,12 @@
 """Write files that survive crashes, lock what is being written, and read files within bounds.
 
-A file is written to a temporary neighbor, synced and renamed into place. Writers hold an flock on temporary files
-and folders; the kernel releases it when the process dies, so leftovers of a killed process can be told from files
-in use and removed.
+A file is written to a temporary file in the same folder, synced and renamed into place. Writers hold an flock on
+temporary files and folders. The kernel releases it when the process dies, so leftovers of a killed process are
+recognized and removed.
 
-Files that others wrote are read within bounds of size, line length and depth. These functions raise ValueError with the
-half of a sentence that follows the name of the file; the caller names the file and says what to do. Memory is allocated
-for bytes that a file has, never because its header says so.
+Untrusted files are read within limits of size, line length and nesting. These functions raise ValueError with the end
+of a sentence; the caller adds the file name and the fix. Memory is allocated for the actual bytes of a file, never for
+the size in its header.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tfa.errors import TfaError, from_os_error
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where folders cannot be locked: there nothing is tidied
+except ImportError:  # Windows cannot lock folders, so nothing is tidied there
     fcntl = None  # type: ignore[assignment]
 
-STALE_SECONDS = 3600  # what was just made may not be locked yet; what is so old is, if somebody writes it
+STALE_SECONDS = 3600  # age from which an unlocked temporary file is a leftover; newer ones may not be locked yet
 
 
 class LockedFolder:
-    """A new temporary folder, held until it is closed. `close` does not remove it, `remove` does."""
+    """A new temporary folder, locked until `close` or `remove`. Only `remove` deletes it."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
         self.path = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
@@ -70,7 +70,7 @@ class LockedFolder:
 
 
 def hold(handle: int) -> bool:
-    """Lock an open file or folder until it is closed; false if somebody else has it, or where that cannot be."""
+    """Lock an open file or folder until closed. Return False if another process holds it or locking is unsupported."""
     if fcntl is None:
         return False
     try:
@@ -82,7 +82,7 @@ def hold(handle: int) -> bool:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder; wait while another process or thread does. Without effect on Windows."""
+    """Lock a folder, waiting for other processes and threads. No effect on Windows."""
     if fcntl is None:
         yield
         return
@@ -95,7 +95,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _open_locked(path: Path) -> int | None:
-    """A handle that holds a file or folder; None if somebody else does, or where they cannot be held."""
+    """Open and lock a file or folder; return None if it is locked or locking is unsupported."""
     if fcntl is None:
         return None
     handle = os.open(path, os.O_RDONLY)
@@ -106,10 +106,10 @@ def _open_locked(path: Path) -> int | None:
 
 
 def tidy(parent: Path, pattern: str, ours: Callable[[str], bool] = lambda name: False) -> None:
-    """Remove files and folders in `parent` that a killed process left.
+    """Remove files and folders of killed processes from `parent`.
 
-    They are named like `pattern`, were not changed for an hour and are held by nobody; a folder holds nothing but files
-    whose names are `ours`. What cannot be removed stays: tidying is no reason to fail.
+    They match `pattern`, are unchanged for an hour and unlocked; a folder contains only files whose names are `ours`.
+    Errors are ignored.
     """
     with contextlib.suppress(OSError):
         for path in parent.glob(pattern):
@@ -137,7 +137,7 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 class OpenFolder:
-    """Open until it is closed. Where folders cannot be opened, as on Windows, `handle` is None and its path is used."""
+    """An open folder. If folders cannot be opened, as on Windows, `handle` is None and the path is used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -157,7 +157,7 @@ class OpenFolder:
             self.handle = None
 
     def is_there(self) -> bool:
-        """Does the path still lead to this folder?"""
+        """Return True if the path still leads to this folder."""
         if self.handle is None:
             return self.path.is_dir()
         try:
@@ -175,13 +175,13 @@ class OpenFolder:
             return file.read()
 
     def temporary(self, name: str) -> tuple[int, str]:
-        """A new private file, open for writing, and the name that it has until it is renamed to `name`."""
+        """Create a private file to be renamed to `name`; return its handle and temporary name."""
         hidden = f".{name}.{secrets.token_hex(6)}.tmp"
         with self._naming():
             return os.open(self._place(hidden), _CREATE, 0o600, dir_fd=self.handle), hidden
 
     def rename(self, old: str, new: str) -> None:
-        """Also over a file of the new name."""
+        """Rename a file, replacing a file with the new name."""
         with self._naming():
             os.replace(self._place(old), self._place(new), src_dir_fd=self.handle, dst_dir_fd=self.handle)
 
@@ -194,12 +194,12 @@ class OpenFolder:
             os.unlink(self._place(name), dir_fd=self.handle)
 
     def sync(self) -> None:
-        """Make what was renamed here survive a power cut."""
+        """Make renames in this folder survive a power cut."""
         if self.handle is not None:
             try:
                 os.fsync(self.handle)
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that syncs no folders
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file system without folder sync
                     raise
 
     def _place(self, name: str) -> str:
@@ -207,7 +207,7 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
-        """Errors of the system name a file as it was given; make that a path."""
+        """Turn file names in system errors into full paths."""
         try:
             yield
         except OSError as error:
@@ -219,34 +219,34 @@ class OpenFolder:
 
 # --- files ----------------------------------------------------------------------------------------
 
-_HEADER_BYTES = 100_000_000  # of a safetensors file; the format allows no more
+_HEADER_BYTES = 100_000_000  # maximum safetensors header, set by the format
 _DTYPES = {
     "I64": np.int64, "F64": np.float64, "F32": np.float32, "I32": np.int32, "F16": np.float16,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
-}  # fmt: skip  # in the order in which the safetensors library writes them
-_DIMENSIONS = 32  # of an array in numpy
+}  # fmt: skip  # in the order of the safetensors library
+_DIMENSIONS = 32  # maximum dimensions of a numpy array
 _Result = TypeVar("_Result")
 
 
 class BadFile(TfaError):
-    """A file is not what its name promises."""
+    """A file is damaged or has an unexpected format."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """What a file consists of."""
+    """Size and digest of a written file."""
 
     bytes: int
     sha256: str
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary neighbour of `path`, sync it, and rename it into place."""
+    """Call `write` on a temporary file next to `path`, sync it, and rename it into place."""
     _replace(path, None, lambda temporary, _: write(temporary))
 
 
 def _replace(path: Path, folder: OpenFolder | None, write: Callable[[Path, int], _Result]) -> _Result:
-    """The same in a folder that is open already, or else in that of `path`; `write` is given the open file too."""
+    """Write a file atomically in `folder`, by default the parent of `path`; `write` also gets the open file."""
     with explain_disk_errors(path), contextlib.ExitStack() as stack:
         if folder is None:
             make_folder(path.parent)
@@ -254,12 +254,12 @@ def _replace(path: Path, folder: OpenFolder | None, write: Callable[[Path, int],
         handle, name = folder.temporary(path.name)
         try:
             try:
-                hold(handle)  # nobody tidies it away
+                hold(handle)  # protects it from `tidy`
                 result = write(path.parent / name, handle)
-                folder.chmod(name, 0o644)  # private so far; a map or a cache may be shared
+                folder.chmod(name, 0o644)  # created private, but maps and caches may be shared
                 os.fsync(handle)
             finally:
-                os.close(handle)  # Windows renames no open file
+                os.close(handle)  # Windows cannot rename an open file
             folder.rename(name, path.name)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -271,7 +271,7 @@ def _replace(path: Path, folder: OpenFolder | None, write: Callable[[Path, int],
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """A full disk, no memory or no open files while `path` is written are errors of ours, which name it."""
+    """Convert a full disk, lack of memory or of open files to a TfaError that names `path`."""
     try:
         yield
     except (OSError, MemoryError) as error:
@@ -282,7 +282,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those it lies in, where they are missing; all of them survive a power cut."""
+    """Create a folder and its missing parents, so that they survive a power cut."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
@@ -290,20 +290,20 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in `folder` survive a power cut."""
+    """Make renames in `folder` survive a power cut."""
     with OpenFolder(folder) as opened:
         opened.sync()
 
 
 def write_json(path: Path, value: Any, folder: OpenFolder | None = None) -> WrittenFile:
-    """Write JSON atomically; with `folder`, into that one, which `path` named when it was opened."""
+    """Write JSON atomically, into the open `folder` if it is set."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    # A file name that is not UTF-8 has lone surrogates, which only an escape can carry: \\udcff is that of JSON too.
+    # A file name that is not UTF-8 has lone surrogates; JSON writes them as escapes such as \\udcff.
     return _write_parts(path, [text.encode("utf-8", "backslashreplace")], folder)
 
 
 def require_json(path: Path, error: type[TfaError], hint: str = "") -> Any:
-    """Read a JSON file; `error` says that it is missing (and `hint` what to do) or cannot be read."""
+    """Read a JSON file; raise `error` if it is missing (with `hint`) or unreadable."""
     try:
         return read_json(path)
     except FileNotFoundError:
@@ -313,23 +313,23 @@ def require_json(path: Path, error: type[TfaError], hint: str = "") -> Any:
 
 
 def require_format(path: Path, name: str, version: int, error: type[TfaError], hint: str = "") -> dict[str, Any]:
-    """Read a JSON file whose object states its format and version."""
+    """Read a JSON object and check its format and version."""
     return check_format(require_json(path, error, hint), path, name, version, error, hint)
 
 
 def check_format(
     values: Any, path: object, name: str, version: int, error: type[TfaError], hint: str = ""
 ) -> dict[str, Any]:
-    """Return the values of a file if they are an object that states this format and version."""
+    """Check that values read from a file are an object of this format and version."""
     if not isinstance(values, dict) or values.get("format") != name:
         raise error(f"{path} is not a {name} file{hint}")
     if values.get("version") != version:
-        raise error(f"{path} is of version {values.get('version')}; this release reads version {version}: run again")
+        raise error(f"{path} has version {values.get('version')}; this release reads version {version}: run again")
     return values
 
 
 def write_text(path: Path, text: str) -> None:
-    _write_parts(path, [text.encode("utf-8", "surrogateescape")])  # a file name that is not UTF-8 comes out as it is
+    _write_parts(path, [text.encode("utf-8", "surrogateescape")])  # keeps file names that are not UTF-8
 
 
 def write_tensors(
@@ -338,9 +338,9 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
     folder: OpenFolder | None = None,
 ) -> WrittenFile:
-    """Write a safetensors file as `write_json` writes, tensor by tensor, in the order of the safetensors library.
+    """Write a safetensors file atomically, tensor by tensor, in the order of the safetensors library.
 
-    The library itself copies every tensor first, and says of a full disk that it could not serialise.
+    The library itself copies every tensor first and does not report a full disk as such.
     """
     known = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
     order = list(known)
@@ -373,13 +373,13 @@ def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFo
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
-    """Entries, metadata and the byte where data starts, of a safetensors file whose size fits its header."""
+    """Read entries, metadata and data offset of a safetensors file; raise BadFile if it is damaged."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
         if not 0 <= length <= min(size - 8, _HEADER_BYTES):
-            raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)", path)
+            raise BadFile(f"{path} is not a complete safetensors file ({size} bytes)", path)
         try:
             entries = parse_json(file.read(length))
             metadata = _checked_entries(entries)
@@ -387,12 +387,12 @@ def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]
             raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
     end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if 8 + length + end != size:
-        raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}", path)
+        raise BadFile(f"{path} is damaged: it has {size} bytes, its header says {8 + length + end}", path)
     return entries, metadata, 8 + length
 
 
 def _checked_entries(entries: Any) -> dict[str, str]:
-    """Take the metadata out of the entries of a header, and make sure that each is a tensor as large as it says."""
+    """Remove the metadata from the header entries and return it; raise ValueError if an entry is not a tensor."""
     if not isinstance(entries, dict):
         raise ValueError(f"it is a {type(entries).__name__}, not an object")
     metadata = entries.pop("__metadata__", {})
@@ -403,7 +403,7 @@ def _checked_entries(entries: Any) -> dict[str, str]:
             kind, shape, (first, last) = _DTYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
             sides = [*shape, first, last]
             whole = all(type(side) is int and side >= 0 for side in sides) and len(shape) <= _DIMENSIONS
-            # What numpy has no dtype for may stand in a file; whoever wants to read it is told.
+            # A file may contain dtypes that numpy lacks; `map_tensors` reports them.
             whole = whole and (kind is None or last - first == math.prod(shape) * np.dtype(kind).itemsize)
         except (KeyError, TypeError, ValueError):
             whole = False
@@ -413,12 +413,12 @@ def _checked_entries(entries: Any) -> dict[str, str]:
 
 
 def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read-only memory-mapped arrays and metadata of a safetensors file; nothing is loaded until touched."""
+    """Return read-only memory-mapped arrays and metadata of a safetensors file; data is loaded on access."""
     entries, metadata, start = read_tensor_header(path)
     arrays: dict[str, np.ndarray] = {}
     for name, entry in entries.items():
         if entry["dtype"] not in _DTYPES:
-            raise BadFile(f"{path}: {name} has the dtype {entry['dtype']}; known are {', '.join(_DTYPES)}", path)
+            raise BadFile(f"{path}: {name} has dtype {entry['dtype']}; supported are {', '.join(_DTYPES)}", path)
         dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
         if 0 in shape:  # an empty range cannot be mapped
             arrays[name] = np.empty(shape, dtype)
@@ -433,13 +433,13 @@ def hash_file(path: Path) -> str:
 
 
 def hash_json(value: Any) -> str:
-    """Digest of a JSON value that does not depend on key order or white space."""
+    """Hash a JSON value, independent of key order and white space."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # of any name a file can have
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # accepts any file name
 
 
 def cache_folder() -> Path:
-    """Where weights and tokens are kept: `$TFA_CACHE`, else the user's cache folder."""
+    """Return the folder of cached weights and tokens: `$TFA_CACHE`, else the user's cache folder."""
     named = os.environ.get("TFA_CACHE")
     if named:
         return Path(named)
@@ -448,42 +448,39 @@ def cache_folder() -> Path:
 
 # --- bounded reading ------------------------------------------------------------------------------
 
-JSON_BYTES = 128_000_000  # as parsed objects at most some twenty times as much
+JSON_BYTES = 128_000_000  # parsed objects take up to about twenty times as much
 _TEXT_BYTES = 256_000_000
 LINE_BYTES = 1_000_000
 ARRAY_BYTES = 1_000_000_000
 EMPTY_ROWS = 1_000_000
-NPY_HEADER_BYTES = 10_000  # what numpy itself parses
+NPY_HEADER_BYTES = 10_000  # numpy's own limit
 XML_DEPTH = 100
 
-_NPY_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_NPY_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_bounded(path: Path, limit: int = _TEXT_BYTES) -> bytes:
-    """The bytes of a file that has no more than `limit`; also of a pipe or a device, whose size says nothing."""
+    """Read a file of at most `limit` bytes; a pipe or device, whose size is unknown, is limited while reading."""
     with open(path, "rb") as file:
         known = os.fstat(file.fileno()).st_size
         content = file.read(limit + 1) if known <= limit else b""
     if known > limit or len(content) > limit:
-        raise ValueError(f"it is larger than the {limit:,} bytes that are read")
+        raise ValueError(f"it is larger than the limit of {limit:,} bytes")
     return content
 
 
 def read_text(path: Path, limit: int = _TEXT_BYTES) -> str:
-    """Text in UTF-8, with or without a byte-order mark, in lines of a sane length; no NUL, which no text file has."""
+    """Read UTF-8 text, with or without a byte-order mark; refuse long lines and NUL bytes."""
     content = read_bounded(path, limit)
     for number, line in enumerate(content.splitlines(), 1):
         if len(line) > LINE_BYTES:
-            raise ValueError(f"its line {number:,} has {len(line):,} bytes, more than {LINE_BYTES:,}")
+            raise ValueError(f"line {number:,} has {len(line):,} bytes, more than {LINE_BYTES:,}")
     if b"\0" in content:
-        raise ValueError(f"it holds a NUL byte at {content.index(0):,} and is not a text file")
+        raise ValueError(f"it is not a text file: NUL byte at {content.index(0):,}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is not a text file in UTF-8 ({error.reason} at byte {error.start:,})") from None
+        raise ValueError(f"it is not UTF-8 text ({error.reason} at byte {error.start:,})") from None
 
 
 def read_json(path: Path, limit: int = JSON_BYTES) -> Any:
@@ -491,27 +488,29 @@ def read_json(path: Path, limit: int = JSON_BYTES) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Infinite numbers and NaN, which JSON has not, are refused, and so are deep nests."""
+    """Parse JSON; refuse infinities, NaN and deep nesting."""
     try:
         return json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
-        raise ValueError("its lists or objects are nested too deep") from None
+        raise ValueError("its lists or objects are nested too deeply") from None
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is too large a number")
+        raise ValueError(f"the number {text[:20]} is too large")
     return number
 
 
 def parse_xml(content: bytes) -> Element:
-    """The root of an XML text. Names are without their namespaces; a DOCTYPE, which may define entities that expand
-    without bound or name other files, is refused, and so are deep nests."""
+    """Parse XML and return its root, with names stripped of namespaces; refuse a DOCTYPE and deep nesting.
+
+    A DOCTYPE may define entities that expand without limit or read other files.
+    """
     parser, builder, depth = expat.ParserCreate(namespace_separator=" "), TreeBuilder(), 0
 
     def local(name: str) -> str:
@@ -521,7 +520,7 @@ def parse_xml(content: bytes) -> Element:
         nonlocal depth
         depth += 1
         if depth > XML_DEPTH:
-            raise ValueError("its elements are nested too deep")
+            raise ValueError("its elements are nested too deeply")
         builder.start(local(name), {local(key): value for key, value in attributes.items()})
 
     def end(name: str) -> None:
@@ -530,7 +529,7 @@ def parse_xml(content: bytes) -> Element:
         builder.end(local(name))
 
     def refuse(*_: object) -> None:
-        raise ValueError("it has a DOCTYPE, which is not read; remove that line")
+        raise ValueError("a DOCTYPE is not allowed; remove that line")
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = builder.data, refuse
@@ -542,57 +541,57 @@ def parse_xml(content: bytes) -> Element:
 
 
 def read_npy(path: Path, limit: int = ARRAY_BYTES) -> np.ndarray:
-    """The array of a `.npy` file of numbers or text. Objects, which are pickles, are refused."""
+    """Read a `.npy` file of numbers or text; refuse objects, which are pickles."""
     with open(path, "rb") as file:
         shape, fortran, dtype, left = parse_npy_header(file, os.fstat(file.fileno()).st_size)
         if left > limit:
-            raise ValueError(f"it is larger than the {limit:,} bytes that are read")
+            raise ValueError(f"it is larger than the limit of {limit:,} bytes")
         if dtype.hasobject:
-            raise ValueError("it holds pickled objects, which are not loaded")
+            raise ValueError("it contains pickled objects, which are not loaded")
         content = file.read(left)
     return parse_npy(content, shape, fortran, dtype)
 
 
 def parse_npy(content: bytes, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> np.ndarray:
-    """The array whose data these bytes are: exactly as many as its shape needs."""
+    """Return the array stored in `content`; raise ValueError if shape and size differ."""
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(content):
         raise ValueError(f"its header says {shape} of {dtype}, {needed:,} bytes; {len(content):,} follow")
-    if not needed and math.prod(filter(None, shape)) > EMPTY_ROWS:  # they cost a file nothing and a loop everything
+    if not needed and math.prod(filter(None, shape)) > EMPTY_ROWS:  # free in a file, expensive in a loop
         raise ValueError(f"its header says {shape} of {dtype}: rows without content")
     array = np.frombuffer(content, dtype) if needed else np.empty(math.prod(shape), dtype)
     return with_letters(array).reshape(shape, order="F" if fortran else "C").copy()
 
 
 def with_letters(array: np.ndarray) -> np.ndarray:
-    """A flat array as it is. Text must be made of letters that Unicode has: Python takes others on trust."""
+    """Return a flat array unchanged; raise ValueError if text has code points outside Unicode, which numpy accepts."""
     if array.dtype.kind == "U" and array.size:
         codes = array.view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
         if int(codes.max()) > sys.maxunicode:
-            raise ValueError("it holds text with letters that Unicode does not have")
+            raise ValueError("it contains text with invalid Unicode characters")
     return array
 
 
 def parse_npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, order and type of a `.npy` file of `size` bytes, and how many bytes follow; the stream stands there."""
+    """Read a `.npy` header; return shape, Fortran order, dtype and the number of data bytes that follow."""
     try:
         version = np.lib.format.read_magic(stream)
         if version not in _NPY_READERS:
-            raise ValueError(f"version {version} of the npy format is not read here")
+            raise ValueError(f"npy format version {version} is not supported")
         start = stream.tell()
         length = int.from_bytes(stream.read(2 if version == (1, 0) else 4), "little")
         if length > min(NPY_HEADER_BYTES, size - stream.tell()):
             raise ValueError(f"its header claims {length:,} bytes")
         stream.seek(start)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # headers of Python 2 need a second parsing, and numpy says so
+            warnings.simplefilter("ignore")  # numpy warns about headers written by Python 2
             shape, fortran, dtype = _NPY_READERS[version](stream)
     except OSError:
         raise
     except ValueError:
         raise
-    except Exception as error:  # a header is a Python literal, and literals fail in every way there is
+    except Exception as error:  # a header is a Python literal, whose parsing may raise anything
         raise ValueError(f"its header cannot be read ({type(error).__name__})") from None
     if any(isinstance(side, bool) or side < 0 for side in shape):
-        raise ValueError(f"its header says the shape {shape}")
+        raise ValueError(f"its header has the invalid shape {shape}")
     return shape, bool(fortran), dtype, size - stream.tell()

@@ -43,16 +43,12 @@ class BadShape(ValueError):
         self.problem, self.shown = problem, shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
 
     def __str__(self) -> str:
-        return (
-            f"{self.path} is {self.shown}, which {self.problem}"
-            if self.shown
-            else f"{self.path} {self.problem}".strip()
-        )
+        return f"{self.path} {f'is {self.shown}, which ' if self.shown else ''}{self.problem}".strip()
 
     def to_spec(self) -> BadSpec:
         """Return the same as an error of an option."""
-        name = self.path.strip(".")
-        return BadSpec(f"{name}={self.shown} {self.problem}" if self.shown and name else str(self))
+        self.path = self.path.strip(".")
+        return BadSpec(f"{self.path}={self.shown} {self.problem}" if self.shown and self.path else str(self))
 
 
 def opt(default: Any, description: str, **bounds: Any) -> Any:
@@ -181,28 +177,24 @@ def _read_fields(cls: type[Value], value: Any) -> Any:
         return value
     if not isinstance(value, dict):
         raise BadShape("must be an object", value)
-    fields, read, name = _fields(cls), {}, ""
+    fields, values, read, name = _fields(cls), cls.gather(value), {}, ""
+    if not values.keys() <= fields.keys():
+        others = {key: item for key, item in values.items() if key not in fields}
+        if not cls.EXTRAS:
+            key = str(next(iter(others)))[:_SHOWN]
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise BadShape(f"has no field {key!r}{hint} (fields: {', '.join(fields)})")
+        _read_any(others)
     try:
-        for name, item in cls.gather(value).items():
-            if name in fields:
-                read[name] = fields[name][0](item)
-            elif not cls.EXTRAS:
-                break
-            else:
-                _read_any({name: item})
-        else:
-            name = ""
+        for name, (reader, required) in fields.items():
+            if name in values:
+                read[name] = reader(values[name])
+            elif required:
+                raise BadShape("is missing")
     except BadShape as error:
         error.path = f".{name}{error.path}"
         raise
-    if name:
-        near = difflib.get_close_matches(name[:_SHOWN], fields, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise BadShape(f"has no field {name[:_SHOWN]!r}{hint} (fields: {', '.join(fields)})")
-    if len(read) < len(fields):
-        for name, (_, required) in fields.items():
-            if required and name not in read:
-                raise BadShape(f"has no {name}, which is required")
     return cls(**read)
 
 

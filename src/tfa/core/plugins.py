@@ -1,5 +1,5 @@
-"""Plugins of other distributions: objects by name, under the entry points `tfa.encoders`, `tfa.heads`, `tfa.layouts`,
-`tfa.stores`, `tfa.commands` and `tfa.weights`.
+"""Plugins: named objects from other distributions, registered under the entry points `tfa.encoders`, `tfa.heads`,
+`tfa.layouts`, `tfa.stores`, `tfa.commands` and `tfa.weights`.
 
     [project.entry-points."tfa.heads"]
     brightness = "my_package.heads:BRIGHTNESS"
@@ -19,31 +19,31 @@ _GROUPS = ("tfa.commands", "tfa.encoders", "tfa.heads", "tfa.layouts", "tfa.stor
 
 
 def plugin_names(group: str, taken: Collection[str] = ()) -> list[str]:
-    """Names that other distributions bring to a group; one that is `taken` by this package, or given twice, raises."""
+    """List the plugin names of a group; raise BadPlugin if a name is in `taken` or defined twice."""
     return sorted(_plugins(group, taken))
 
 
 def load_plugin(group: str, name: str, taken: Collection[str] = ()) -> Any | None:
-    """The object of a name; None where no distribution brings it."""
+    """Import a plugin; return None if no distribution provides it."""
     entry = _plugins(group, taken).get(name)
     if entry is None:
         return None
     try:
         return entry.load()
-    except Exception as error:  # whatever another package raises while it is imported
+    except Exception as error:  # importing another package may raise anything
         raise BadPlugin(
-            f"{name!r} of {group} cannot be loaded from {_describe_source(entry)} ({entry.value}): "
+            f"plugin {name!r} ({group}) cannot be loaded from {_describe_source(entry)} ({entry.value}): "
             f"{type(error).__name__}: {error}; update or uninstall that distribution"
         ) from error
 
 
 def plugin_source(group: str, name: str) -> str:
-    """The distribution that brings a name, and its version."""
+    """Return name and version of the distribution that provides a plugin."""
     return _describe_source(_plugins(group, ())[name])
 
 
 def plugin_summary(group: str, name: str) -> str:
-    """Read what the distribution of a plugin says of itself, in one line."""
+    """Return the one-line summary of the distribution that provides a plugin."""
     dist = _plugins(group, ())[name].dist
     return "" if dist is None else str(dist.metadata["Summary"] or "")
 
@@ -60,6 +60,8 @@ def _plugins(group: str, taken: Collection[str]) -> dict[str, EntryPoint]:
         other = _describe_source(plugins[entry.name]) if entry.name in plugins else other
         if other is not None:
             source = _describe_source(entry)
-            raise BadPlugin(f"{source} and {other} both bring {entry.name!r} to {group}; uninstall one or rename it")
+            raise BadPlugin(
+                f"{source} and {other} both provide {entry.name!r} ({group}); uninstall one or rename the plugin"
+            )
         plugins[entry.name] = entry
     return plugins

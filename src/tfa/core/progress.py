@@ -1,8 +1,7 @@
-"""Progress of long work, reported to whoever listens.
+"""Progress reports of long operations.
 
-Library functions take a `Progress`; the default says nothing. `RichProgress` draws bars on standard error
-with rate and time left, and stays silent for work that ends within two seconds. Without a terminal it writes a line
-every ten seconds instead, so that a log shows that the work goes on.
+Library functions take a `Progress`; the default is silent. `RichProgress` draws bars on standard error with rate and
+time left, for operations longer than two seconds. Without a terminal it writes a line every ten seconds instead.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tfa.core.text import make_printable
 
 _T = TypeVar("_T")
 QUIET_SECONDS = 2.0
-LINE_SECONDS = 10.0  # between two lines where there is no terminal
+LINE_SECONDS = 10.0  # seconds between two lines without a terminal
 
 
 class Task(Protocol):
@@ -28,11 +27,11 @@ class Task(Protocol):
 
 class Progress(Protocol):
     def task(self, label: str, total: int, unit: str = "") -> Any:
-        """A context manager that yields a Task."""
+        """Return a context manager that yields a Task."""
 
 
 class SilentProgress:
-    """Listens to nothing."""
+    """Progress that reports nothing."""
 
     @contextmanager
     def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
@@ -43,7 +42,7 @@ class SilentProgress:
 
 
 class RichProgress:
-    """Bars on standard error, shown only once a task has run for two seconds; lines if that is no terminal."""
+    """Bars on standard error for tasks longer than two seconds; lines if it is not a terminal."""
 
     @contextmanager
     def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
@@ -73,7 +72,7 @@ def _bar(label: str, total: int, unit: str) -> Iterator[Task]:
         transient=True,
     )
     bar = bars.add_task(label, total=total, rate="")
-    # A single long step must show too, so the bar starts by the clock and not with the first advance.
+    # A timer starts the bar, not the first advance: a single long step must show too.
     clock = threading.Timer(QUIET_SECONDS, bars.start)
     clock.daemon = True
     clock.start()
@@ -91,7 +90,7 @@ def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
 
     def write() -> None:
         while not ended.wait(LINE_SECONDS):
-            with suppress(OSError, ValueError):  # nobody reads standard error, or it is closed
+            with suppress(OSError, ValueError):  # standard error is closed
                 print(counted.line(label, total), file=sys.stderr, flush=True)
 
     writer = threading.Thread(target=write, name="tfa-progress", daemon=True)
@@ -104,15 +103,15 @@ def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
 
 
 class _Counted:
-    """Counts steps, and tells each time how many there are and how fast they come."""
+    """Step counter that reports count and rate after each step."""
 
-    def __init__(self, unit: str, tell: Callable[[int, str], object] | None = None) -> None:
-        self._unit, self._tell, self._started, self._done = unit, tell, time.monotonic(), 0
+    def __init__(self, unit: str, report: Callable[[int, str], object] | None = None) -> None:
+        self._unit, self._report, self._started, self._done = unit, report, time.monotonic(), 0
 
     def advance(self, steps: int = 1) -> None:
         self._done += steps
-        if self._tell is not None:
-            self._tell(self._done, self.rate)
+        if self._report is not None:
+            self._report(self._done, self.rate)
 
     @property
     def rate(self) -> str:
@@ -123,26 +122,26 @@ class _Counted:
         return max(time.monotonic() - self._started, 1e-9)
 
     def line(self, label: str, total: int) -> str:
-        """Where the work stands, in words."""
-        said = [f"{label}: {self._done:,} of {total:,}{' ' if self._unit else ''}{self._unit}"]
-        said += [self.rate] if self.rate else []
+        """Format count, rate and time left."""
+        parts = [f"{label}: {self._done:,} of {total:,}{' ' if self._unit else ''}{self._unit}"]
+        parts += [self.rate] if self.rate else []
         if 0 < self._done < total:
             left = round(self._elapsed / self._done * (total - self._done))
-            said.append(f"about {timedelta(seconds=left)} left")
+            parts.append(f"about {timedelta(seconds=left)} left")
         else:
-            said.append(f"{timedelta(seconds=round(self._elapsed))} so far")
-        return ", ".join(said)
+            parts.append(f"{timedelta(seconds=round(self._elapsed))} so far")
+        return ", ".join(parts)
 
 
 def as_progress(progress: bool | Progress | None) -> Progress:
-    """`True` draws bars or writes lines, `False` or `None` is silent, an object of your own is used as it is."""
+    """Return bars or lines for `True`, silence for `False` or `None`; other objects are used as they are."""
     if progress is True:
         return RichProgress()
     return progress or SilentProgress()
 
 
 def track_progress(items: Iterable[_T], total: int, label: str, progress: Progress, unit: str = "") -> Iterator[_T]:
-    """Iterate, advancing `progress` after each item."""
+    """Iterate over items and advance `progress` after each."""
     with progress.task(label, total, unit) as task:
         for item in items:
             yield item

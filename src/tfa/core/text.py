@@ -1,6 +1,4 @@
-"""Text shown to users: escaping of unprintable characters, shell commands in messages, and the rules quoted by help
-texts, reports and documents.
-"""
+"""Text shown to users: escaped names, shell commands in messages, and definitions for the command line and pages."""
 
 from __future__ import annotations
 
@@ -10,21 +8,19 @@ import shlex
 
 # --- printable ------------------------------------------------------------------------------------
 
-# Control characters of both sets, ends of lines too; marks that turn the direction of writing; halves of a character,
-# which is what a file name that is not in the system's encoding consists of.
+# Control characters including line breaks, marks of text direction, and lone surrogates, which Python uses for file
+# names that are not in the system's encoding.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-
-
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def make_printable(text: str) -> str:
-    """The text in one line, with every such character written out: an escape becomes `\\x1b`, a line break `\\n`."""
+    """Escape unprintable characters: an escape becomes `\\x1b`, a line break `\\n`."""
     return _UNPRINTABLE.sub(_escape, text)
 
 
 def make_lines_printable(text: str) -> str:
-    """The same for a text that has lines of its own; every name in it should have been made printable before."""
+    """Escape unprintable characters except line breaks; escape the names in a text first."""
     return "\n".join(map(make_printable, text.split("\n")))
 
 
@@ -32,7 +28,7 @@ def _escape(match: re.Match[str]) -> str:
     if match[0] in _SHORT:
         return _SHORT[match[0]]
     code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte of a name that is not UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # Python's form of a byte that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
@@ -41,73 +37,55 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def format_command(*words: str | os.PathLike[str] | int) -> str:
-    """`tfa query 'my town.tfa' PHOTO` of its words."""
+    """Join and quote words of a shell command, such as `tfa query 'my town.tfa' PHOTO`."""
     return shlex.join(os.fspath(word) if isinstance(word, (str, os.PathLike)) else str(word) for word in words)
 
 
 # --- sentences ------------------------------------------------------------------------------------
 
-CONFIDENCE = "Confidence is the probability, from 0 to 1, that a hit shows the photo's place."
-CONFIDENCE_VERIFIED = (
-    "Of a verified answer it is estimated from its scores and from how far the evidence of its matching patches leads "
-    "that of other places."
+CONFIDENCE = (
+    "Confidence is the probability, from 0 to 1, that a hit shows the query's place. It is estimated from scores, from "
+    "patch matches after reranking, and from earlier frames in a sequence."
 )
-CONFIDENCE_UNVERIFIED = "Of an answer that was not verified it is estimated from its scores alone."
-CONFIDENCE_SEQUENCE = (
-    "Of a frame of a sequence it is the filter's probability that the camera is at that place, by this frame and those "
-    "before it."
-)
-LATER_HITS = "A later hit never has more confidence than the hit before it."
 SURE = (
-    "An answer is sure if it was verified, its confidence is at least 0.9, and its evidence leads that of other places "
-    "by at least 0.65; a frame of a sequence must be so confident by itself and by the filter."
+    "An answer is sure if it was reranked, its confidence is at least 0.9, and its patch evidence is ahead of other "
+    "places by at least 0.65. Rely on sure answers: no confidence threshold works for every map."
 )
-RELY = "Rely on sure answers: no confidence by itself is a threshold that holds for every map."
-CONFIDENCE_RULE = " ".join([CONFIDENCE, CONFIDENCE_VERIFIED, CONFIDENCE_UNVERIFIED, CONFIDENCE_SEQUENCE, LATER_HITS])
-SURE_RULE = f"{SURE} {RELY}"
-
-ORDER_VERIFIED = (
-    "Hits stand in the order of the answer: those that were verified first, by score and evidence together, then the "
-    "others by score."
-)
-ORDER_UNVERIFIED = "Hits stand in the order of the answer: by score."
-ORDER_SEQUENCE = (
-    "Hits stand in the order of the answer: by the filter's probability of the image; confidence adds its neighbours'."
-)
-
+ORDER_RERANKED = "Reranked hits first, by score and patch evidence; then the others by score."
+ORDER_BY_SCORE = "Hits are ordered by score."
+ORDER_SEQUENCE = "Hits are ordered by the filter's probability; confidence also includes neighboring images."
 EXPECTED_RECALL = (
-    "Expected recall is the mean confidence of answers, without labels; its interval held the true recall nine times "
-    "in ten on public datasets."
+    "Expected recall is the mean confidence of the answers and needs no labels. Its interval contained the true recall "
+    "nine times out of ten on public datasets."
 )
 NEAR_DUPLICATE = (
-    "A near duplicate has a cosine of 0.9 or more with the first photo of its group, after what all photos share is "
+    "Near duplicates have a cosine of 0.9 or more with the first photo of their group, after the mean of the map is "
     "subtracted."
 )
-HUB = "A hub is among the five best answers of at least four times as many photos as is usual."
-LEAST_RECOGNISED = (
-    "A photo that nothing else resembles is among nobody's five best answers, and its most similar photo is less so "
-    "than is usual by three robust deviations."
+HUB = "A hub is in the top five of at least four times as many photos as usual."
+LEAST_RECOGNIZED = (
+    "An isolated photo is in no other photo's top five, and its best match is weaker than usual by three robust "
+    "deviations."
 )
-
 VERIFICATION = (
-    "Answers are verified if more photos than chance explains, by two standard errors, have more evidence among the "
-    "images ranked first than among the next."
+    "Answers are reranked if, in more self-tests than chance explains (by two standard errors), the top-ranked images "
+    "have more patch evidence than the next ones."
 )
-WITHIN_NOISE = "A decision is within noise if it would be another with numbers one standard error away."
+WITHIN_NOISE = "A decision is within noise if it would change with values one standard error away."
 
 
 def list_rules() -> dict[str, str]:
-    """All of them by name, for pages and programs."""
+    """Return the definitions of terms by name, for pages and programs."""
     return {
-        "confidence": CONFIDENCE_RULE,
-        "sure": SURE_RULE,
-        "order_verified": ORDER_VERIFIED,
-        "order_unverified": ORDER_UNVERIFIED,
+        "confidence": CONFIDENCE,
+        "sure": SURE,
+        "order_verified": ORDER_RERANKED,
+        "order_unverified": ORDER_BY_SCORE,
         "order_sequence": ORDER_SEQUENCE,
         "expected_recall": EXPECTED_RECALL,
         "near_duplicate": NEAR_DUPLICATE,
         "hub": HUB,
-        "least_recognised": LEAST_RECOGNISED,
+        "least_recognised": LEAST_RECOGNIZED,
         "verification": VERIFICATION,
         "within_noise": WITHIN_NOISE,
     }

@@ -1,4 +1,4 @@
-"""Tokens: what an encoder says of a set of images. Patch tokens `n d` for each image, maybe one global token."""
+"""Tokens: the encoder output for a set of images: `(n, d)` patch tokens per image, and optionally a global token."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tfa.errors import BadTokens
 
 
 class Tokens:
-    """Patch tokens of `b` images and their global tokens.
+    """Patch tokens and global tokens of `b` images.
 
-    `patches` is an array `(b, n, d)` or a sequence of `b` arrays `(n_i, d)`; a sequence may load lazily
-    (the token cache does), so that a map larger than memory can be fitted. `cls` is `(b, d_g)` or None.
-    `names` are used in error messages only. `grid` is how the patches of every image lie, (rows, columns) in
-    row-major order, where it is known: only what looks at their places needs it.
+    Args:
+        patches: Array `(b, n, d)`, or a sequence of `b` arrays `(n_i, d)`. A sequence may load lazily, as the token
+            cache does, to fit maps larger than memory.
+        cls: Global tokens `(b, d_g)`, or None.
+        names: Image names for error messages.
+        grid: Rows and columns of patches in row-major order. Needed for reranking.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class Tokens:
         elif hasattr(patches, "ndim") and patches.ndim != 3:
             raise BadTokens(
                 f"patches have shape {tuple(patches.shape)}; "
-                "give (images, patches, channels) or a list of (patches, channels)"
+                "pass (images, patches, channels) or a list of (patches, channels)"
             )
         elif hasattr(patches, "ndim"):
             patches = np.asarray(patches)
@@ -47,7 +49,7 @@ class Tokens:
         self.cls = None if cls is None else self._checked_cls(np.asarray(cls))
 
     def _checked_shapes(self) -> np.ndarray:
-        # A lazy sequence may give its shapes without loading its arrays.
+        # A lazy sequence may know its shapes without loading its arrays.
         shapes = getattr(self.patches, "shapes", None)
         if shapes is None:
             shapes = [np.shape(patch) for patch in self.patches]
@@ -67,7 +69,7 @@ class Tokens:
         other = np.flatnonzero(self.counts != rows * columns)
         if len(other):
             raise BadTokens(
-                f"{self.name(other[0])}: {self.counts[other[0]]} patches do not fill a grid of {rows} × {columns}"
+                f"{self.name(other[0])}: {self.counts[other[0]]} patches do not fit a grid of {rows} × {columns}"
             )
         return int(rows), int(columns)
 
@@ -88,14 +90,14 @@ class Tokens:
 
     @property
     def counts(self) -> np.ndarray:
-        """Patches of each image."""
+        """Number of patches per image."""
         return self.shapes[:, 0]
 
     def name(self, index: int) -> str:
         return f"image {index}" if self.names is None else self.names[index]
 
     def select(self, indices: Any) -> Tokens:
-        """The tokens of some of the images, in the order given; nothing is copied but the global tokens."""
+        """Return the tokens of the images at `indices`, in that order; only global tokens are copied."""
         indices = np.arange(len(self))[indices]
         return Tokens(
             _Selection(self.patches, indices, self.shapes[indices]),
@@ -105,7 +107,7 @@ class Tokens:
         )
 
     def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:
-        """Runs of consecutive images with equal patch counts, within both limits (or of one image)."""
+        """Yield batches of consecutive images with equal patch counts, within both limits (at least one image)."""
         start = 0
         while start < len(self):
             n = int(self.counts[start])
@@ -117,7 +119,7 @@ class Tokens:
             start = stop
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Patches `b n d` of images with equal patch counts, checked to be finite."""
+        """Return patches `(b, n, d)` of images with equal patch counts; raise BadTokens if a value is not finite."""
         if isinstance(self.patches, np.ndarray):
             patches = self.patches[start:stop]
         else:
@@ -132,7 +134,7 @@ class Tokens:
 class TokenBatch:
     start: int
     stop: int
-    patches: np.ndarray  # b n d
+    patches: np.ndarray  # (b, n, d)
 
 
 class _Selection(Sequence):

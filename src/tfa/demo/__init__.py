@@ -1,4 +1,4 @@
-"""A small town, mapped and recognized: the data and the program of `tfa demo`.
+"""Data and program of `tfa demo`: map a small town and recognize it on a second drive.
 
-In: sample photos of two drives. Out: a map, its recall, pictures and a page.
+In: sample photos of two drives. Out: a map, its recall, drawings and a page.
 """

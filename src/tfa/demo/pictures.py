@@ -1,9 +1,9 @@
-"""Draw the demo's pictures and its report, `templates/demo.html`: one HTML file without other files."""
+"""Draw the demo's images and write its report, a single HTML file, from `templates/demo.html`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from tfa.core.files import write_atomically, write_text
 from tfa.demo.sample import SampleTown
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
-from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, font
+from tfa.explain.draw_montage import FAINT, GRAY, INK, PAPER, font
 from tfa.explain.why import describe_view, explain_match
 from tfa.maps import PlaceMap
 from tfa.report.html import ReportDecision, ReportTable, TableRow, render_template
@@ -23,7 +23,7 @@ _TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
 
 @dataclass(frozen=True)
 class MatchPicture:
-    """A picture of the matches between a query and an answer, and what to see in it."""
+    """A drawing of the matches between a query and an answer, with its caption."""
 
     picture: Path
     title: str
@@ -37,21 +37,23 @@ def write_demo_report(
     recalls: Sequence[TableRow],
     decisions: Sequence[ReportDecision],
     montage: Path | None,
+    headline: str = "",
     intro: Sequence[str] = (),
     matches: Sequence[MatchPicture] = (),
 ) -> None:
-    """Write the report; pictures are embedded, every text is escaped."""
+    """Write the report with embedded images and escaped text."""
     page = render_template(
         _TEMPLATE,
-        title=title, intro=intro, recalls=ReportTable(recalls), decisions=decisions, montage=montage, matches=matches,
+        title=title, headline=headline, intro=intro, recalls=ReportTable(recalls), decisions=decisions,
+        montage=montage, matches=matches,
     )  # fmt: skip
     write_text(Path(path), page)
 
 
-PLAN = 384  # side of the plan, as high as the photos beside it
-MARGIN = 28  # within the plan
-DOT, _RING, _LETTERS = 4, 11, 24
-ANSWERED, _TRUE = "#d9480f", "#1864ab"  # where the answer is; where the query was taken
+PLAN = 384  # side of the plan in pixels, as high as the photos next to it
+MARGIN = 28  # margin within the plan, in pixels
+DOT, _RING, _LETTERS = 4, 11, 24  # radii and font size, in pixels
+ANSWERED, _TRUE = "#d9480f", "#1864ab"  # colors of the answer and the true position
 
 
 def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer) -> None:
@@ -65,8 +67,8 @@ def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer
     sheet.paste(matches, (0, 0))
     sheet.paste(_plan(town.reference_positions, there, taken), (matches.width, MATCH_EDGE))
     pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
-    said = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
-    pen.text((middle, MATCH_EDGE + PLAN + 8), said, font=font(_LETTERS), fill=INK, anchor="ma")
+    caption = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
+    pen.text((middle, MATCH_EDGE + PLAN + 8), caption, font=font(_LETTERS), fill=INK, anchor="ma")
     away = f"{np.linalg.norm(there - taken):.1f} m from the true position"
     pen.text((middle, MATCH_EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")
     write_atomically(out, lambda temporary: sheet.save(temporary, format="PNG", optimize=True))
@@ -76,7 +78,7 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
     """Draw map images as dots, the answer as a large dot and the true position as a ring."""
     side, low = PLAN * FINER, references.min(axis=0)
     scale = (PLAN - 2 * MARGIN) / max(np.ptp(references, axis=0).max(), 1e-9)
-    spare = (PLAN - scale * np.ptp(references, axis=0)) / 2  # the shorter side stands in the middle
+    spare = (PLAN - scale * np.ptp(references, axis=0)) / 2  # centers the shorter side
 
     def placed(position: np.ndarray) -> np.ndarray:
         x, y = spare + scale * (position - low)
@@ -84,7 +86,7 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
 
     plan = Image.new("RGB", (side, side), PAPER)
     pen = ImageDraw.Draw(plan)
-    pen.rectangle((0, 0, side - 1, side - 1), outline=GREY, width=FINER)
+    pen.rectangle((0, 0, side - 1, side - 1), outline=GRAY, width=FINER)
 
     def circle(position: np.ndarray, radius: float, **style: object) -> None:
         x, y = placed(position)
@@ -94,29 +96,32 @@ def _plan(references: np.ndarray, there: np.ndarray, taken: np.ndarray) -> Image
         circle(position, DOT, fill=FAINT)
     circle(there, _RING - 3, fill=ANSWERED)
     circle(taken, _RING, outline=_TRUE, width=3 * FINER)
-    for line, (text, colour) in enumerate((("answer", ANSWERED), ("true position", _TRUE))):
+    for line, (text, color) in enumerate((("answer", ANSWERED), ("true position", _TRUE))):
         top = (PLAN - MARGIN - 10 - (1 - line) * 26) * FINER
-        pen.text((12 * FINER, top), text, font=font(20 * FINER), fill=colour, anchor="la")
+        pen.text((12 * FINER, top), text, font=font(20 * FINER), fill=color, anchor="la")
     return plan.resize((PLAN, PLAN), Image.Resampling.LANCZOS)
 
 
-_ANSWER = "answer.png"  # the right one with its place on the plan
+ANSWER = "answer.png"  # the most confident right answer with its position on the plan
 PICTURES = {True: "matches-right.png", False: "matches-wrong.png"}
 
 
 def draw_match_pictures(
     out: Path, town: SampleTown, place_map: PlaceMap, answers: Sequence[Answer]
 ) -> list[MatchPicture]:
-    """Draw the surest right answer and the surest wrong one, as far as there are such; none without compact tokens."""
+    """Draw the right and the wrong answer of highest confidence, if any; nothing without compact tokens."""
     pictures = []
+    (out / ANSWER).unlink(missing_ok=True)  # remove images of an earlier run
     for right, name in PICTURES.items():
-        (out / name).unlink(missing_ok=True)  # of an earlier run
+        (out / name).unlink(missing_ok=True)
         of_kind = [answer for answer in answers if answer.hits and is_right(answer, town) == right]
         if of_kind and place_map.state.compact is not None:
             surest = max(of_kind, key=lambda answer: answer.confidence)
-            pictures.append(_draw_answer(surest, right, place_map, out / name))
+            drawn = _draw_answer(surest, right, place_map, out / name)
             if right:
-                draw_answer(out / _ANSWER, town, place_map, surest)
+                draw_answer(out / ANSWER, town, place_map, surest)
+                drawn = replace(drawn, picture=out / ANSWER)
+            pictures.append(drawn)
     return pictures
 
 
@@ -127,8 +132,8 @@ def is_right(answer: Answer, town: SampleTown) -> bool:
 def _draw_answer(answer: Answer, right: bool, place_map: PlaceMap, picture: Path) -> MatchPicture:
     found = explain_match(place_map, Path(answer.query))
     draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid, picture)
-    title = "The surest right answer" if right else "A wrong answer, the surest of them"
-    verdict = "shows the same place as" if right else "does not show the place of"
+    title = "Right answer of highest confidence" if right else "Wrong answer of highest confidence"
+    verdict = "shows the same place as" if right else "shows another place than"
     return MatchPicture(
         picture,
         title,

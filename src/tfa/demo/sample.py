@@ -34,12 +34,18 @@ class SampleTown:
 
 
 def copy_sample_town(folder: Path, *, references: int = 90, queries: int = 45) -> SampleTown:
-    """Copy the first references along the route, and queries evenly chosen from those that they answer.
+    """Copy the first references of the route, and queries evenly sampled from those with positives among them.
 
-    There are 90 references and 45 queries. Fewer references answer fewer queries.
+    Args:
+        folder: Folder to write.
+        references: Number of references, at most 90.
+        queries: Number of queries, at most 45; fewer references have fewer queries.
+
+    Returns:
+        The copied photos and their positions.
     """
     if references < 2 or queries < 1:
-        raise BadSpec(f"{references} references and {queries} queries are too few; use at least 2 references, 1 query")
+        raise BadSpec(f"got {references} references and {queries} queries; use at least 2 references and 1 query")
     folder = Path(folder)
     place, query_place = _read_positions("positions.csv"), _read_positions("query_positions.csv")
     database = list(place)[:references]
@@ -61,7 +67,7 @@ def copy_sample_town(folder: Path, *, references: int = 90, queries: int = 45) -
         {query: answered[query] for query in chosen},
     )
     for drive, names in ((town.references, database), (town.queries, chosen)):
-        shutil.rmtree(drive, ignore_errors=True)  # of an earlier run
+        shutil.rmtree(drive, ignore_errors=True)  # remove photos of an earlier run
         drive.mkdir(parents=True)
         for name in names:
             shutil.copyfile(_TOWN / drive.name / name, drive / name)

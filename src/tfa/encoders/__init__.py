@@ -1,9 +1,9 @@
-"""Frozen vision models: pixels to patch tokens and one global token.
+"""Frozen vision models: RGB images in, float16 patch tokens and one global token out.
 
-In: RGB images. Out: float16 tokens and a fingerprint of what made them. May see: released weights, never the map.
-Importing this package loads neither torch nor transformers; `load_encoder` does, except for int8 graphs made
-before. Other distributions provide encoders under the entry point `tfa.encoders`: a function `load(name, *,
-weights, device, threads) -> Encoder` whose encoder has an `id` beginning with the entry's name.
+Encoders use released weights, never the map. Importing this package loads neither torch nor transformers;
+`load_encoder` does, except for cached int8 graphs. Other distributions provide encoders under the entry point
+`tfa.encoders`: a function `load(name, *, weights, device, threads) -> Encoder` whose encoder has an `id` that begins
+with the entry's name.
 """
 
 from __future__ import annotations
@@ -42,23 +42,22 @@ if TYPE_CHECKING:
 class Encoder(Protocol):
     """A frozen function from images to tokens.
 
-    An encoder may also have `prepare(image) -> image`, which shrinks a picture to what `encode` will read
-    without changing its answer; the token cache then calls it from several threads while the encoder is busy
-    with other images. If that is `tfa.photos.images.resize`, `reads` may say how: width, height and kind of resampling;
-    the service then shrinks photos where it decodes them, in another process.
+    An encoder may also have `prepare(image) -> image`, which resizes an image without changing its tokens; the token
+    cache calls it from several threads while the encoder is busy. If that is `tfa.photos.images.resize`, an attribute
+    `reads` (width, height, resampling) lets the service resize photos in the process that decodes them.
     """
 
     id: str  # canonical name, such as dinov2-b14@322
-    fingerprint: str  # sha256 over all that shapes the tokens, arithmetic too: the key of tokens, never mixed
-    model: str  # the fingerprint of the model in its usual arithmetic: what a map remembers and compares
+    fingerprint: str  # sha256 of everything that determines the tokens, including arithmetic; key of cached tokens
+    model: str  # fingerprint of the model in float32, which a map stores and compares
     channels: int  # d
     global_channels: int | None  # d_g, None for an encoder without a global token
     grid: tuple[int, int]  # rows, columns of patches
-    notes: tuple[str, ...]  # what the user should know, such as a size that was changed
+    notes: tuple[str, ...]  # notes for the user, such as a changed size
     device: str
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
-        """float16 patches `b n d` in row-major order, and float16 global tokens `b d_g` or None."""
+        """Return float16 patches `(b, n, d)` in row-major order, and float16 global tokens `(b, d_g)` or None."""
         ...
 
 
@@ -68,28 +67,28 @@ _PLUGIN_GROUP = "tfa.encoders"
 
 
 def list_plugin_encoders() -> dict[str, str]:
-    """Name → the distribution that brings it. Nothing is imported."""
+    """Return encoder names and the distributions that provide them, without importing plugins."""
     return {name: plugin_source(_PLUGIN_GROUP, name) for name in plugin_names(_PLUGIN_GROUP, CATALOGUE)}
 
 
 def load_plugin_encoder(
     name: str, *, weights: str | Path | None, device: str, threads: int | None, fast: bool
 ) -> Encoder | None:
-    """The encoder of a name in full; None where it is not of another distribution."""
+    """Load an encoder from another distribution; None if the name is not a plugin."""
     entry = _parse_entry(name)
     load = None if entry in CATALOGUE else load_plugin(_PLUGIN_GROUP, entry, CATALOGUE)
     if load is None:
         return None
     source = plugin_source(_PLUGIN_GROUP, entry)
     if fast:
-        raise BadSpec(f"encoder {name!r} of {source} has no 8-bit form; leave --fast out")
+        raise BadSpec(f"encoder {name!r} of {source} has no 8-bit form; remove --fast")
     if not callable(load):
-        raise BadPlugin(f"the encoder {entry!r} of {source} must be a function load(name, …) -> Encoder, is {load!r}")
+        raise BadPlugin(f"the encoder {entry!r} of {source} must be a function load(name, …) -> Encoder, got {load!r}")
     encoder = load(name, weights=None if weights is None else Path(weights), device=device, threads=threads)
     if not isinstance(encoder, Encoder) or _parse_entry(encoder.id) != entry:
         raise BadPlugin(
             f"the encoder {entry!r} of {source} must have id, fingerprint, model, channels, global_channels, grid, "
-            f"notes, device and encode, its id beginning with {entry!r}; it is {encoder!r}"
+            f"notes, device and encode, and an id that begins with {entry!r}; got {encoder!r}"
         )
     return encoder
 
@@ -122,22 +121,30 @@ def load_encoder(
     progress: bool | Progress | None = None,
     model: str | None = None,
 ) -> Encoder:
-    """The encoder `name@size/layer-facet`, ready to run; or one that another distribution brings as `tfa.encoders`.
+    """Load an encoder, downloading its weights on first use.
 
-    `weights` is a file to use instead of the card's own source. `threads` is how many CPU threads torch uses
-    in this process from now on. `fast` is the same model with its products in 8-bit integers, on the CPU only.
-    `model` is the fingerprint a map remembers: if it is that of the name with `/hf`, that encoder is loaded.
+    Args:
+        name: `name@size/layer-facet`, such as `dinov2-b14@322`, or an encoder from another distribution.
+        weights: Weights file. [default: the encoder's released weights]
+        device: `cpu`, `cuda` or `cuda:N`.
+        threads: CPU threads that torch uses in this process. [default: all cores]
+        fast: Compute products with 8-bit integers, on the CPU.
+        progress: True to show progress.
+        model: Fingerprint stored in a map; loads the `/hf` form of the encoder if it matches.
+
+    Returns:
+        An encoder whose `encode(images)` returns tokens.
     """
     if threads is not None and threads < 1:
         raise BadSpec(f"threads={threads!r} is out of range: must be at least 1")
     if fast and device != "cpu":
         raise BadSpec(
-            f"device={device!r} does not go with fast=True (--fast), which is made for the CPU; give one of them"
+            f"device={device!r} cannot be combined with --fast (fast=True), which runs on the CPU; remove one"
         )
-    brought = load_plugin_encoder(name, weights=weights, device=device, threads=threads, fast=fast)
-    if brought is not None:
-        return brought
-    identity = parse_encoder(name)  # first, so that a misspelt name costs no import
+    plugin = load_plugin_encoder(name, weights=weights, device=device, threads=threads, fast=fast)
+    if plugin is not None:
+        return plugin
+    identity = parse_encoder(name)  # first, so that a misspelled name fails before imports
 
     if fast:
         return _fast_encoder(identity, weights, threads or count_cores(), progress, model)
@@ -157,10 +164,10 @@ def load_encoder(
 def _fast_encoder(
     identity: EncoderId, weights: str | Path | None, threads: int, progress: bool | Progress | None, model: str | None
 ) -> Encoder:
-    """From a graph in the cache, without torch, where the digest of the weights is known without them."""
+    """Load from a cached graph without torch if the digest of the weights is known."""
     from tfa.encoders.int8 import FastEncoder, import_onnxruntime, read_graph, write_graph
 
-    import_onnxruntime()  # before weights are fetched
+    import_onnxruntime()  # fails before weights are downloaded
     package = identity.card.package if weights is None else None
     if package is not None:
         named = _as_remembered(identity, package.weights, model)
@@ -181,5 +188,5 @@ def _fast_encoder(
 
 
 def _as_remembered(identity: EncoderId, weights_sha256: str, model: str | None) -> EncoderId:
-    """The name whose fingerprint is `model`, if it differs only in how positions are resampled."""
+    """Return the variant of the encoder with fingerprint `model`, if only position resampling differs."""
     return names_by_fingerprint(identity, weights_sha256).get(model or "", identity)

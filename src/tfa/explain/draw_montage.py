@@ -1,4 +1,4 @@
-"""One picture of many answers: a row for each query, the query left, its hits to the right."""
+"""Draw many answers in one image: a row per query, with its hits to the right."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FORMATS: dict[str, dict[str, Any]] = {
     ".jpeg": {"format": "JPEG", "quality": 88},
 }
 FRAMES: dict[str, str] = {"good": "#2e9e5b", "bad": "#d1453b", "none": "#9aa1a9"}
-PAPER, INK, FAINT, GREY = "#ffffff", "#1c2126", "#5a636c", "#c9ced3"
+PAPER, INK, FAINT, GRAY = "#ffffff", "#1c2126", "#5a636c", "#c9ced3"
 
 TILE = (240, 180)
 GAP, EDGE, FRAME = 12, 18, 4
-TITLE, _CAPTION = 15, 13  # letter heights, pixels
+TITLE, _CAPTION = 15, 13  # font sizes in pixels
 MONTAGE_LINE = 17
 
 
@@ -70,7 +70,7 @@ def format_matches(count: int | None) -> list[str]:
 
 
 def picture_options(path: Path, what: str) -> dict[str, Any]:
-    """Return the options with which Pillow saves `what` to `path`."""
+    """Return Pillow's options to save `what` to `path`."""
     options = _FORMATS.get(path.suffix.lower())
     if options is None:
         raise TfaError(f"{what} cannot be written to {path.name}: the name must end in {', '.join(_FORMATS)}")
@@ -121,7 +121,7 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
     if photo is not None:
         sheet.paste(photo, (x + FRAME, y + FRAME))
         return
-    pen.rectangle((x + FRAME, y + FRAME, x + TILE[0] - FRAME - 1, y + TILE[1] - FRAME - 1), fill=GREY)
+    pen.rectangle((x + FRAME, y + FRAME, x + TILE[0] - FRAME - 1, y + TILE[1] - FRAME - 1), fill=GRAY)
     name = "no photo" if path is None else path.name
     words = [elide(name, inner[0] - 12, _CAPTION)] + (["cannot be read"] if path is not None else [])
     for number, text in enumerate(words):

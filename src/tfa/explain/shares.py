@@ -1,22 +1,17 @@
-"""Attribute a score to patches and words: shares of residual descriptors, and linearized shares of second-order
-descriptors.
+"""Attribute a score to patches and words: exactly for residual heads, linearized for second-order heads.
 
-Residual heads: how much each word and each patch of a photo has in a term of a score.
-
-With the norms of a photo held at their values its feature is affine in its patches, so a term ⟨f(q), f(d)⟩ is a sum
+Residual heads. With the norms of a photo fixed, its feature is affine in its patches, so a term ⟨f(q), f(d)⟩ is a sum
 over patches i and words k:
 
     v = Σ_ik a_ik,   a_ik = w_ik (p̃_i − c_k) / (‖B_k‖ F)  in block k     B_k: residual block, F: root of filled blocks
     original    ⟨v, v'⟩ = Σ_ik ⟨a_ik, v'_k⟩
     shaped      ⟨φ_γ(v), φ'⟩ = ⟨v − μ, g⟩,   g = s V_cᵀ E η^{-1/2} λ^{-γ/2} φ',   s = 1 / ‖λ^{-γ/2} z(v)‖
 
-−⟨μ_k, g_k⟩, what a word takes off every photo, is shared by the patches of the word by their weight in it; of a word
-without a patch by all patches alike.
+−⟨μ_k, g_k⟩, which a word subtracts from every photo, is divided among the word's patches by their weight. A word
+without patches divides it evenly among all patches.
 
-Second-order heads (ours, beyond the paper): how much each patch of a photo has in a term of a score, linearised.
-
-log C is no sum over patches. But C is: with a weight t_i on every patch, C(t) = Σ_i t_i y_i y_iᵀ / (n − 1) + ε I, and
-at t = 1 a term T = ⟨f(q), f(d)⟩ changes by
+Second-order heads. log C is not a sum over patches, but C is. With a weight t_i on every patch,
+C(t) = Σ_i t_i y_i y_iᵀ / (n − 1) + ε I, and at t = 1 a term T = ⟨f(q), f(d)⟩ changes by
 
     ∂T/∂t_i = y_iᵀ A y_i / (n − 1)          A = E (Γ ∘ EᵀGE) Eᵀ,   C = E diag(w) Eᵀ
     Γ_kl = (log w_k − log w_l) / (w_k − w_l),  1/w_k on the diagonal: the derivative of the logarithm of a matrix
@@ -24,14 +19,13 @@ at t = 1 a term T = ⟨f(q), f(d)⟩ changes by
     original    g = U f'
     shaped      g = s U λ^{-γ/2} (φ' − ⟨φ, φ'⟩ φ),   s = 1 / ‖λ^{-γ/2} z‖
 
-That the mean of the patches moves with the weights is of second order. Twice the weight of all patches is no change:
-the mean of the derivatives is taken off, and every patch is given the same share of the term,
+The effect of the weights on the patch mean is of second order. Scaling all weights changes nothing, so the mean
+derivative is subtracted and every patch gets an equal share of the term:
 
     share_i = T / n + ∂T/∂t_i − mean_j ∂T/∂t_j
 
-so that shares add up to the term, and a patch has more than another by what the term gains when weight moves to it.
-An exact sum over patches exists, by log C = C·(C⁻¹ log C), and was dropped: who deletes the patches that it gives most
-finds the score raised.
+Shares sum to the term, and the difference of two shares is the term's gain when weight moves between the patches. The
+exact sum by log C = C·(C⁻¹ log C) is not used: deleting the patches with its largest shares raised the score.
 """
 
 from __future__ import annotations
@@ -56,13 +50,13 @@ _BLOCK = 128  # rows
 
 
 def multiply_rows(rows: Rows, vectors: np.ndarray) -> np.ndarray:
-    """`j a` products of vectors `j D` with the rows `a D`."""
+    """Return products (j, a) of vectors (j, D) with rows (a, D)."""
     blocks = range(0, len(rows), _BLOCK)
     return np.concatenate([vectors @ np.asarray(rows[low : low + _BLOCK], np.float64).T for low in blocks], axis=1)
 
 
 def weighted_rows(rows: Rows, weights: np.ndarray) -> np.ndarray:
-    """Σ_a weight · row, for weights `j a` → `j D`."""
+    """Return Σ_a weight · row, (j, D), for weights (j, a)."""
     total = np.zeros((len(weights), rows.shape[1]))
     for low in range(0, len(rows), _BLOCK):
         total += weights[:, low : low + _BLOCK] @ np.asarray(rows[low : low + _BLOCK], np.float64)
@@ -74,19 +68,16 @@ def weighted_rows(rows: Rows, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ResidualPieces:
-    """One photo as its side sees it: unit patches and how they add up to its descriptor."""
+    """Residual descriptor of one photo, split into its patches."""
 
-    unit: np.ndarray  # n d
-    weights: np.ndarray  # n k: relative to each word's largest under soft assignment
-    scale: np.ndarray  # k: 1 / (‖B_k‖ F), zero where a block is empty
-    centers: np.ndarray  # k d
+    unit: np.ndarray  # (n, d)
+    weights: np.ndarray  # (n, k): relative to each word's largest under soft assignment
+    scale: np.ndarray  # (k,): 1 / (‖B_k‖ F), zero where a block is empty
+    centers: np.ndarray  # (k, d)
 
     @classmethod
     def of(cls, patches: np.ndarray, side: ResidualSide, dtype: str) -> ResidualPieces:
-        """Split the descriptor of patches `n d`.
-
-        Weights are computed in the scorer's dtype, so that ties fall as they do there.
-        """
+        """Split the descriptor of patches (n, d), in the scorer's dtype, so that ties are broken equally."""
         unit = l2_normalize(np.asarray(patches, dtype))[None]
         centers = np.asarray(side.centers, dtype)
         similarities = unit @ centers.T
@@ -101,24 +92,24 @@ class ResidualPieces:
 
     @property
     def descriptor(self) -> np.ndarray:
-        """v, `k d`."""
+        """Descriptor v, (k, d)."""
         blocks = self.weights.T @ self.unit - self.weights.sum(axis=0)[:, None] * self.centers
         return blocks * self.scale[:, None]
 
     @property
     def nearest(self) -> np.ndarray:
-        """The word of each patch, `n`: the most similar."""
+        """Most similar word of each patch, (n,)."""
         return np.asarray((self.unit @ self.centers.T).argmax(axis=1))
 
     @property
     def share(self) -> np.ndarray:
-        """`n k`: of what belongs to a word, how much each patch answers for; columns add up to one."""
+        """Share of each patch in each word, (n, k); columns sum to one."""
         total = self.weights.sum(axis=0)
         even = np.full_like(self.weights, 1 / len(self.weights))
         return np.where(total > 0, self.weights / np.where(total > 0, total, 1), even)
 
     def table(self, direction: np.ndarray) -> np.ndarray:
-        """⟨a_ik, g_k⟩ `n k` for a direction `k d`; it adds up to ⟨v, g⟩."""
+        """Return ⟨a_ik, g_k⟩, (n, k), for a direction (k, d); it sums to ⟨v, g⟩."""
         along = self.unit @ direction.T - (self.centers * direction).sum(axis=1)
         return self.weights * along * self.scale
 
@@ -130,7 +121,10 @@ def residual_tables(
     others: Sequence[np.ndarray],
     shift: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """⟨f(photo), other⟩ as tables `n k`, for each γ and the other photo's feature; `shift` of the photo's z, if any."""
+    """Return ⟨f(photo), other⟩ as tables (n, k), for each γ and feature of the other photo.
+
+    `shift` is subtracted from the photo's coordinates z.
+    """
     shape = side.centers.shape
     shaped = [index for index, gamma in enumerate(gammas) if gamma is not None]
     tables = {i: pieces.table(others[i].reshape(shape)) for i in range(len(gammas)) if gammas[i] is None}
@@ -144,14 +138,14 @@ def residual_tables(
         for index in shaped:
             power = geometry.eigenvalues ** (-float(gammas[index] or 0.0) / 2)
             along = vectors @ (others[index] * power / np.sqrt(geometry.eta))
-            towards.append(along - along.mean())  # V_cᵀ: the mean over anchors is taken off the products
+            towards.append(along - along.mean())  # V_cᵀ: centered over the anchors
             length = float(np.linalg.norm((coordinates - shift) * power))
             offs.append(float(shift @ (others[index] * power)))
             lengths.append(1 / length if length > 0 else 0.0)
         mean, *directions = weighted_rows(anchors, np.stack(towards)).reshape(-1, *shape)
         for index, direction, length, off in zip(shaped, directions, lengths, offs, strict=True):
             direction = direction * length
-            # −⟨μ_k, g_k⟩, and what the shift takes off, of which no word has more than another
+            # −⟨μ_k, g_k⟩, and the effect of the shift, divided evenly among the words.
             taken_off = -(mean * direction).sum(axis=1) - off * length / shape[0]
             tables[index] = pieces.table(direction) + pieces.share * taken_off
     return [tables[index] for index in range(len(gammas))]
@@ -162,15 +156,15 @@ def residual_tables(
 
 @dataclass(frozen=True)
 class SecondOrderSpread:
-    """One photo as its side sees it: how its patches spread over the directions."""
+    """Patch covariance of one photo."""
 
-    projected: np.ndarray  # n m: Y, centred patches on the directions
-    values: np.ndarray  # m: w, eigenvalues of C
-    vectors: np.ndarray  # m m: E
+    projected: np.ndarray  # (n, m): Y, centered patches on the directions
+    values: np.ndarray  # (m,): w, eigenvalues of C
+    vectors: np.ndarray  # (m, m): E
 
     @classmethod
     def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
-        """Spread the descriptor over patches `n d`; unit patches are of the scorer's dtype, as there."""
+        """Decompose patches (n, d), normalized in the scorer's dtype."""
         unit = l2_normalize(np.asarray(patches, dtype)).astype(np.float64)
         projected = (unit - unit.mean(axis=0)) @ np.asarray(side.patch_directions, np.float64).T
         values, vectors = np.linalg.eigh(covariance(projected))
@@ -178,16 +172,16 @@ class SecondOrderSpread:
 
     @property
     def half(self) -> np.ndarray:
-        """Half-vector of log C, `D`; of length one it is v."""
+        """Half-vector of log C, (D,); normalized, it is v."""
         return half_vector((self.vectors * np.log(self.values)) @ self.vectors.T)
 
     @property
     def share(self) -> np.ndarray:
-        """`n 1`: of what no patch has more of than another, the share of each."""
+        """Even shares (n, 1)."""
         return np.full((len(self.projected), 1), 1 / len(self.projected))
 
     def derivative(self, direction: np.ndarray) -> np.ndarray:
-        """∂⟨v, g⟩/∂t_i `n` for a direction g `D`, v = half / ‖half‖."""
+        """Return ∂⟨v, g⟩/∂t_i, (n,), for a direction g, (D,); v = half / ‖half‖."""
         length = np.linalg.norm(self.half)
         unit = self.half / length
         towards = from_half_vector((direction - (direction @ unit) * unit) / length)
@@ -196,16 +190,16 @@ class SecondOrderSpread:
         return ((turned @ inner) * turned).sum(axis=1) / max(len(turned) - 1, 1)
 
     def table(self, term: float, direction: np.ndarray) -> np.ndarray:
-        """Shares `n 1` of a term whose derivative by v is the direction."""
+        """Return shares (n, 1) of a term whose derivative by v is `direction`."""
         slopes = self.derivative(direction)
         return (term / len(slopes) + slopes - slopes.mean())[:, None]
 
 
 def log_differences(values: np.ndarray) -> np.ndarray:
-    """Γ `m m`: (log w_k − log w_l) / (w_k − w_l), and its limit 1/w_l where both are equal."""
+    """Return Γ, (m, m): (log w_k − log w_l) / (w_k − w_l), and its limit 1/w_l if both are equal."""
     ratio = (values[:, None] - values) / values
     equal = ratio == 0
-    # log1p: the difference of logarithms of nearly equal numbers would be rounding.
+    # log1p avoids the cancellation between logarithms of nearly equal numbers.
     return np.where(equal, 1.0, np.log1p(ratio) / np.where(equal, 1.0, ratio)) / values
 
 
@@ -217,7 +211,7 @@ def second_order_tables(
     *,
     query: bool,
 ) -> list[np.ndarray]:
-    """⟨f(photo), other⟩ as tables `n 1`, for each γ and the other photo's feature; f of a query or of an image."""
+    """Return ⟨f(photo), other⟩ as tables (n, 1), for each γ and feature of the other photo."""
     unit = spread.half / np.linalg.norm(spread.half)
     coordinates = multiply_rows(side.axes, (unit - side.mean)[None])[0]
     plain = coordinates
@@ -245,18 +239,18 @@ def second_order_tables(
 
 @dataclass(frozen=True)
 class TermShares:
-    """One term of a score, and what patches (and words) of either photo have in it."""
+    """One term of a score, and the shares of both photos' patches and words in it."""
 
     term: ScoreTerm
     contribution: float  # weight · ⟨f(q), f(d)⟩
-    # n k, adds up to the contribution; None for the global token and for MEAN. What every image has of a query is by
-    # far the largest part of the likeness of any two photos, and would drown what tells images apart.
+    # (n, k), sums to the contribution; None for the global token and for MEAN. MEAN is the largest part of the score,
+    # but equal for all images: it would hide the differences between them.
     query: np.ndarray | None = None
     image: np.ndarray | None = None
-    residue: tuple[float, ...] = ()  # what rounding left over on either side, already shared out
+    residue: tuple[float, ...] = ()  # rounding error of both sides, already included in the shares
 
     def with_table(self, of: str, table: np.ndarray, pieces: ResidualPieces | SecondOrderSpread) -> TermShares:
-        """With the table of the "query" or the "image", to which what rounding left over is added."""
+        """Return the term with the table of the "query" or the "image", plus its rounding error in even shares."""
         weighted = self.term.weight * table
         left = self.contribution - float(weighted.sum())
         shared = weighted + pieces.share * (left / table.shape[1])
@@ -266,12 +260,11 @@ class TermShares:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The score of a query and one image of a gallery, taken apart."""
+    """The score of a query with one map image, split into contributions."""
 
     terms: tuple[TermShares, ...]
     bias: float
-    # Of each side that has words: the word of the query's and image's patches.
-    nearest: dict[int, tuple[np.ndarray, np.ndarray]]
+    nearest: dict[int, tuple[np.ndarray, np.ndarray]]  # by side with words: word of each query and image patch
 
     @property
     def score(self) -> float:
@@ -279,7 +272,7 @@ class Attribution:
 
     @property
     def local(self) -> float:
-        """What the patches answer for."""
+        """Contribution of all patches."""
         return sum(one.contribution for one in self.terms if one.query is not None)
 
     @property
@@ -288,20 +281,20 @@ class Attribution:
 
     @property
     def shared(self) -> float:
-        """What every image has of this query."""
+        """Part of the score that is equal for all images."""
         return sum(one.contribution for one in self.terms if one.term.gamma == MEAN)
 
     @property
-    def linearised(self) -> bool:
-        """Whether shares are derivatives, not exact sums: those of second-order terms are."""
+    def linearized(self) -> bool:
+        """Whether shares are derivatives (second-order terms) instead of exact sums."""
         return any(one.term.side not in self.nearest for one in self.terms if one.query is not None)
 
     def patches(self, of: str) -> np.ndarray:
-        """Contribution of each patch `n` of the "query" or the "image", over all local terms."""
+        """Return the contribution of each patch (n,) of the "query" or the "image" over all local terms."""
         return np.sum([table.sum(axis=1) for _, table in self._tables(of)], axis=0)
 
     def words(self, of: str) -> dict[int, np.ndarray]:
-        """Contribution of each word `k`, for each member of an ensemble whose side has words."""
+        """Return the contribution of each word (k,), by ensemble member whose side has words."""
         found: dict[int, np.ndarray] = {}
         for term, table in self._tables(of):
             if term.side in self.nearest:
@@ -313,7 +306,7 @@ class Attribution:
 
 
 def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribution:
-    """Take apart the score of a query (one photo) with gallery row `row`, whose own tokens are `image`."""
+    """Split the score of a query (one photo) with gallery row `row`, whose tokens are `image`."""
     row = row if scorer.duplicates is None else int(scorer.duplicates[row])
     features = [feature[0].astype(np.float64) for feature in scorer.query_vectors(query).terms]
     rows = [term.gallery.take([row])[0].astype(np.float64) for term in scorer.terms]
@@ -329,7 +322,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
             nearest[number] = (pieces[0].nearest, pieces[1].nearest)
         chosen = [i for i, term in enumerate(scorer.terms) if term.side == number and term.gamma != MEAN]
         terms = [scorer.terms[index] for index in chosen]
-        # The query's side is read against the gallery's features, the image's against the query's.
+        # Query patches are multiplied with gallery features, image patches with query features.
         for of, piece, others in (("query", pieces[0], rows), ("image", pieces[1], features)):
             tables = _tables(side, piece, terms, [others[index] for index in chosen], query=of == "query")
             for index, table in zip(chosen, tables, strict=True):

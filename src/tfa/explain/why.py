@@ -20,21 +20,21 @@ from tfa.verification.matching import Matches, compute_displacements
 
 # --- matches --------------------------------------------------------------------------------------
 
-NOT_DECIDED = "not used: it was not decided for this head"
+NOT_DECIDED = "off: not decided for this head"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A hit, and how its patches lie against those of the query."""
+    """A hit and its patch matches with the query."""
 
     query: str
-    rank: int  # of the hit, from 1
+    rank: int  # rank of the hit, from 1
     hit: Hit
     matches: Matches
-    grid: tuple[int, int]  # of the patches of both photos
-    admitted: bool  # whether verification orders the answers of this map
+    grid: tuple[int, int]  # patch grid of both photos
+    admitted: bool  # whether the map reranks
     reason: str
-    tokens: Tokens | None = field(default=None, repr=False, compare=False)  # of the query: they are computed once
+    tokens: Tokens | None = field(default=None, repr=False, compare=False)  # query tokens, to compute them once
 
     @property
     def mutual(self) -> int:
@@ -46,16 +46,12 @@ class Explanation:
 
     @property
     def displacement(self) -> tuple[int, int] | None:
-        """Cells by which the query looks further down and right: the median of the matches that move alike."""
+        """Median displacement of the inliers: cells by which the query looks further down and right."""
         if not self.consistent:
             return None
         alike = self.matches.consistent
         down, right = compute_displacements(self.matches.ours[alike], self.matches.theirs[alike], self.grid, self.grid)
         return round(float(np.median(down))), round(float(np.median(right)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the explanation in JSON, as `tfa.types.ExplainResult` has it."""
-        return self.result().to_dict()
 
     def result(self) -> ExplainResult:
         """Return the explanation without arrays."""
@@ -76,13 +72,13 @@ class Explanation:
 
 
 def describe_view(displacement: tuple[int, int] | None) -> str:
-    """How the query was aimed against the map's photo.
+    """Describe the query's viewing direction relative to the map image.
 
-    What stands further right in the map's photo than in the query (a displacement to the right) moved left between
-    them: the query looks further right. Likewise down.
+    An object further right in the map image than in the query (a displacement to the right) means that the query looks
+    further right; likewise for down.
     """
     if displacement is None:
-        return "no patches move alike"
+        return "no inliers"
     down, right = displacement
     aside, height = "right" if right > 0 else "left", "down" if down > 0 else "up"
     if right:
@@ -96,14 +92,22 @@ def _cells(number: int) -> str:
 
 
 def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
-    """Query the map with a photo, and match its patches with those of the hit of that rank."""
+    """Query the map with a photo and match its patches with one hit.
+
+    Args:
+        place_map: Map with patch descriptors.
+        photo: Query photo.
+        rank: Rank of the hit, from 1.
+        calibration: Calibration to use [default: the map's setting].
+
+    Returns:
+        The hit and its matches.
+    """
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:
-        raise BadMap(
-            "this map holds no compact tokens to compare patches with; build it again with: tfa build --rerank"
-        )
+        raise BadMap("this map has no patch descriptors to compare; rebuild it with: tfa build --rerank")
     if not 1 <= rank <= len(place_map):
-        raise BadSpec(f"rank={rank} is out of range: the map has {len(place_map)} photos, 1 is the best hit")
+        raise BadSpec(f"rank={rank} is out of range: must be between 1 and {len(place_map)}, 1 is the best hit")
     tokens = Tokens(*place_map.encoder.encode([as_rgb(photo)]), grid=place_map.encoder.grid)
     hit = place_map.query_tokens(tokens, k=rank, calibration=calibration)[0][rank - 1]
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
@@ -117,13 +121,13 @@ def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration:
 _WORDS = 12  # words listed
 RESIDUAL_TERMS: dict[Gamma | str, str] = {
     None: "original residuals",
-    0.0: "centred residuals",
+    0.0: "centered residuals",
     "shaped": "shaped residuals (γ = {:.2f})",
 }
 SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
     None: "original",
     MEAN: "shared by all images",
-    0.0: "centred",
+    0.0: "centered",
     "shaped": "whitened (γ = {:.2f})",
 }
 
@@ -131,17 +135,26 @@ SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
 def explain_score(
     place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None, words: int = _WORDS
 ) -> dict[str, Any]:
-    """What carried the score of one query with the image of that id.
+    """Explain the score of one query with one map image.
 
-    The heat maps hold signed contributions of patches, `rows × columns` each; either adds up to the local terms of the
-    score. Those of second-order heads are linearised, and there are no words. The image's own tokens come from the
-    token cache, or from its file if that has not changed.
+    The heat maps are signed contributions of patches, (rows, columns); each sums to the local terms of the score.
+    Contributions of second-order heads are linearized, and there are no words.
+
+    Args:
+        place_map: Map to explain.
+        query_tokens: Tokens of one photo.
+        image_id: Id of the map image; its tokens come from the token cache, or from its unchanged file.
+        calibration: Calibration to use [default: the map's setting].
+        words: Maximum number of words to list.
+
+    Returns:
+        The explanation, as JSON values.
     """
     if len(query_tokens) != 1:
-        raise BadTokens(f"one photo is explained at a time; {len(query_tokens)} were given")
+        raise BadTokens(f"got tokens of {len(query_tokens)} photos; explain one photo at a time")
     rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
     if not rows or image_id in place_map.state.removed:
-        raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists its ids")
+        raise UnknownImage(f"image {image_id} is not in the map; list the ids with: tfa info --json")
     image = load_tokens(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
     head = place_map.state.chosen(calibration)
     scorer = head.stored.scorer
@@ -156,7 +169,7 @@ def explain_score(
         "image_grid": list(grids[1]),
         "query_heat": heats[0].tolist(),
         "image_heat": heats[1].tolist(),
-        "linearised": found.linearised,
+        "linearised": found.linearized,
         "words": _words(found, words),
         "terms": _terms(scorer, found),
         "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
@@ -164,7 +177,7 @@ def explain_score(
 
 
 def find_grid(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
-    """How the patches lie: as the tokens say, as the encoder's, or in one row where neither fits."""
+    """Return the patch grid: from the tokens, from the encoder, or one row if neither fits."""
     if tokens.grid is not None:
         return tokens.grid
     rows, columns = place_map.state.encoder["grid"]
@@ -173,7 +186,7 @@ def find_grid(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
 
 
 def _words(attribution: Attribution, most: int) -> list[dict[str, Any]]:
-    """The words that contributed most, either way, with the patches nearest to them; none of second-order heads."""
+    """List the words with the largest contributions, and their nearest patches; none for second-order heads."""
     ours, theirs = attribution.words("query"), attribution.words("image")
     sides = {one.term.member: one.term.side for one in reversed(attribution.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
@@ -195,19 +208,19 @@ def _words(attribution: Attribution, most: int) -> list[dict[str, Any]]:
 
 
 def _terms(scorer: Scorer, attribution: Attribution) -> list[dict[str, Any]]:
-    """Every summand of the score; they add up to it."""
+    """List all terms of the score, which sum to it."""
     several = len({term.member for term in scorer.terms}) > 1
     terms = [
         {"name": term_name(scorer, one.term, several), "contribution": one.contribution, "weight": one.term.weight}
         for one in attribution.terms
     ]
     if attribution.bias:
-        terms.append({"name": "usual score of the image", "contribution": attribution.bias, "weight": 1.0})
+        terms.append({"name": "mean score of the image", "contribution": attribution.bias, "weight": 1.0})
     return terms
 
 
 def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
-    """A term in words; of `several` vocabularies (constructions of a second-order head) also which."""
+    """Name a term; if there are `several` vocabularies or constructions, include its number."""
     second = term.side != GLOBAL and isinstance(scorer.sides[term.side], SecondOrderSide)
     which = f", {'construction' if second else 'vocabulary'} {term.member + 1}" if several else ""
     if term.side == GLOBAL:
@@ -218,7 +231,7 @@ def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
 
 
 def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]) -> list[list[int]]:
-    """Consistent patch matches as [row, column, row, column] of query and image; none without compact tokens."""
+    """List inliers as [row, column, row, column] of query and image; none without compact tokens."""
     compact = place_map.state.compact
     if compact is None or compact.resolve_grid(query) is None:
         return []

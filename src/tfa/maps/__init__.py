@@ -1,6 +1,6 @@
-"""A head and its photos as one thing that is saved, edited, calibrated and queried.
+"""Maps of places: a fitted head with its images, saved, edited, calibrated and queried.
 
-In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the database, and target photos to calibrate.
+In: photos. Out: `PlaceMap`, and answers with their confidence. Data used: database; target photos to calibrate.
 """
 
 from tfa.maps.fit_map import rerank_candidates

@@ -1,7 +1,7 @@
-"""The one way to an answer: ranking → reranking → confidence → position estimate → `Answer`.
+"""Make answers: ranking → reranking → confidence → position estimate → `Answer`.
 
-Folders and stores rank images in their own ways (`Ranking`), a tracker also reranks them itself (`Reranked`); what
-follows is the same for all.
+Folders and stores rank images in different ways (`Ranking`), and a tracker reranks them itself (`Reranked`). The steps
+after that are shared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def make_where(options: QueryOptions) -> Where | None:
-    """Return which images may answer; None if all may. Raises BadSpec for a region that is none."""
+    """Return the image filter of a query; None if all images may answer. Raises BadSpec for a bad region."""
     if not options.sessions and options.region is None:
         return None
     return Where(options.sessions, None if options.region is None else Region(*options.region))
@@ -43,23 +43,23 @@ def resolve_candidates(
     tokens: Tokens | None = None,
     compact: CompactTokens | SourcedTokens | None = None,
 ) -> Candidates:
-    """Decide how many images are reranked; 0 if reranking is off or the patches of `tokens` have no known grid.
+    """Return how many images to rerank; 0 if reranking is off or the patch grid of `tokens` is unknown.
 
-    `compact` holds compact tokens that are stored apart from the state.
+    `compact` replaces the compact tokens of the state, which a map in a store does not have.
     """
     compact = state.compact if compact is None else compact
     head = state.chosen(options.calibration)
     if options.candidates is not None:
-        RerankSpec(candidates=options.candidates)  # refuses what is out of range
+        RerankSpec(candidates=options.candidates)  # raises if out of range
     if compact is None and options.rerank:
-        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --rerank (rerank=True)")
+        raise BadSpec("this map stores no patches for reranking; rebuild it with --rerank (rerank=True)")
     rerank = head.verifies if options.rerank is None else options.rerank
     if compact is None or not rerank:
         return 0
     if tokens is not None and compact.resolve_grid(tokens) is None:
         if options.rerank:
             raise BadTokens(
-                f"query tokens: {explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))"
+                f"query tokens: {explain_missing_grid(tokens)}; pass it: Tokens(patches, grid=(rows, columns))"
             )
         return 0
     return options.candidates or compact.spec.candidates
@@ -70,29 +70,26 @@ def resolve_candidates(
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The best images of some photos `q`, from one search; tables are `q c`, best first."""
+    """Top-ranked images of some query photos from one search; tables are `(q, c)`, best first."""
 
-    photos: np.ndarray  # which of the queried photos, `q`
+    photos: np.ndarray  # (q,): indices of the photos in the query
     head: str  # name of the head that answers
-    images: Sequence[ImageRecord]  # those that `columns` numbers
+    images: Sequence[ImageRecord]  # images that `columns` refers to
     columns: np.ndarray
     scores: np.ndarray
-    standardised: np.ndarray  # z-scores
-    vectors: Sequence[QueryVectors]  # of the photos
+    standardized: np.ndarray  # z-scores
+    vectors: Sequence[QueryVectors]  # query vectors of the photos
     scorer: Scorer
-    rows: np.ndarray  # of the scorer, for each image
-    patch_rows: np.ndarray  # of the patches, for each image
+    rows: np.ndarray  # (m,): row of each image in the scorer
+    patch_rows: np.ndarray  # (m,): row of each image in the patches
     image_scores: ImageScores
-    ids: np.ndarray | None = None  # what images are known by, if rows are others the next time
+    ids: np.ndarray | None = None  # (m,): stable ids, if rows change between searches
 
 
 def answer_tokens(
     snapshot: Snapshot, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
 ) -> list[Answer]:
-    """Answer photos by their tokens: ranking → reranking → confidence → place. `shift` observes the photos.
-
-    Only images that the options admit may answer; z-scores are still taken over all images.
-    """
+    """Answer photos by their tokens; `shift` observes them. Filters limit the answers, not the z-scores."""
     check_k(options.k)
     candidates = resolve_candidates(options, snapshot.state, tokens, snapshot.patches)
     calibration = name_calibration(snapshot.state.chosen(options.calibration).name)
@@ -109,15 +106,15 @@ def answer_tokens(
 
 
 def count_ranked(candidates: Candidates, k: int) -> int:
-    """Count the images that a search must rank: for k hits, to rerank, and to compare with."""
+    """Return how many images a search must rank, for hits, reranking and confidence."""
     return max(k, count_candidates(candidates), ALTERNATIVES)
 
 
 def answer_ranking(
     ranking: Ranking, candidates: Candidates, pairs: Comparison | None, k: int, reach: float, calibration: str | None
 ) -> tuple[Reranked, list[Answer]]:
-    """Answer the photos of a ranking, `count_ranked` images wide: reranking → confidence → place."""
-    ranked = reorder(ranking.columns, ranking.standardised, count_ranked(candidates, k), candidates, pairs)
+    """Answer the photos of a ranking, which is `count_ranked` images wide."""
+    ranked = reorder(ranking.columns, ranking.standardized, count_ranked(candidates, k), candidates, pairs)
     tables = zip(ranking.columns.tolist(), ranking.scores.tolist(), strict=True)
     scores = [dict(zip(*row, strict=True)) for row in tables]
     answering = AnsweringMap(ranking.images, ranking.image_scores, reach, calibration)
@@ -127,21 +124,18 @@ def answer_ranking(
 def measure_trust(
     snapshot: Snapshot, tokens: Tokens, candidates: Candidates, evidence: PairEvidence | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence `q` of the best answers, and whether they are sure `q`, if evidence was computed already.
-
-    `evidence` is that of a photo, by its number, with images by their rows in the gallery.
-    """
+    """Return confidence `(q,)` and sure `(q,)` of the best answers, from precomputed evidence by gallery row."""
     width = count_ranked(candidates, 1)
     [ranking] = snapshot.rank(None, tokens, width, None)
     pairs = None if evidence is None else _PrecomputedEvidence(evidence, ranking.rows)
-    ranked = reorder(ranking.columns, ranking.standardised, width, candidates, pairs)
+    ranked = reorder(ranking.columns, ranking.standardized, width, candidates, pairs)
     confidence, sure = compute_confidence(ranked, ranking.image_scores, 1)
     return confidence[:, 0], sure[:, 0]
 
 
 @dataclass(frozen=True)
 class _PrecomputedEvidence:
-    """A `Comparison` that reads precomputed evidence; matches are not counted."""
+    """A `Comparison` that reads precomputed evidence and counts no inliers."""
 
     evidence: PairEvidence
     rows: np.ndarray
@@ -154,7 +148,7 @@ class _PrecomputedEvidence:
 def pair_photos(
     patches: CompactTokens | SourcedTokens | None, tokens: Tokens, patch_rows: np.ndarray
 ) -> PhotoPairs | None:
-    """Pair photos with images by their patches; None if these cannot be compared."""
+    """Pair photos with map images by their patches; None without patches or a grid."""
     grid = None if patches is None else patches.resolve_grid(tokens)
     if patches is None or grid is None:
         return None
@@ -162,24 +156,24 @@ def pair_photos(
 
 
 def name_calibration(head: str) -> str | None:
-    """Name the calibration of a head; None for the database-only head."""
+    """Return the calibration name of a head; None for the uncalibrated head."""
     return None if head == DATABASE else head
 
 
 @dataclass(frozen=True)
 class AnsweringMap:
-    """What answers are made of besides a ranking: images by the numbers that rankings have for them."""
+    """Map data that answers are made of, in addition to a ranking."""
 
-    images: Sequence[ImageRecord]
+    images: Sequence[ImageRecord]  # images that rankings refer to
     image_scores: ImageScores
     reach: float  # meters between images of one place
-    calibration: str | None = None  # that answers
+    calibration: str | None = None  # name of the calibration that answers
 
 
 def answer_photos(
     place_map: AnsweringMap, ranked: Reranked, scores: Sequence[Mapping[int, float] | np.ndarray], k: int
 ) -> list[Answer]:
-    """Answer each photo of a ranking; `scores` holds those of the head by the number of the image, for each photo."""
+    """Answer each photo of a ranking; `scores` holds the head's scores of each photo by image index."""
     confidence, sure = compute_confidence(ranked, place_map.image_scores, k)
     if not np.isfinite(confidence).all():
         raise BadMap(DAMAGED)
@@ -202,7 +196,7 @@ def make_hits(
     inliers: Mapping[int, int],
     sure_images: set[int],
 ) -> list[Hit]:
-    """Make the hits of one photo: its `best` images, with numbers of each."""
+    """Make the hits of one photo from its `best` images."""
     hits = []
     for i, trust in zip(best.tolist(), confidence.tolist(), strict=True):
         image, matches = images[i], inliers.get(i, UNVERIFIED)
@@ -217,7 +211,7 @@ def make_hits(
 def make_answer(
     hits: Sequence[Hit], located: Located, *, confidence: float | None = None, calibration: str | None = None
 ) -> Answer:
-    """Make the answer of hits; `confidence` is that of the best one unless a filter says otherwise."""
+    """Make an answer from hits. [default confidence: that of the best hit]"""
     place, missing = located
     best = hits[0] if hits else None
     if confidence is None:

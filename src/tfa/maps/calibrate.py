@@ -1,8 +1,7 @@
-"""Calibrating a map: which photos, the head they calibrate, and what a map keeps of it.
+"""Calibrate a map: choose photos, calibrate the head, estimate recall.
 
-A map with a second-order space (ours, beyond the paper) holds all that calibration needs. A map of the paper's head
-keeps what answering needs and its three vocabularies; descriptors of both assignments under all three, and their
-spectra, are computed again from the token cache, or from the photos the map was fitted on where the cache lost them.
+A map with a second-order space holds all data that calibration needs. A map of the paper's head stores its three
+vocabularies; descriptors of both assignments and their spectra are recomputed from cached tokens or the map's photos.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def check_request(state: MapState, name: str, budget: int) -> None:
-    """Refuse a name or a budget before any work."""
+    """Raise BadSpec for a bad name or budget."""
     if not _NAME.fullmatch(name) or name == DATABASE:
         raise BadSpec(
             f"{name!r} cannot name a calibration; use letters, digits, - and _, but not {DATABASE!r}, "
             "which means no calibration"
         )
     for head in state.calibrations:
-        if head.name != name and head.name.lower() == name.lower():  # their files would be one on some systems
-            raise BadSpec(f"{name!r} and the calibration {head.name!r} differ by case only; choose another name")
+        if head.name != name and head.name.lower() == name.lower():  # some file systems ignore case
+            raise BadSpec(f"{name!r} and calibration {head.name!r} differ only in case; choose another name")
     CalibrateOptions(budget=budget)
 
 
@@ -64,11 +63,11 @@ def draw_photos(
     budget: int,
     broken: dict[Path, str],
 ) -> tuple[dict[Path, HashedPhoto], list[str]]:
-    """Draw at most `budget` photos, each content once and none of the map; also return notes.
+    """Draw at most `budget` distinct photos that are not in the map; also return notes.
 
-    They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
-    `inspect` hashes a photo or says why it is broken. Photos in `broken` are left out, and those found join them.
-    `find_digests` returns those of some digests that belong to images of the map.
+    Photos are inspected in a fixed random order until there are enough, so that a large folder is not read whole.
+    `inspect` hashes a photo or returns its error; photos with errors join `broken` and are left out. `find_digests`
+    returns the digests that belong to map images.
     """
     enough = len(paths) <= budget
     order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
@@ -91,13 +90,13 @@ def draw_photos(
     known = [paths[index] for digest, index in content.items() if digest in digests]
     if known:
         raise BadCalibration(
-            f"{len(known)} of {len(content)} photos are in the map themselves (first: {known[0]}); calibrate with "
-            "other photos, of the camera the map will be used with (a removed photo stays in it until tfa refit)",
+            f"{len(known)} of {len(content)} photos are in the map (first: {known[0]}); calibrate with other photos "
+            "from the camera that will query the map (removed photos stay in the map until tfa refit)",
             known[0],
         )
-    notes = [f"photos that repeat another one and do not count: {repeated}"] if repeated else []
+    notes = [f"{repeated} duplicate photos were ignored"] if repeated else []
     if not enough:
-        notes.append(f"{len(paths)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
+        notes.append(f"{budget} of {len(paths)} photos were sampled with a fixed seed (budget)")
     return {paths[index]: drawn[paths[index]] for index in sorted(content.values())}, notes
 
 
@@ -109,10 +108,7 @@ def _encode_drawn(
     skip_bad: bool,
     progress: Progress,
 ) -> tuple[EncodedImages | None, list[tuple[str, str]], list[str]]:
-    """Draw photos and encode them, also return skipped photos and notes; others replace those that are skipped.
-
-    Each photo is hashed once and decoded once.
-    """
+    """Draw and encode photos, replacing skipped ones; also return skipped photos and notes."""
     decoded_before = (place_map.cache or TokenCache()).encoded_before()
     inspect = cache(partial(inspect_photo, decoded_before=decoded_before))
     broken: dict[Path, str] = {}
@@ -129,15 +125,15 @@ def _encode_drawn(
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A head calibrated by photos, before it is put into the map."""
+    """A calibrated head that is not in the map yet."""
 
     head: NamedHead
     report: CalibrationReport
     photos: Tokens
-    evidence: PairEvidence | None  # of the photos with images of the map, by their rows
+    evidence: PairEvidence | None  # evidence between the photos and map images, by gallery row
 
     def add_expected_recall(self, expected: ExpectedRecall | None) -> Calibrated:
-        """Add the recall that the calibrated map expects of photos like these."""
+        """Add the expected recall on similar photos."""
         if expected is None or self.head.calibration is None:
             return self
         facts = {**self.head.calibration, "expected_recall": expected.to_dict()}
@@ -149,7 +145,7 @@ class Calibrated:
 def calibrate_map(
     place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
 ) -> tuple[MapState, CalibrationReport]:
-    """Return the map's state with the calibration, and its report; the map itself does not change."""
+    """Return the map's state with a new calibration, and the report. The map itself does not change."""
     state = place_map.state
     made = calibrate_head(place_map, photos, options, skip_bad, progress, place_map.storage.find_digests)
     made = made.add_expected_recall(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
@@ -164,10 +160,7 @@ def calibrate_head(
     progress: Progress,
     find_digests: FindKnownDigests,
 ) -> Calibrated:
-    """Calibrate a head of the map's images; photos whose digests `find_digests` returns are refused.
-
-    `options` are fields of `CalibrateOptions`.
-    """
+    """Calibrate a head. `options` are fields of `CalibrateOptions`; photos in `find_digests` raise BadCalibration."""
     state, name, budget, score = place_map.state, options["name"], options["budget"], options["score"]
     check_request(state, name, budget)
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
@@ -177,14 +170,14 @@ def calibrate_head(
     used = 0 if encoded is None else len(encoded.paths)
     if encoded is None or used < CalibrateOptions.FEWEST:
         raise NoImages(
-            f"a calibration needs at least {CalibrateOptions.FEWEST} photos; of {len(paths)} given, {used} can be used"
+            f"a calibration needs at least {CalibrateOptions.FEWEST} photos; {used} of {len(paths)} photos are usable"
         )
     if used < CalibrateOptions.FEW:
-        notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
+        notes.append(f"a calibration with only {used} photos may lower recall; use {budget} if possible")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
-        described = DescribedQueries(encoded.tokens)  # once, for all that looks at them
+        described = DescribedQueries(encoded.tokens)  # caches descriptors for all steps
         evidence = prepare_photo_evidence(state.compact, encoded.tokens)
         tuned, added = _calibrated_head(place_map, described, score, progress)
     facts = {
@@ -200,7 +193,7 @@ def calibrate_head(
     if added is not None:
         head = head.grown(added)
     if any(old.name == name for old in state.calibrations):
-        notes.append(f"the older calibration {name!r} is replaced")
+        notes.append(f"replaced the previous calibration {name!r}")
     decisions, reasons = dict(head.decisions), dict(head.evidence["reasons"])
     report = CalibrationReport(
         name=name, used=used, photos=len(paths), skipped=skipped, notes=notes, decisions=decisions, reasons=reasons
@@ -209,7 +202,7 @@ def calibrate_head(
 
 
 def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | None) -> ExpectedRecall | None:
-    """What the calibrated map expects of photos like these, from its answers to them."""
+    """Estimate recall on similar photos from the calibrated map's answers to these."""
     snapshot = MemorySnapshot(calibrated)
     if not len(snapshot):
         return None
@@ -221,20 +214,17 @@ def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | No
 def _calibrated_head(
     place_map: Map, photos: Tokens, score: bool | None, progress: Progress
 ) -> tuple[AnyHead, Tokens | None]:
-    """The head of the fitted images, calibrated, and the tokens of those that were added since, where it needs them.
-
-    Whether scores are calibrated the caller says, else the number of photos.
-    """
+    """Calibrate the head on the fitted images; also return tokens of images added later if it needs them."""
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
     if state.spaces is not None:
         same = find_duplicate_images(fitted)
         spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
         return pipeline.calibrate(spaces, photos, score=score, progress=progress), None
-    assert state.vocabularies is not None, "the paper's head has words"
+    assert state.vocabularies is not None, "the paper's head has vocabularies"
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"
-    database = load_tokens(place_map, fitted, progress)  # all tokens before the long work: some may be lost
+    database = load_tokens(place_map, fitted, progress)  # before the long work: photos may be missing
     more = load_tokens(place_map, added, progress) if added else None
     spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
     geometry = pipeline.fit_database(database, spec, words, backend_for(device), "float32", progress)
@@ -243,10 +233,10 @@ def _calibrated_head(
 
 
 def note_dropped(state: MapState, path: Path | None) -> list[str]:
-    """What to say when a new head replaces the one that the calibrations were made of."""
+    """Return a note about calibrations that a new head drops."""
     names = [head.name for head in state.calibrations]
     if not names:
         return []
     commands = ", ".join(format_command("tfa", "calibrate", path or "MAP", "PHOTOS", "--name", name) for name in names)
     which = f"calibration {names[0]} is" if len(names) == 1 else f"calibrations {', '.join(names)} are"
-    return [f"{which} dropped with the old head; calibrate again with: {commands}"]
+    return [f"{which} dropped with the old head; recalibrate with: {commands}"]

@@ -1,41 +1,36 @@
-"""How sure an answer is: confidence of each hit, expected recall, the place that hits agree on, and domain shift.
+"""Confidence of answers, expected recall, position estimates and domain shift.
 
-What a map's images score with each other, under the head that answers: the scale that its confidence is read on.
+S(a, ·) are the scores of image a with all map images under the head that answers, without centering or bias. They come
+from gallery rows, so no photo is needed, and are known up to a constant per row.
 
-S(a, ·) are scores of image a with all images, from the database alone: neither centred on other photos nor with a bias.
-They come from the rows of the gallery, so that no photo is needed, and are known up to a constant of each row.
-
-Confidence: the probability that an answer is right (ours, beyond the paper). The one place where it is computed.
-
-An answer is to be relied on if the images that could have been given instead show its place too, and if the photo
-resembles them as the answer does. Both are measured on the images c that rank first, all verified ones and 30 at least:
+Confidence is the probability that an answer is right. An answer is reliable if the alternatives show its place, too,
+and if the photo resembles them as the answer does. Both are measured on the top images c, all reranked ones and at
+least 30:
 
     s_c        = (S(a, c) − mean S(a, ·)) / (max S(a, ·) − mean S(a, ·)), between 0 and 1; s_a = 1
-    p          = softmax of what they are ordered by, divided by T: z + 4 √M if verified, else z
-    place      = logit of Σ p_c s_c, which is clipped to 0.01 … 0.9933
-    agreement  = correlation, over c ≠ a, of z_c with S(a, c); 0 where there is none
-    lead       = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c), over what was verified: evidence beyond that of other places
+    p          = softmax of the ordering divided by T: z + 4 √M if reranked, else z
+    place      = logit of Σ p_c s_c, clipped to 0.01 … 0.9933
+    agreement  = correlation, over c ≠ a, of z_c with S(a, c); 0 if one does not vary
+    lead       = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c), over reranked images: evidence beyond that of other places
     confidence = σ(offset + per_place · place + per_agreement · agreement + per_lead · clip(lead, 0, 2))
 
-a is the answer, S(a, ·) what the map's images score with it (`database_scores`), z the z-score in the photo's row. So a
-neighbouring frame does not make an answer doubtful, another place with the same score does.
+a is the answer and z the z-score in the photo's row. A neighboring frame does not lower the confidence; another place
+with the same score does. An answer is sure if it is reranked, its confidence is at least 0.9, and its lead at least
+0.65.
 
-An answer is called sure if it was verified, its confidence is at least 0.9, and its evidence leads by 0.65 or more.
+The confidence of a later hit is computed as if it were the answer, but is never above that of the hit before it. One
+formula serves all heads; an answer that is not reranked has no lead. The constants were fitted on labeled public
+datasets, each left out in turn (docs/explanation/confidence.md), never on a user's map. Frames of a drive have the
+probability of the filter instead (`tfa.online.sequence_filter`).
 
-Every hit is an answer of its own here: that of the second is the confidence if it had been given first, but never more
-than that of the hit before it. One formula serves every head; what was not verified has no lead. Its constants were
-fitted on labeled public datasets, each left out in turn (docs/explanation/confidence.md), never on a user's map.
-Frames of a drive have the probability of the filter instead (`tfa.online.sequence_filter`).
+Expected recall on similar photos needs no labels:
 
-Expected recall (ours, beyond the paper): of photos like these, how many will be recognised? No label is needed.
-
-    share = mean confidence of their answers
+    share    = mean confidence of the answers
     interval = share ± 1.645 √(τ² + Σ c (1 − c) / n²), within 0 and 1
 
-τ is how far mean confidence and recall of a dataset lie apart that the constants were not fitted on (root mean square
-over eight datasets, `benchmarks/studies/confidence.py`); the sum is the chance of n answers of confidence c. Nine in
-ten such intervals should hold the recall. Photos that are unlike each other say more about what comes than a few in a
-row.
+τ is the root mean square difference between mean confidence and recall on datasets that the constants were not fitted
+on (`benchmarks/studies/confidence.py`); the sum is the sampling variance of n answers of confidence c. 90 % of such
+intervals should contain the recall.
 """
 
 from __future__ import annotations
@@ -63,12 +58,12 @@ if TYPE_CHECKING:
 
 # --- database scores ------------------------------------------------------------------------------
 
-NEAREST = 16  # images searched for the one that is most like an image, beside its copies
+NEAREST = 16  # images searched for the nearest one that is not a duplicate
 _IMAGES_PER_SEARCH = 64  # images searched at a time
 
 
 class DatabaseScores:
-    """Scores between images `m`, which stand in `rows` of the gallery. Results are cached."""
+    """Cached scores between images, given by their gallery `rows`, `(m,)`."""
 
     def __init__(
         self,
@@ -77,7 +72,7 @@ class DatabaseScores:
         ids: np.ndarray | None = None,
         searcher: ExactSearch | None = None,
     ) -> None:
-        """`searcher` searches the images by their `ids`, which grow. [default: exactly]"""
+        """Score images; `searcher` searches them by their ascending `ids`. [default: exact search]"""
         self.scorer, self.rows = scorer, np.arange(len(scorer.bias)) if rows is None else rows
         self._first = self.rows if scorer.duplicates is None else scorer.duplicates[self.rows]
         self._ids = np.arange(len(self.rows)) if ids is None else ids
@@ -85,13 +80,13 @@ class DatabaseScores:
         self._mean_best = np.full((2, len(self.rows)), np.nan)
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """S(a, c) `a c`, float64."""
-        return self._products(self._first[images], self._first[others])
+        """Return S(a, c) as float64, `(a, c)`."""
+        return score_pairs(self.scorer, self._first[images], self.scorer, self._first[others])
 
     def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and maximum of S(a, ·) over all images but a, of the maximum but its copies too, `a` each.
+        """Return mean and maximum of S(a, ·) over other images, `(a,)` each; the maximum also excludes duplicates.
 
-        The maximum is over the NEAREST images that the search finds: where scores have a bias, those of most score.
+        The maximum is over the NEAREST images that the search returns.
         """
         unknown = np.unique(images[np.isnan(self._mean_best[0, images])])
         for start in range(0, len(unknown), _IMAGES_PER_SEARCH):
@@ -104,45 +99,47 @@ class DatabaseScores:
         found = self._searcher.search(scorer.image_vectors(first), NEAREST)
         columns = np.searchsorted(self._ids, found.ids)
         bias, other = scorer.bias[self._first], self._first[columns] != first[:, None]
-        own = np.array([self._products(one, one)[0, 0] for one in first[:, None]])
+        own = np.array([score_pairs(scorer, one, scorer, one)[0, 0] for one in first[:, None]])
         scores = np.where(other, found.scores - bias[columns], -np.inf)
         mean = found.mean - bias.mean()
-        # Itself is taken out of the mean. If all that was found are copies, it is as like itself as anything else.
+        # Exclude the image itself from the mean. If the search found only duplicates, use its score with itself.
         self._mean_best[0, images] = (mean * count - own) / max(count - 1, 1)
         self._mean_best[1, images] = np.where(other.any(axis=1), scores.max(axis=1), own)
 
-    def _products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-        vectors, galleries = self.scorer.image_vectors(rows), self.scorer.rows
-        total = np.zeros((len(rows), len(others)))
-        for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
-            total += weight * (features.astype(np.float64) @ gallery.take(others).astype(np.float64).T)
-        return total
+
+def score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:
+    """Score images of two scorers of one head as float64, `(a, c)`, without centering and bias."""
+    vectors, galleries = scorer.image_vectors(rows), other.rows
+    total = np.zeros((len(rows), len(others)))
+    for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
+        total += weight * (features.astype(np.float64) @ gallery.take(others).astype(np.float64).T)
+    return total
 
 
 # --- confidence -----------------------------------------------------------------------------------
 
-ALTERNATIVES = 30  # images that could have been given instead, where fewer were verified
-_LOWEST, _HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
+ALTERNATIVES = 30  # minimum number of images that an answer is compared with
+_LOWEST, _HIGHEST = 0.01, 0.9933  # clipping range of Σ p_c s_c
 SURE_CONFIDENCE, SURE_LEAD = 0.9, 0.65
-_MAX_LEAD = 2.0  # beyond, it says no more
+_MAX_LEAD = 2.0  # a larger lead does not raise the confidence
 _EPSILON = 1e-12
 
 
 class ImageScores(Protocol):
-    """What images score with each other: `database_scores.DatabaseScores`, by their numbers in `Reranked`."""
+    """Scores between images, by their indices in `Reranked`."""
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """S(a, c) `a c`."""
+        """Return S(a, c), `(a, c)`."""
         ...
 
     def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and maximum of S(a, ·) over all other images, `a` each."""
+        """Return mean and maximum of S(a, ·) over other images, `(a,)` each."""
         ...
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of the confidence formula, for verified answers or for others."""
+    """Constants of the confidence formula, for reranked answers or for others."""
 
     temperature: float
     offset: float
@@ -151,33 +148,33 @@ class Constants:
     per_lead: float = 0.0
 
 
-# Rounded from the fit on eight datasets, each queried alone, in driving order and after a calibration with 64 photos.
+# Rounded fit on eight datasets, queried photo by photo, in driving order, and after calibration with 64 photos.
 VERIFIED_CONSTANTS = Constants(0.5, -1.4, 0.52, 1.1, 1.5)
 UNVERIFIED_CONSTANTS = Constants(0.33, -1.25, 0.6, 1.7)
 
 
 @dataclass(frozen=True)
 class Features:
-    """What the confidence of hits `q k` is made of."""
+    """Features of the confidence of hits, `(q, k)` each."""
 
     place: np.ndarray
     agreement: np.ndarray
-    lead: np.ndarray  # 0 where it was not verified
+    lead: np.ndarray  # 0 if not reranked
     verified: np.ndarray  # bool
 
     def confidence(
         self, verified: Constants = VERIFIED_CONSTANTS, plain: Constants = UNVERIFIED_CONSTANTS
     ) -> np.ndarray:
-        """`q k`."""
+        """Compute the confidence, `(q, k)`."""
         of_verified, of_plain = (self._logistic(one) for one in (verified, plain))
         return np.where(self.verified, of_verified, of_plain)
 
     def sure(self, confidence: np.ndarray) -> np.ndarray:
-        """Can hits of that confidence be relied on? `q k`, bool; never if they were not verified."""
+        """Return which hits of that confidence are sure, bool `(q, k)`."""
         return self.verified & (confidence >= SURE_CONFIDENCE) & (self.lead >= SURE_LEAD)
 
     def columns(self) -> np.ndarray:
-        """What the constants weigh, `… 3`: place, agreement, and the lead as far as it counts."""
+        """Stack place, agreement and clipped lead, `(…, 3)`."""
         return np.stack([self.place, self.agreement, np.clip(self.lead, 0, _MAX_LEAD)], axis=-1)
 
     def _logistic(self, by: Constants) -> np.ndarray:
@@ -185,18 +182,18 @@ class Features:
 
 
 def compute_confidence(ranked: Reranked, image_scores: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the confidence `q k` of the first k images of each query, and whether they are sure `q k`.
+    """Compute confidence and sure of the top k images of each query, `(q, k)` each.
 
-    `ranked` holds all images that were verified, and 30 at least if there are so many.
+    `ranked` must hold all reranked images, and at least 30 images if the map has them.
     """
     features = compute_features(ranked, image_scores, k)
-    # A hit that stands later is the worse answer, whatever else shows its place.
+    # A later hit is a worse answer, even if more images show its place.
     confidence = np.minimum.accumulate(features.confidence(), axis=1)
     return confidence, features.sure(confidence)
 
 
 def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Features:
-    """Compute the features of the first k images of each query, `q k` each."""
+    """Compute the features of the top k images of each query."""
     k = min(k, ranked.indices.shape[1])
     shape = (len(ranked.indices), k)
     place, agreement, lead = np.zeros((3, *shape))
@@ -210,7 +207,7 @@ def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Fea
         alike = np.where(same, 1.0, _alike(scores, *image_scores.mean_and_best(hits)))
         temperature = (VERIFIED_CONSTANTS if compared else UNVERIFIED_CONSTANTS).temperature
         place[row] = _logit(alike @ softmax(ranked.ordering[row, :count] / temperature))
-        agreement[row] = _correlation(scores, ranked.standardised[row, :count], ~same)
+        agreement[row] = _correlation(scores, ranked.standardized[row, :count], ~same)
         if compared:
             roots = np.sqrt(ranked.evidence[row])
             lead[row] = _leads(roots[:k], roots[:compared], 1 - alike[:, :compared])
@@ -218,7 +215,7 @@ def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Fea
 
 
 def _alike(scores: np.ndarray, mean: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """s `k c` of scores S(a, c) `k c`."""
+    """Return s from scores S(a, c), `(k, c)` each."""
     return np.clip((scores - mean[:, None]) / np.maximum(best - mean, _EPSILON)[:, None], 0, 1)
 
 
@@ -232,11 +229,11 @@ def _logit(share: np.ndarray) -> np.ndarray:
     return np.log(share / (1 - share))
 
 
-def _correlation(scores: np.ndarray, standardised: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Correlate each row of `k c` with `c`, over the columns that count; 0 where one of them does not vary."""
+def _correlation(scores: np.ndarray, standardized: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Correlate each row of scores `(k, c)` with `(c,)` over the columns that count; 0 if one does not vary."""
     number = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ours = np.where(counts, scores, 0.0)
-    theirs = np.where(counts, standardised, 0.0)
+    theirs = np.where(counts, standardized, 0.0)
     ours = np.where(counts, ours - ours.sum(axis=1, keepdims=True) / number, 0.0)
     theirs = np.where(counts, theirs - theirs.sum(axis=1, keepdims=True) / number, 0.0)
     norm = np.sqrt((ours * ours).sum(axis=1) * (theirs * theirs).sum(axis=1))
@@ -244,19 +241,19 @@ def _correlation(scores: np.ndarray, standardised: np.ndarray, counts: np.ndarra
 
 
 def _leads(hits: np.ndarray, roots: np.ndarray, unlike: np.ndarray) -> np.ndarray:
-    """√M of hits `k` above the mean √M `c` of images that show other places, weighted by how unlike they are `k c`."""
+    """Return √M of hits `(k,)` minus the mean √M `(c,)` of other places, weighted by dissimilarity `(k, c)`."""
     total = unlike.sum(axis=1)
     return np.where(total > _EPSILON, hits - (unlike @ roots) / np.maximum(total, _EPSILON), 0.0)
 
 
 # --- expected recall ------------------------------------------------------------------------------
 
-NINE_IN_TEN = 1.645  # standard deviations to each side
-BETWEEN_DATASETS = {True: 0.10, False: 0.11}  # τ of verified answers and of others
+NINE_IN_TEN = 1.645  # half width of a 90 % interval, in standard deviations
+BETWEEN_DATASETS = {True: 0.10, False: 0.11}  # τ of reranked answers and of others
 
 
 def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -> ExpectedRecall | None:
-    """Estimate recall from the confidence of `n` answers and which of them are sure; None if there are none."""
+    """Estimate recall from confidence and sure of answers, `(n,)` each; None without answers."""
     confidence, sure = np.asarray(confidence, np.float64), np.asarray(sure, bool)
     if not len(confidence):
         return None
@@ -269,38 +266,35 @@ def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -
 
 
 def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
-    """Estimate recall from answers to single photos; photos that could not be read do not count.
-
-    Frames of a drive are left out: the probability of a filter is another thing.
-    """
+    """Estimate recall from answers to single photos, without unreadable photos and frames of a drive."""
     counted = [one for one in answers if one.error is None and one.lost is None]
     verified = bool(counted) and sum(one.reranked for one in counted) * 2 >= len(counted)
     return estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
 
 
 def collect_answers(answers: Sequence[Answer], notice: str | None = None) -> Answers:
-    """Collect answers to photos in their order, with the expected recall on photos like these."""
+    """Collect answers in order, with the expected recall on similar photos."""
     return Answers(answers=list(answers), expected_recall=estimate_answer_recall(answers), notice=notice)
 
 
 # --- place ----------------------------------------------------------------------------------------
 
-REACH = 25.0  # metres within which two photos are commonly said to show one place
-MOST_REACH = 1000.0  # metres: between photos that are farther apart lie other places
+REACH = 25.0  # meters within which two photos are commonly said to show one place
+MOST_REACH = 1000.0  # maximum reach, in meters
 LEAST_SHARE = 0.5
-MOST_BELIEVED = 100  # images of a filter that are looked at
+MOST_BELIEVED = 100  # most likely images of a filter that are used
 
-NOT_VERIFIED = "no answer was verified"
-NO_POSITIONS = "the images that answer have no positions"
-TWO_KINDS = "some positions are in degrees and others in metres"
-NO_EVIDENCE = "the likeliest place bears no more evidence than others"
+NOT_VERIFIED = "no answer was reranked"
+NO_POSITIONS = "the hits have no positions"
+TWO_KINDS = "some positions are in degrees and others in meters"
+NO_EVIDENCE = "the likeliest place has no more evidence than others"
 CAMERA_LOST = "the camera is lost"
 
-Located = tuple[Place | None, str | None]  # a place, or why there is none
+Located = tuple[Place | None, str | None]  # a place, or the reason for its absence
 
 
 def locate_photo(ranked: Reranked, row: int, images: Sequence[ImageRecord], reach: float) -> Located:
-    """Locate one query photo; `images` are those that `ranked` numbers."""
+    """Locate one query photo; `ranked` refers to `images`."""
     compared = int((ranked.inliers[row] != UNVERIFIED).sum())
     if not compared:
         return None, NOT_VERIFIED
@@ -310,7 +304,7 @@ def locate_photo(ranked: Reranked, row: int, images: Sequence[ImageRecord], reac
 
 
 def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Located:
-    """Locate a frame by the filter's probability of each image `m`; being lost is the rest to one."""
+    """Locate a frame by the filter's probability of each image, `(m,)`."""
     best = np.argsort(-probabilities, kind="stable")[:MOST_BELIEVED]
     return fuse_positions([images[i].position for i in best.tolist()], probabilities[best], None, reach)
 
@@ -318,19 +312,18 @@ def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach
 def fuse_positions(
     positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float
 ) -> Located:
-    """Fuse the positions of images with shares p `c` and √M `c`, best first; without √M the shares weigh them.
+    """Fuse positions of images with shares p `(c,)` and √M `(c,)`, best first; without √M, shares are the weights.
 
-        p     = softmax of what images are ordered by, z + 4 √M, divided by 0.5: the shares of the confidence
-        place = the images within a reach of the one around which most of p lies; none if that is less than half
-        b     = mean √M of the verified images outside it: the evidence of a wrong place; 0 if there are none
+        p     = softmax of the ordering z + 4 √M, divided by 0.5, as for the confidence
+        place = the images within reach of the one with the largest share around it; none if that is below a half
+        b     = mean √M of the reranked images outside it, the evidence of a wrong place; 0 without such images
         w     = max(√M − b, 0)² of the images inside
         x     = Σ w x_c / Σ w,   σ² = Σ w |x_c − x|² / Σ w,   n = (Σ w)² / Σ w²
         r²    = (reach² + n σ²) / (n + 1)
 
-    A wrong image elsewhere does not move the place: it only counts against the share. A single image may be a reach
-    away from the camera; each image that agrees brings the radius closer to their spread. The reach is 25 m, or the
-    map's usual step if its images are farther apart (up to 1 km). p and w of a frame of a drive are the filter's
-    probabilities.
+    A wrong image elsewhere lowers the share but does not move the place. The radius of a single image is the reach;
+    each image that agrees brings it closer to their spread. The reach is 25 m, or the map's usual step if that is
+    longer (up to 1 km). For a frame of a drive, p and w are the filter's probabilities.
     """
     placed = np.array([row for row, position in enumerate(positions) if position is not None], np.int64)
     known = [position for position in positions if position is not None]
@@ -344,7 +337,7 @@ def fuse_positions(
     around = near @ shares[placed]
     middle = int(around.argmax())
     if around[middle] < LEAST_SHARE:
-        return None, f"answers disagree: the likeliest place has {100 * around[middle]:.0f} % of their shares"
+        return None, f"hits disagree: the likeliest place has {100 * around[middle]:.0f} % agreement"
     inside = near[middle]
     if roots is None:
         weights = shares[placed][inside]
@@ -370,7 +363,7 @@ def measure_reach(images: Sequence[ImageRecord]) -> float:
     """Return 25 m, or the usual step of the map if that is longer, up to 1 km."""
     known = [image.position for image in images if image.position is not None]
     globe = [position.pair for position in known if position.is_global]
-    on_globe = 2 * len(globe) >= len(known)  # of two kinds the commoner counts
+    on_globe = 2 * len(globe) >= len(known)  # use the more common kind
     pairs = np.array(globe if on_globe else [one.pair for one in known if not one.is_global])
     if len(pairs) < 3:
         return REACH
@@ -379,7 +372,7 @@ def measure_reach(images: Sequence[ImageRecord]) -> float:
 
 @dataclass(frozen=True)
 class _Plane:
-    """Positions as points `c 2` in metres, east and north of one of them."""
+    """Local plane: positions as points `(c, 2)` in meters east and north of an origin."""
 
     origin: Position
 
@@ -407,37 +400,37 @@ class _Plane:
 
 # --- domain shift ---------------------------------------------------------------------------------
 
-WINDOW_PHOTOS = 256  # photos: the last ones
+WINDOW_PHOTOS = 256  # number of most recent photos
 MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64
 _MAX_ANSWER_SIMILARITY, _MIN_PAIRS = 0.05, 8
 COMMON_LIMIT, _EVIDENCE_LIMIT = 0.25, 0.5
 
 
 class DomainShiftMonitor:
-    """Detects photos that are unlike those a head was made for, from the last photos it answered (ours).
+    """Detect that recent photos differ from those a head was made for.
 
-        common    mean ⟨φ_i, φ_j⟩ over pairs of photos whose answers are unlike each other: ⟨φ_a, φ_b⟩ ≤ 0.05
-        evidence  median over photos of the most √M among their candidates, divided by the same of usual photos
+        common    mean ⟨φ_i, φ_j⟩ over pairs of photos with dissimilar answers: ⟨φ_a, φ_b⟩ ≤ 0.05
+        evidence  median over photos of the largest √M among their candidates, divided by that of usual photos
 
-    φ are second-order coordinates, half whitened and centered as the head does. Photos of unlike places share the shift
-    of another camera, season or light; 0.25 or more is noticed. Usual photos are the map's, each hidden in turn, or
-    those of the calibration that answers; less than half of their evidence is noticed. At least 16 photos are needed,
-    64 if the head is centered on other photos already, because frames of a drive share their scenery too.
+    φ are second-order coordinates, half whitened and centered as in the head. Photos of different places share the
+    shift of another camera, season or light; the limit is 0.25. Usual photos are map images, each hidden in turn, or
+    those of the active calibration; the limit is half of their evidence. At least 16 photos are needed, or 64 if the
+    head is centered on other photos, because frames of a drive share scenery, too.
     `benchmarks/studies/confidence.py` measures both (docs/explanation/confidence.md).
     """
 
-    def __init__(self, usual_evidence: float | None = None, *, centred: bool = False) -> None:
-        """`usual_evidence` of usual photos, None if not known; `centred` on other photos than the map's?"""
-        self._usual, self._fewest = usual_evidence, MIN_PHOTOS_CENTERED if centred else MIN_PHOTOS
-        # φ of the photo, φ of its answer, the answer
+    def __init__(self, usual_evidence: float | None = None, *, centered: bool = False) -> None:
+        """Start without photos; `centered` if the head is centered on other photos than the map's."""
+        self._usual, self._fewest = usual_evidence, MIN_PHOTOS_CENTERED if centered else MIN_PHOTOS
+        # φ of the photo, φ of its answer, and the answer
         self._photos: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=WINDOW_PHOTOS)
         self._evidence: deque[float] = deque(maxlen=WINDOW_PHOTOS)
 
     @classmethod
     def for_head(cls, head: NamedHead) -> DomainShiftMonitor:
-        """Make the monitor of photos that a head of a map answers."""
+        """Make a monitor for a head of a map."""
         usual = (head.verification or {}).get("usual_evidence")
-        return cls(usual, centred=any(side.shift is not None for side in head.stored.scorer.sides))
+        return cls(usual, centered=any(side.shift is not None for side in head.stored.scorer.sides))
 
     def observe(
         self,
@@ -447,10 +440,7 @@ class DomainShiftMonitor:
         rows: np.ndarray,
         ids: np.ndarray | None = None,
     ) -> None:
-        """Take in photos that the scorer answered; images `ranked` stand in `rows` of the gallery.
-
-        `ids` are what the images are known by, where rows of a gallery are others the next time.
-        """
+        """Observe answered photos; `rows` are the gallery rows of the images, `ids` stable ids if rows change."""
         first = rows[ranked.indices[:, 0]]
         known_by = first if ids is None else ids[ranked.indices[:, 0]]
         coordinates = [half_whiten(scorer, some) for some in photos]
@@ -463,7 +453,7 @@ class DomainShiftMonitor:
 
     @property
     def common(self) -> float | None:
-        """None if there are too few photos of unlike places."""
+        """Mean product of photos with dissimilar answers; None with too few of them."""
         if len(self._photos) < self._fewest:
             return None
         ours, theirs, answers = (np.array(column) for column in zip(*self._photos, strict=True))
@@ -472,28 +462,28 @@ class DomainShiftMonitor:
 
     @property
     def evidence(self) -> float | None:
-        """None if there are too few verified photos, or if it is not known what is usual."""
+        """Evidence relative to usual photos; None with too few reranked photos, or if that is unknown."""
         if not self._usual or len(self._evidence) < self._fewest:
             return None
         return float(np.median(self._evidence)) / self._usual
 
     def warning(self, name: str = "MAP") -> str | None:
-        """Return a sentence with advice if the photos are unlike those the head was made for; `name` is the map."""
+        """Return a sentence with advice if a limit is exceeded, or None; `name` is the map."""
         common, evidence, reasons = self.common, self.evidence, []
         if common is not None and common >= COMMON_LIMIT:
-            reasons.append(f"photos of unlike places have {common:.2f} in common, {COMMON_LIMIT} or more is a shift")
+            reasons.append(f"photos of different places share a shift of {common:.2f} (limit {COMMON_LIMIT})")
         if evidence is not None and evidence < _EVIDENCE_LIMIT:
-            reasons.append(f"they share {evidence:.0%} of the usual evidence with the map")
+            reasons.append(f"geometric evidence is {evidence:.0%} of the usual (limit {_EVIDENCE_LIMIT:.0%})")
         if not reasons:
             return None
         return (
-            f"these photos are unlike those the map is made for: {'; '.join(reasons)}. "
+            f"these photos differ from those the map is made for: {'; '.join(reasons)}. "
             f"Calibrate it for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
         )
 
 
 def half_whiten(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:
-    """φ of γ = ½, `q r` float32, from what a second-order scorer compares (its first side); None of other scorers."""
+    """Return φ_½ of the first side of a second-order scorer, `(q, r)` float32; None for other scorers."""
     for term, features in zip(scorer.terms, vectors.terms, strict=True):
         side = None if term.side == GLOBAL else scorer.sides[term.side]
         if not isinstance(side, SecondOrderSide) or term.gamma == MEAN:

@@ -1,14 +1,10 @@
-"""A map in words and JSON: its decisions, how close they were, and what it holds.
+"""Describe a map in words and JSON: its decisions, how close they were, and its contents.
 
-How far a decision was from flipping, in standard errors of the number that decides it (ours, beyond the paper).
+The command line, the report, the service and its page show the decisions of `list_decisions`.
 
-A rule is made of conditions "this number is above 0". Each has a strength, the number over its standard error; the
-weakest decides where all must hold, the strongest where one is enough, so a rule has a strength of its own, and the
-decision flips when numbers move by so many standard errors. Read from what a map keeps of its evidence.
-
-The decisions of a head in rows: what was decided, how, why, and how far that was from flipping.
-
-The command line, the report, the service and its page show these rows and no others.
+A rule is made of conditions "this number is above 0". The strength of a condition is the number divided by its standard
+error. The weakest condition decides if all must hold, the strongest if one is enough, so each rule has a strength: the
+number of standard errors by which its numbers must move to change the decision.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from typing import Any
 from tfa.core.plain import from_plain
 from tfa.encoders.catalogue import use_current_name
 from tfa.maps.folder.format import choose_format_version
-from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.state import MapState, NamedHead
 from tfa.method.carriers import CARRIER_WORDS
 from tfa.method.decisions import MIXTURE
 from tfa.method.residuals import HARD
@@ -31,16 +27,16 @@ from tfa.types import AnswerSource, CalibrationInfo, Decision, EncoderInfo, Imag
 
 # --- margins --------------------------------------------------------------------------------------
 
-_INTERVAL = 2 * 1.96  # standard errors from end to end of an interval of 95 %
+_INTERVAL = 2 * 1.96  # width of a 95 % interval, in standard errors
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Holds where `value` is above 0."""
+    """A condition that holds if `value` is above 0."""
 
     value: float
     error: float
-    what: str  # the number, in words
+    what: str  # the number in words
 
     @property
     def strength(self) -> float:
@@ -63,13 +59,10 @@ def require_any(*conditions: Condition) -> Condition:
 
 
 def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Compute how far each decision of a head was from flipping, from the head's facts.
-
-    A decision whose errors are not known is left out: strengths, and the global token by target photos.
-    """
+    """Compute how close each decision of a head was, without decisions whose standard errors are unknown."""
     made, evidence = head["decisions"], head["evidence"]
     found: dict[str, Condition | None] = {"verification": _verification_condition(head.get("verification"))}
-    if "representation" not in made:  # a second-order head has defaults, which no number decides
+    if "representation" not in made:  # a second-order head has defaults only
         photos = evidence.get("target_images") or evidence["pseudo_queries"]
         pairs = _Pairs(evidence["candidates"], photos)
         found |= _target_conditions(made, evidence, pairs) if "route" in made else _database_conditions(made, pairs)
@@ -79,10 +72,9 @@ def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _describe(condition: Condition) -> dict[str, Any]:
     far = abs(condition.strength)
     if math.isinf(far):
-        words = f"nothing that was measured says otherwise ({condition.what})"
-        return {"standard_errors": None, "within_noise": False, "text": words}
+        return {"standard_errors": None, "within_noise": False, "text": f"{condition.what} (no spread measured)"}
     noise = ", within noise" if far <= 1 else ""
-    words = f"{far:.1f} standard errors from flipping{noise} ({condition.what})"
+    words = f"{condition.what} ({far:.1f} standard errors away{noise})"
     return {"standard_errors": far, "within_noise": far <= 1, "text": words}
 
 
@@ -90,42 +82,46 @@ def _verification_condition(facts: Mapping[str, Any] | None) -> Condition | None
     if not facts or not facts.get("photos"):
         return None
     share, needed = facts["favours_candidates"], facts["needed"]
-    # The standard error of a share of photos that chance decides, of which the rule asks for two.
-    return Condition(share - needed, 0.5 / math.sqrt(facts["photos"]), f"{share:.0%} of photos, {needed:.0%} decide")
+    # Standard error of the share if each photo were decided by chance; the rule requires two of them.
+    return Condition(share - needed, 0.5 / math.sqrt(facts["photos"]), f"{share:.0%} of photos, {needed:.0%} required")
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Candidates of the paper's controllers against each other."""
+    """Pairwise comparisons of the paper's candidates."""
 
     candidates: Mapping[str, Mapping[str, Any]]
-    photos: int  # that were answered
+    photos: int  # number of answered photos
 
     def has_supports(self, *names: str) -> bool:
         """Tell whether support by vocabulary is stored for these candidates; older maps lack it."""
         return all(name in self.candidates and self.candidates[name].get("supports") for name in names)
 
     def wider(self, one: str, other: str) -> Condition:
-        """More distinct images; the error is that of the mean over the vocabularies, pair by pair."""
+        """Require more distinct images; the error is that of the mean difference over the vocabularies."""
         pairs = zip(self.candidates[one]["supports"], self.candidates[other]["supports"], strict=True)
         gaps = [a - b for a, b in pairs]
         mean = sum(gaps) / len(gaps)
         spread = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / max(len(gaps) - 1, 1))
         error = spread / math.sqrt(len(gaps))
-        return Condition(mean, error, f"{one} reaches {mean:+.1f} ± {error:.1f} images against {other}, 0 decides")
+        more = "more" if mean >= 0 else "fewer"
+        what = f"{one} reaches {abs(mean):.1f} ± {error:.1f} {more} images than {other}, switching needs 0"
+        return Condition(mean, error, what)
 
     def agrees(self, one: str, other: str) -> Condition:
-        """The largest change of agreement over the pairs of vocabularies is not below 0."""
+        """Require that agreement rises for at least one pair of vocabularies."""
         ours, theirs = self.candidates[one]["agreement"], self.candidates[other]["agreement"]
         gain, a, b = max((a - b, a, b) for a, b in zip(ours, theirs, strict=True))
         error = math.sqrt((a * (1 - a) + b * (1 - b)) / max(self.photos, 1))
-        return Condition(gain, error, f"agreement of {one} changes by {gain:+.3f} ± {error:.3f} to {other}, 0 decides")
+        more = "more" if gain >= 0 else "less"
+        what = f"{one} agrees {abs(gain):.3f} ± {error:.3f} {more} than {other}, switching needs 0"
+        return Condition(gain, error, what)
 
     def beats(self, one: str, other: str) -> Condition:
         return require_all(self.wider(one, other), self.agrees(one, other))
 
     def carrier(self, chosen: str, original: str, partial: str, adaptive: str) -> Condition | None:
-        """The rule of `controllers.rules.pick_carrier`."""
+        """Apply the paper's rule for the carrier."""
         if not self.has_supports(original, partial, adaptive):
             return None
         plain = require_all(~self.wider(partial, original), ~self.agrees(partial, original))
@@ -151,27 +147,29 @@ def _target_conditions(
 ) -> dict[str, Condition | None]:
     ends = {name: evidence[f"interval_{name}"] for name in ("A", "G", "capacity")}
     errors = {name: (high - low) / _INTERVAL for name, (low, high) in ends.items()}
-    words = {"A": "soft less hard in anchor mass", "G": "soft less hard in whole descriptors", "capacity": "capacity"}
-    below = {n: Condition(-ends[n][1], errors[n], f"{words[n]}: up to {ends[n][1]:+.3f}, 0 decides") for n in ends}
-    lean = [
-        Condition(-evidence[f"m_{n}"], errors[n], f"{words[n]}: {evidence[f'm_{n}']:+.3f}, 0 decides")
-        for n in ("A", "G")
-    ]
+    words = {
+        "A": "the gain of soft over hard in anchor mass",
+        "G": "the gain of soft over hard in whole descriptors",
+        "capacity": "the capacity margin",
+    }
+
+    def make(name: str, value: float, sign: float, bound: str) -> Condition:
+        return Condition(sign * value, errors[name], f"{words[name]} is {bound}{value:+.3f}, switching needs 0")
+
+    below = {name: make(name, ends[name][1], -1, "at most ") for name in ends}
+    lean = [make(name, evidence[f"m_{name}"], -1, "") for name in ("A", "G")]
     hard = require_any(require_all(below["A"], below["G"]), require_all(below["capacity"], *lean))
-    mixed = Condition(ends["A"][0], errors["A"], f"{words['A']}: from {ends['A'][0]:+.3f}, 0 decides")
+    mixed = make("A", ends["A"][0], 1, "at least ")
     route = made["route"]
     decided = hard if route == HARD else require_all(~hard, mixed if route == MIXTURE else ~mixed)
     return {"route": decided, "carrier": pairs.carrier(made["carrier"], "original", "partial", "adaptive")}
 
 
-# --- decided --------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
-    """List the name, choice, reason and margin of each decision of a head, from its facts.
-
-    The margin is null where nothing could flip or no standard error is known (`tfa.maps.describe`).
-    """
+    """List the decisions of a head with reasons; the margin is None for defaults and unknown standard errors."""
     made, reasons = head["decisions"], head["evidence"]["reasons"]
     margins = compute_margins(head)
     if is_second_order(made):
@@ -180,7 +178,7 @@ def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
         rows = _calibrated(made, reasons) if "route" in made else _list_database_decisions(made, reasons)
     facts = head.get("verification")
     if facts:
-        rows.append(("verification", "verification", "used" if facts["admitted"] else "not used", facts["reason"]))
+        rows.append(("verification", "reranking", "on" if facts["admitted"] else "off", facts["reason"]))
     return [
         Decision(name=name, choice=choice, reason=reason, margin=None if key not in margins else Margin(**margins[key]))
         for key, name, choice, reason in rows
@@ -188,25 +186,24 @@ def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
 
 
 def format_reason(row: Mapping[str, Any]) -> str:
-    """Format the reason of a row with how far the decision was from flipping."""
+    """Format the reason of a decision with its margin."""
     margin = row["margin"]
     return "; ".join(filter(None, [row["reason"], None if margin is None else margin["text"]]))
 
 
 def is_second_order(decisions: Mapping[str, Any]) -> bool:
-    """Tell whether these are decisions of a head that is not the paper's."""
+    """Return True for decisions of a second-order head, False for the paper's head."""
     return "representation" in decisions
 
 
 def name_representation(made: Mapping[str, Any]) -> str:
-    """Name the representation that photos are compared by."""
+    """Name the representation of a head."""
     name = made["representation"].replace("_", "-")
     return name if name == "second-order" else f"{name} residuals"
 
 
 def _second_order(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    """List decisions that are defaults or settings: none has a margin."""
-    # Older maps have one reason for all of them, that of the judge which chose the head.
+    # Older maps have a single reason, given by the judge that chose the head.
     return [
         ("", "representation", name_representation(made), reasons.get("representation", reasons.get("judge", ""))),
         ("", "carrier", made["carrier"], reasons.get("carrier", CARRIER_WORDS[made["carrier"]])),
@@ -243,31 +240,31 @@ def _calibrated(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tup
 
 
 def compute_unseen_share(images: Sequence[ImageRecord]) -> float:
-    """Share of the images that the head was not fitted on."""
+    """Return the share of images that the head was not fitted on."""
     return sum(not record.fitted for record in images) / max(len(images), 1)
 
 
 def summarize_map(kind: str, where: str, images: int, state: MapState) -> str:
-    """A map in one line: photos, encoder, head, calibrations and whether answers are verified."""
+    """Summarize a map in one line: photos, encoder, head, calibrations and reranking."""
     made, head = state.database.decisions, state.chosen()
     chosen = (
         f"{name_representation(made)}, {made['carrier']}"
         if is_second_order(made)
         else f"{made['assignment']}, {made['carrier']}"
     )
-    names = [f"{one.name} (answers)" if one.name == state.active else one.name for one in state.calibrations]
+    names = [f"{one.name} (active)" if one.name == state.active else one.name for one in state.calibrations]
     facts = [
         f"{images:,} photo{'' if images == 1 else 's'}",
         f"encoder {state.encoder['id']}",
         f"{state.head_kind} head ({chosen})",
         f"calibrations {', '.join(names)}" if names else "no calibration",
-        "answers verified" if head.verifies else "answers not verified",
+        "reranked" if head.verifies else "not reranked",
     ]
     return f"<{kind} {where}: {'; '.join(facts)}>"
 
 
 def describe_map(state: MapState, answering: Sequence[ImageRecord], folder: Path | None, **more: Any) -> MapInfo:
-    """Describe a map; `answering` are the images that still answer, `more` replaces fields of `MapInfo`."""
+    """Describe a map with its searchable images `answering`; `more` replaces fields of `MapInfo`."""
     values = {
         "name": None if folder is None else folder.stem,
         "path": None if folder is None else str(folder),
@@ -300,34 +297,24 @@ def describe_map(state: MapState, answering: Sequence[ImageRecord], folder: Path
 
 
 def _answers(state: MapState) -> AnswerSource:
-    """What answers where a query names no calibration."""
-    head = state.chosen()
-    name = None if head.name == DATABASE else head.name
-    source = "the head fitted on the map's own photos, not calibrated"
+    head, name, source = state.chosen(), None, "the uncalibrated head"
     if head.calibration is not None:
-        source = f"the calibration {name}, made with {head.calibration['used']:,} photos"
-    verified = "verified by their patches" if head.verifies else "not verified"
-    words = f"answers come from {source}; they are {verified}"
+        name, source = head.name, f"calibration {head.name} ({head.calibration['used']:,} photos)"
+    words = f"answers come from {source} and are {'reranked' if head.verifies else 'not reranked'}"
     return AnswerSource(calibration=name, reranked=head.verifies, text=words)
 
 
 def _calibration(state: MapState, head: NamedHead) -> CalibrationInfo:
     return CalibrationInfo(
-        name=head.name,
-        active=head.name == state.active,
-        calibration=head.calibration,
-        decided=list_decisions(vars(head)),
-        decisions=head.decisions,
-        reasons=head.evidence["reasons"],
-        evidence=_numbers(head),
-        data_used=head.data_used,
-        verification=head.verification,
+        name=head.name, active=head.name == state.active, calibration=head.calibration,
+        decided=list_decisions(vars(head)), decisions=head.decisions, reasons=head.evidence["reasons"],
+        evidence=_numbers(head), data_used=head.data_used, verification=head.verification,
         differences=list_differences(state.database.decisions, head.decisions),
-    )
+    )  # fmt: skip
 
 
 def _describe_reduction(state: MapState) -> dict[str, Any] | None:
-    """Describe the search dimensions and their size; None if all dimensions are searched."""
+    """Describe the reduced search vectors; None if all dimensions are searched."""
     if state.head.reduced is None:
         return None
     dims, full = state.head.reduced.reduction.dims, state.head.reduced.reduction.width
@@ -335,7 +322,7 @@ def _describe_reduction(state: MapState) -> dict[str, Any] | None:
 
 
 def _describe_verification(state: MapState) -> dict[str, Any] | None:
-    """How answers can be verified and whether the database-only head is; None where nothing is kept for it."""
+    """Describe stored patches and the decision of the uncalibrated head; None without patches."""
     if state.compact is None:
         return None
     size = {"bytes_per_image": state.compact.bytes_per_image}
@@ -343,20 +330,17 @@ def _describe_verification(state: MapState) -> dict[str, Any] | None:
 
 
 def _numbers(head: NamedHead) -> dict[str, Any]:
-    if is_second_order(head.decisions):  # maps of earlier releases also hold what a judge compared
+    if is_second_order(head.decisions):  # older maps also hold the evidence of a judge
         return {"strengths": head.evidence["strengths"]}
     return {key: value for key, value in head.evidence.items() if key != "reasons"}
 
 
-def list_second_order_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """`list_differences` of a calibration that is not the paper's."""
-    sentences = []
-    for name, (was, now) in {
-        "the representation is": (name_representation(before), name_representation(after)),
-        "the carrier is": (before["carrier"], after["carrier"]),
-    }.items():
-        if was != now:
-            sentences.append(f"{name} {now} instead of {was}")
+def _list_second_order_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    pairs = {
+        "representation": (name_representation(before), name_representation(after)),
+        "carrier": (before["carrier"], after["carrier"]),
+    }
+    sentences = [f"the {name} is {now} instead of {was}" for name, (was, now) in pairs.items() if was != now]
     if after["centring"]:
         sentences.append("queries are centered on the photos")
     if after["score_calibrated"]:
@@ -365,14 +349,14 @@ def list_second_order_differences(before: Mapping[str, Any], after: Mapping[str,
 
 
 def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
+    """List how a calibration differs from the uncalibrated head, a sentence per decision."""
     if is_second_order(after):
-        return list_second_order_differences(before, after)
+        return _list_second_order_differences(before, after)
     sentences = []
     route, old = after["route"], before["assignment"]
     if route == "mixture":
         sentences.append(
-            f"hard and soft assignment are mixed, soft with weight {after['soft_weight']:.2f}, instead of {old} alone"
+            f"hard and soft assignment are mixed, soft with weight {after['soft_weight']:.2f}, instead of {old} only"
         )
     elif route != old:
         sentences.append(f"assignment is {route} instead of {old}")
@@ -386,11 +370,11 @@ def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
             sentences.append(f"the strengths of {branch} are {now} instead of {was}{unused}")
     share = 1 - after["local_weight"]
     if after["admit_cls"] and not before["admit_cls"]:
-        sentences.append(f"the global token is admitted with weight {share:.2f} instead of left out")
+        sentences.append(f"the global token is used with weight {share:.2f} instead of left out")
     elif before["admit_cls"] and not after["admit_cls"]:
-        sentences.append("the global token is left out instead of admitted")
-    elif after["admit_cls"] and f"{share:.2f}" != "0.50":  # without a calibration it always weighs a half
-        sentences.append(f"the global token weighs {share:.2f} instead of 0.50")
+        sentences.append("the global token is left out instead of used")
+    elif after["admit_cls"] and f"{share:.2f}" != "0.50":  # the uncalibrated weight is always a half
+        sentences.append(f"the global token has weight {share:.2f} instead of 0.50")
     if after["score_calibrated"]:
-        sentences.append("scores are calibrated: each image has a bias learnt from the calibration photos")
+        sentences.append("scores are calibrated: each image's mean score on the calibration photos is subtracted")
     return sentences

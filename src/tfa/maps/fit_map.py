@@ -19,13 +19,13 @@ from tfa.verification.admission import PairEvidence, judge_admission_on_database
 from tfa.verification.patches import CompactTokens, PhotoPairs, explain_missing_grid, fit_compact_tokens
 from tfa.verification.reranking import Reranked, count_candidates, rerank
 
-# --- verification ---------------------------------------------------------------------------------
+# --- reranking ------------------------------------------------------------------------------------
 
 
 def decide_admission(
     head: AnyHead, compact: CompactTokens | None, device: str = "cpu", progress: bool | Progress | None = None
 ) -> dict[str, Any] | None:
-    """Decide whether verification is admitted for a head of the images in `compact`; None without compact tokens."""
+    """Decide whether a head's answers are reranked; None without compact tokens."""
     if compact is None:
         return None
     judged = judge_admission_on_database(
@@ -37,7 +37,7 @@ def decide_admission(
 def decide_calibration_admission(
     head: AnyHead, photos: Tokens, evidence: PairEvidence | None, progress: Progress | None = None
 ) -> dict[str, Any] | None:
-    """Decide the same for a calibrated head, from its photos and their evidence with the map's images, if any."""
+    """Decide whether a calibrated head's answers are reranked, from its photos; None without evidence."""
     return None if evidence is None else judge_admission_on_target(head, photos, evidence, progress).to_dict()
 
 
@@ -49,23 +49,33 @@ def rerank_candidates(
     spec: RerankSpec | None = None,
     progress: bool | Progress | None = None,
 ) -> Reranked:
-    """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
+    """Rerank the top database images of each query by spatially consistent patch matches.
 
-    `scores` are those of a head, `q m`: their best `spec.candidates` are verified, and those of "auto" that are not
-    follow in their order. Without scores every database image is a candidate and evidence alone decides. Both tokens
-    need a grid.
+    Args:
+        query_tokens: Tokens of the queries, with a patch grid.
+        database_tokens: Tokens of the database images of the same encoder, with a patch grid.
+        scores: Scores of a head, `(q, m)`; the top `spec.candidates` are reranked. [default: rerank all images]
+        spec: Settings of the reranking.
+        progress: True draws progress bars.
+
+    Returns:
+        The images of each query, best first, with evidence and inliers.
+
+    Raises:
+        BadTokens: A grid is missing, or `scores` has the wrong shape.
+        ChannelMismatch: The tokens come from different encoders.
     """
     spec = spec or RerankSpec()
     if query_tokens.channels != database_tokens.channels:
         raise ChannelMismatch(
             f"query tokens have {query_tokens.channels} channels, database tokens {database_tokens.channels}; "
-            "encode both with one encoder"
+            "use one encoder for both"
         )
     compact = CompactTokens.fit(database_tokens, spec)
     grid = compact.resolve_grid(query_tokens)
     if grid is None:
         raise BadTokens(
-            f"query tokens: {explain_missing_grid(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))"
+            f"query tokens: {explain_missing_grid(query_tokens)}; pass it: Tokens(patches, grid=(rows, columns))"
         )
     shape = (len(query_tokens), len(database_tokens))
     known = np.zeros(shape) if scores is None else np.asarray(scores)
@@ -81,22 +91,22 @@ def rerank_candidates(
 
 @dataclass(frozen=True)
 class FittedMap:
-    """A head with all that a map keeps beside it."""
+    """A fitted head with its compact tokens."""
 
     head: AnyHead
     compact: CompactTokens | None = None
-    verification: dict[str, Any] | None = None  # is it used, and why
+    verification: dict[str, Any] | None = None  # whether answers are reranked, and why
     notes: tuple[str, ...] = ()
 
 
 def fit_map(
     tokens: Tokens, map_spec: BuildOptions, spec: HeadSpec | None, device: str, progress: Progress
 ) -> FittedMap:
-    """Everything from the tokens of the map's photos."""
+    """Fit the head of a map on tokens of its photos, and decide on reranking."""
     if map_spec.head == "paper":
         paper = pipeline.fit(tokens, spec, device=device, progress=progress)
         return add_verification(paper, tokens, map_spec, device, progress)
-    # A map keeps the first construction, unless it is an ensemble; the adaptive carrier measures strengths over all.
+    # A map stores the first construction unless it is an ensemble. The adaptive carrier needs the strengths of all.
     every = map_spec.ensemble or map_spec.carrier == "adaptive"
     head = pipeline.fit_second_order(
         tokens,
@@ -110,15 +120,11 @@ def fit_map(
 
 
 def add_verification(
-    head: AnyHead,
-    tokens: Tokens,
-    map_spec: BuildOptions,
-    device: str,
-    progress: bool | Progress | None = None,
+    head: AnyHead, tokens: Tokens, map_spec: BuildOptions, device: str, progress: bool | Progress | None = None
 ) -> FittedMap:
-    """A fitted head with what verification needs, if the map wants it."""
+    """Add compact tokens and the reranking decision to a fitted head, if the map stores patches."""
     if map_spec.reranking is None:
         return FittedMap(head)
     compact = fit_compact_tokens(tokens, map_spec.reranking)
-    notes = () if compact is not None else (f"built without verification: {explain_missing_grid(tokens)}",)
+    notes = () if compact is not None else (f"built without reranking: {explain_missing_grid(tokens)}",)
     return FittedMap(head, compact, decide_admission(head, compact, device, progress), notes)

@@ -1,6 +1,6 @@
-"""A map of places: photos with a fitted head, built, saved, edited, calibrated and queried.
+"""`tfa.PlaceMap`: build, save, load, edit, calibrate and query a map of places.
 
-It holds no arithmetic of its own. Where its rows live is a `Storage`: in memory and a folder, or in a store.
+No numeric code lives here. A `Storage` holds the rows: in memory and a folder, or in a store.
 """
 
 from __future__ import annotations
@@ -60,24 +60,29 @@ from tfa.types import (
 )
 
 _QUERY_BATCH = 8  # photos encoded at a time
-REFIT_SHARE = 0.2  # share of images that the head was not fitted on from which a refit is advised
+REFIT_SHARE = 0.2  # share of images outside the fit above which a refit is advised
 _NOT_FOLLOWED = (
-    "photos in a row are not followed in a store: that needs the scores of all images, and a store gives "
-    "the best; ask each photo by itself (--no-online), or use a map in a folder"
+    "a map in a store cannot follow a camera: that needs the scores of all images. "
+    "Query photos independently (--no-online), or use a map in a folder"
 )
-_NOT_REFITTED = "a map in a store is not fitted again in place; build it again with: tfa build PHOTOS --out URL"
-_NEEDS_ROWS = "this needs every row in one place, and this map is in a store; build one with --out NAME.tfa"
+_NOT_REFITTED = "a map in a store cannot be refitted in place; rebuild it with: tfa build PHOTOS --out URL"
+_NEEDS_ROWS = "this needs all rows in memory, but the map is in a store; build a folder with --out NAME.tfa"
 
 
 class Map:
-    """A searchable map of places (`tfa.PlaceMap`). Build it from photos, or load it from a `NAME.tfa` folder or a URL.
+    """A searchable map of places (`tfa.PlaceMap`).
 
-    Once saved or loaded, `add`, `remove`, `refit` and `calibrate` also write to the folder or the store, each in one
-    atomic step.
+    Build it from photos, or load it from a `NAME.tfa` folder or a URL. Once saved or loaded, `add`, `remove`, `refit`
+    and `calibrate` also write to the folder or the store, each in one atomic step.
+
+    Example:
+        >>> town = tfa.PlaceMap.build("photos/")
+        >>> town.save("town.tfa")
+        >>> answer = tfa.PlaceMap.load("town.tfa").query("query.jpg")
+        >>> answer.sure, answer.place
     """
 
     def __init__(self, storage: Storage, encoder: Encoder | None = None, options: EncoderOptions | None = None) -> None:
-        """`encoder` is used instead of loading the map's own; `options` say how photos are encoded."""
         self.storage, self.options = storage, options or EncoderOptions()
         self.notes: list[str] = []
         self.skipped: list[tuple[str, str]] = []
@@ -85,7 +90,7 @@ class Map:
         self._progress: bool | Progress | None = None
 
     def with_storage(self, storage: Storage) -> Map:
-        """Another map of the same encoder and options."""
+        """Return a map over another storage with the same encoder and options."""
         return Map(storage, self._encoder, self.options)
 
     # --- build, save, load -------------------------------------------------------------------------------------
@@ -103,19 +108,30 @@ class Map:
         options: EncoderOptions | None = None,
         progress: bool | Progress | None = None,
     ) -> Map:
-        """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
+        """Build a map in memory: encode the photos and fit a head on them.
 
-        `head` is "judged" (of several heads the one whose answers bear most evidence), "second-order" or "paper"; if
-        not given, that of `map_spec`, which says more of what the map is made of and keeps. `spec` is what the head
-        is fitted with, `options` how photos are encoded. `positions` is a CSV file, or `PositionSources`.
+        Args:
+            photos: A folder, a file, or a list of them.
+            head: Kind of head, "second-order" or "paper" (TFA as published). [default: that of `map_spec`]
+            encoder: Encoder name, or a loaded encoder.
+            positions: CSV file with positions, or `PositionSources`. [default: names and metadata of the photos]
+            spec: Settings the head is fitted with.
+            map_spec: Which head the map has, and what it stores.
+            options: How photos are read and encoded.
+            progress: True draws progress bars.
+
+        Returns:
+            The map, not saved yet.
+
+        Raises:
+            BadImage: A photo cannot be read, and `options.skip_bad` is off.
+            NoImages: Fewer than two photos can be read.
         """
         progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or BuildOptions()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
         paths, unnamed = split_nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
-        places, notes = find_positions(
-            paths, root, positions
-        )  # before the long work: a bad CSV should not cost an hour
+        places, notes = find_positions(paths, root, positions)  # first: a bad CSV must not fail after an hour
         hashed = None
         if not options.skip_bad:
             hashed = check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
@@ -125,14 +141,9 @@ class Map:
                 progress=progress,
             )  # fmt: skip
         encoded = encode(
-            paths,
-            encoder,
-            cache=options.cache,
-            skip_bad=options.skip_bad,
-            batch_size=options.batch_size,
-            progress=progress,
-            hashed=hashed,
-        )
+            paths, encoder, cache=options.cache, skip_bad=options.skip_bad, batch_size=options.batch_size,
+            progress=progress, hashed=hashed,
+        )  # fmt: skip
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
@@ -153,10 +164,7 @@ class Map:
         options: EncoderOptions | None = None,
         progress: bool | Progress | None = None,
     ) -> Map:
-        """A map of the images a head was fitted on, with what answering needs of the head.
-
-        Without a `map_spec` answers are not verified: the map then answers as the head does.
-        """
+        """Make a map of a fitted head and the images it was fitted on. Without a `map_spec` it does not rerank."""
         map_spec, options = map_spec or BuildOptions(rerank=False), options or EncoderOptions()
         fitted = add_verification(head, encoded.tokens, map_spec, options.device, progress)
         return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
@@ -186,11 +194,19 @@ class Map:
         encoder: Encoder | None = None,
         patch_cache: int | None = None,
     ) -> Map:
-        """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
+        """Open a saved map. Arrays are memory-mapped, not read.
 
-        The size of every file is checked; `checksum` reads every byte and compares its sha256 too. A URL, such as
-        postgres://HOST/DATABASE/NAME, opens a map in a store. `patch_cache` is how many bytes of patches that one
-        keeps in memory; a folder's are mapped and need none.
+        Args:
+            path: Folder `NAME.tfa`, or the URL of a map in a store such as postgres://HOST/DATABASE/NAME.
+            checksum: Compare the sha256 of every file, not only its size.
+            encoder: Loaded encoder to use instead of loading the map's encoder.
+            patch_cache: Bytes of patches that a map in a store caches. [default: 256 MB]
+
+        Returns:
+            The map. The encoder is loaded by the first query.
+
+        Raises:
+            BadMap: There is no map, or it is damaged.
         """
         location = path if isinstance(path, MapLocation) else MapLocation(str(path))
         if location.in_store:
@@ -200,13 +216,27 @@ class Map:
         return cls(MemoryStorage(reader.read_map(location.folder, checksum=checksum), location.folder), encoder)
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write the map as a folder; from then on edits are written there too."""
+        """Write the map to a folder. Later edits are written there, too.
+
+        Args:
+            path: Folder to write, by convention `NAME.tfa`.
+            overwrite: Replace a map that exists there.
+
+        Raises:
+            BadMap: The folder exists and is not a map, or `overwrite` is off.
+        """
         self._memory_storage.save(Path(path), overwrite)
 
     def publish(self, url: str, *, progress: bool | Progress | None = None, **how: Any) -> Map:
-        """Write the map to a store, in place of an older one of that URL if there is one; returns that map.
+        """Write the map to a store, replacing a map of that URL.
 
-        `how` are the parameters of `tfa.maps.store.publish.publish_map`: dims, dtype and index.
+        Args:
+            url: URL of the map, such as postgres://HOST/DATABASE/NAME.
+            progress: True draws progress bars.
+            how: dims, dtype and index of `tfa.maps.store.publish.publish_map`.
+
+        Returns:
+            The map in the store.
         """
         from tfa.maps.store.storage import StoreStorage
 
@@ -214,11 +244,11 @@ class Map:
         published.skipped = list(self.skipped)
         return published
 
-    # --- what it is made of ------------------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> MapState:
-        """Heads and encoder; of a map in a store with a sample of the images."""
+        """Heads, encoder and images; a map in a store has a sample of its images here."""
         return self.storage.snapshot().state
 
     @property
@@ -233,15 +263,15 @@ class Map:
 
     @property
     def called(self) -> str:
-        """The map in advice: its path or its URL."""
+        """Path or URL of the map, for messages."""
         return self.storage.location
 
     def __len__(self) -> int:
-        """Images that answer."""
+        """Return the number of searchable images."""
         return len(self.storage.snapshot())
 
     def __repr__(self) -> str:
-        """As it was last looked at: a debugger that shows it does not query a store."""
+        """Describe the last snapshot, so that repr() makes no request."""
         count, state = self.storage.last_seen
         where = "not saved" if self.storage.name is None else self.called
         return summarize_map("PlaceMap", where, count, state)
@@ -253,27 +283,27 @@ class Map:
 
     @property
     def images(self) -> list[ImageRecord]:
-        """All images that answer, at once; see `records` for a large map in a store."""
+        """All searchable images as a list; use `records` for a large map in a store."""
         snapshot = self.storage.snapshot()
         return snapshot.images if isinstance(snapshot, MemorySnapshot) else list(self.storage.records())
 
     def records(self) -> Iterator[ImageRecord]:
-        """All images that answer, in the order they came in; of a store they are read page by page."""
+        """Iterate over the searchable images in the order they were added; a store is read page by page."""
         return self.storage.records()
 
     def prepare(self) -> None:
-        """Make ready for many single queries, which takes seconds for a large map and memory for its rows."""
+        """Load and pack rows for fast single queries. Takes seconds for a large map."""
         self.storage.prepare()
 
     def close(self) -> None:
         """Close connections to a store."""
         self.storage.close()
 
-    # --- rows, of a map that has all of them in this process -----------------------------------------------------
+    # --- rows of a map in memory ---------------------------------------------------------------------------------
 
     @property
     def in_memory(self) -> MemorySnapshot:
-        """The map as it is now, with every row; raises BadSpec for a map in a store."""
+        """Current snapshot with all rows; raises BadSpec for a map in a store."""
         return self._memory_storage.snapshot()
 
     @property
@@ -284,15 +314,15 @@ class Map:
 
     @property
     def rows(self) -> np.ndarray:
-        """Gallery rows of `images`, in their order."""
+        """Gallery rows of `images`, `(m,)`."""
         return self.in_memory.rows
 
     def searchable(self, calibration: str | None) -> SearchableHead:
-        """The head of that name (None: the active one) with what searches its images."""
+        """Return the head of that name (None: the active one) with its search index."""
         return self.in_memory.searchable(calibration)
 
     def motion(self, reach: float) -> Motion:
-        """How a camera moves along this map; `reach` is that of the filter."""
+        """Return the motion model of a camera in this map; `reach` is the filter's."""
         return self.in_memory.motion(reach)
 
     @property
@@ -301,7 +331,7 @@ class Map:
         return self.storage.snapshot().reach
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
-        """Scores `q m` of queries with every image, in the order of `images`: a search for all of them."""
+        """Score queries against every image in the order of `images`, `(q, m)`."""
         head = self.searchable(calibration)
         result = head.searcher.search(head.stored.scorer.query_vectors(tokens), max(len(self), 1))
         scores = np.empty_like(result.scores)
@@ -309,14 +339,14 @@ class Map:
         return scores
 
     def sample(self) -> Map:
-        """The images that decisions were judged on, as a map in memory; this map unless it is in a store."""
+        """Return this map, or if it is in a store, its fitted sample as a map in memory."""
         return self if self.storage.has_all_rows else self.with_storage(self.storage.make_sample())
 
     # --- encode --------------------------------------------------------------------------------------------------
 
     @property
     def cache(self) -> TokenCache | None:
-        """The token cache; None for the user's."""
+        """Token cache; None is the user's."""
         cache: TokenCache | None = self.options.cache
         return cache
 
@@ -325,13 +355,13 @@ class Map:
         self.options = replace(self.options, cache=cache)
 
     def use_encoder(self, options: EncoderOptions, progress: bool | Progress | None = None) -> None:
-        """Encode photos in this way from now on; which encoder it is, the map itself says."""
+        """Set encoding options for later queries. The map determines the encoder."""
         cache = options.cache or self.cache
         self._encoder, self.options, self._progress = None, replace(options, cache=cache), progress
 
     @property
     def encoder(self) -> Encoder:
-        """The map's encoder, loaded when first needed and checked to be the one the map was built with."""
+        """The map's encoder, loaded on first use and compared with the one the map was built with."""
         expected = self.state.encoder
         if self._encoder is None:
             options = self.options
@@ -339,7 +369,7 @@ class Map:
                 expected["id"], weights=options.weights or expected["weights"], device=options.device,
                 threads=options.threads, fast=options.fast, progress=self._progress, model=expected["fingerprint"],
             )  # fmt: skip
-        # One model, in whatever arithmetic: what was mapped in float32 may be queried by a robot in integers.
+        # The model must match, not its arithmetic: a map built in float32 may be queried in int8.
         if self._encoder.model != expected["fingerprint"]:
             other, self._encoder = self._encoder, None
             raise BadWeights(_explain_other_encoder(expected, other))
@@ -348,9 +378,9 @@ class Map:
     def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
     ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
-        """Photos a few at a time: the name of each with why it cannot be read, and the tokens of those that can.
+        """Encode photos in batches. Yields each photo's name with its error or None, and the tokens of readable ones.
 
-        One that cannot be read is an error if `strict`. The encoder is loaded when the first one could be read.
+        An unreadable photo raises if `strict`. The encoder is loaded with the first readable photo.
         """
         for start in range(0, len(photos), _QUERY_BATCH):
             images: list[Any] = []
@@ -372,10 +402,7 @@ class Map:
         progress: bool | Progress | None = None,
         hashed: Mapping[Path, HashedPhoto] | None = None,
     ) -> EncodedImages:
-        """Encode photos to add, or to calibrate with; `hashed` holds them if they were hashed and checked before.
-
-        `skip_bad` is that of the map's options if None.
-        """
+        """Encode photos to add, or to calibrate with; `hashed` holds photos that are hashed and checked already."""
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
         if hashed is None and not skip_bad:
             hashed = check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
@@ -387,12 +414,18 @@ class Map:
     # --- query ---------------------------------------------------------------------------------------------------
 
     def query(self, photo: Photo, k: int = 5, **options: Any) -> Answer:
-        """Recognize a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
+        """Find where a photo was taken.
 
         Args:
-            photo: The photo; one that cannot be read raises BadImage.
-            k: Hits of the answer.
-            options: Other fields of `tfa.types.QueryOptions`.
+            photo: A path, file content as bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
+            k: Number of hits.
+            options: Other fields of `tfa.types.QueryOptions`, such as `sure=True`.
+
+        Returns:
+            Hits, best first, with confidence and a position estimate.
+
+        Raises:
+            BadImage: The photo cannot be read.
         """
         chosen = _make_query_options(k, options)
         [answer] = self._answers([photo], chosen, strict=True)
@@ -401,9 +434,17 @@ class Map:
     def query_many(
         self, photos: PhotosLike, k: int = 5, progress: bool | Progress | None = None, **options: Any
     ) -> Answers:
-        """Recognize many photos or a folder of them, and estimate recall on photos like these.
+        """Find where each of several photos was taken, and estimate recall on similar photos.
 
-        One that cannot be read gets an answer that says so. `options` are other fields of `tfa.types.QueryOptions`.
+        Args:
+            photos: A folder, or a list of photos as for `query`.
+            k: Number of hits per photo.
+            progress: True draws progress bars.
+            options: Other fields of `tfa.types.QueryOptions`.
+
+        Returns:
+            An answer per photo, in order, with `error` set for unreadable photos; expected recall; and a notice if
+            the photos differ from those the map was made for.
         """
         chosen, answers = _make_query_options(k, options), list[Answer]()
         shift = DomainShiftMonitor.for_head(self.state.chosen(chosen.calibration))
@@ -415,9 +456,15 @@ class Map:
         return collect_answers(answers, shift.warning(self.called))
 
     def query_tokens(self, tokens: Tokens, k: int = 5, **options: Any) -> list[Answer]:
-        """Recognize photos that were encoded elsewhere, with the map's encoder.
+        """Query the map with tokens of its encoder. Reranking needs their patch grid, or the map's number of patches.
 
-        If reranking was admitted, photos are reranked if the grid of their patches is known or is the map's.
+        Args:
+            tokens: Tokens of the photos.
+            k: Number of hits per photo.
+            options: Other fields of `tfa.types.QueryOptions`.
+
+        Returns:
+            An answer per photo, in order.
         """
         chosen = _make_query_options(k, options)
         return [answer.withhold(chosen) for answer in self.answer_tokens(tokens, chosen)]
@@ -425,14 +472,14 @@ class Map:
     def answer_tokens(
         self, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
     ) -> list[Answer]:
-        """Answer photos by their tokens, doubtful answers too; `shift` observes the photos."""
+        """Answer photos by their tokens, including answers that `options` would withhold. `shift` sees the photos."""
         try:
             return answer_tokens(self.storage.snapshot(), tokens, options, shift)
-        except StoreConflict:  # the version was dropped while it was searched: replaced twice within half a second
+        except StoreConflict:  # the version was replaced twice within half a second and dropped
             return answer_tokens(self.storage.snapshot(fresh=True), tokens, options, shift)
 
     def check(self, options: QueryOptions) -> None:
-        """Refuse what cannot be answered, before photos are read."""
+        """Raise if the options cannot be answered by this map."""
         snapshot = self.storage.snapshot()
         make_where(options)
         snapshot.check_head(options.calibration)
@@ -441,7 +488,7 @@ class Map:
     def _answers(
         self, photos: Sequence[Photo], options: QueryOptions, strict: bool, shift: DomainShiftMonitor | None = None
     ) -> Iterator[Answer]:
-        self.check(options)  # what cannot be answered is refused before photos are read
+        self.check(options)  # before photos are read
         for named, tokens in self.encode_batches(photos, strict):
             answers = iter([] if tokens is None else self.answer_tokens(tokens, options, shift))
             for name, error in named:
@@ -456,10 +503,20 @@ class Map:
         spec: SequenceSpec | None = None,
         **options: Any,
     ) -> Tracker:
-        """Follow one camera: `tracker.step(photo)` answers a photo, adapted by the photos before it.
+        """Follow one camera, whose photos adapt later answers. The map does not change.
 
-        `online` says whether photos adapt the scores of later ones, `sequence` whether they are the frames of a drive,
-        which a filter follows (`spec`); `options` are other fields of `tfa.types.QueryOptions`. The map stays as it is.
+        Args:
+            calibration: Calibration to use; "none" for none. [default: the active one]
+            online: Adapt scores to the camera's earlier photos.
+            sequence: Treat photos as frames of one drive and filter positions over time.
+            spec: Settings of that filter.
+            options: Other fields of `tfa.types.QueryOptions`.
+
+        Returns:
+            A tracker; `tracker.step(photo)` answers the next photo.
+
+        Raises:
+            BadSpec: The map is in a store, or the options name sessions or a region.
         """
         if not self.storage.has_all_rows:
             raise BadSpec(_NOT_FOLLOWED)
@@ -477,10 +534,19 @@ class Map:
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
     ) -> EditReport:
-        """Add photos without fitting again: the frozen vocabulary and geometry describe them.
+        """Add photos without refitting the head.
 
-        `session` names what they belong to, to choose by; `skip_bad` is that of the map's `options` if not given. If
-        an addition to a store is interrupted, some photos may have been added: doing it again adds the others.
+        Photos that the map holds already are left out. Rerun an interrupted addition to a store to add the rest.
+
+        Args:
+            photos: A folder, a file, or a list of them.
+            positions: CSV file with positions, or `PositionSources`.
+            session: Name of the drive the photos belong to, for filters.
+            skip_bad: Skip unreadable photos. [default: the map's `options`]
+            progress: True draws progress bars.
+
+        Returns:
+            Ids of the added images, skipped photos and notes.
         """
         skip_bad = self.options.skip_bad if skip_bad is None else skip_bad
         fresh, repeated = self.storage.select_new_paths(find_images(photos))
@@ -498,28 +564,44 @@ class Map:
     def add_encoded(
         self, encoded: EncodedImages, places: Mapping[Path, Position | None], session: str | None = None
     ) -> EditReport:
-        """Add photos that were encoded elsewhere, by the map's encoder."""
+        """Add photos that are encoded by the map's encoder."""
         records = make_records(encoded, places, first_id=0, fitted=False, session=session)
         return self.add_records(encoded.tokens, records, encoded.skipped)
 
     def add_records(
         self, tokens: Tokens, records: Sequence[ImageRecord], skipped: Sequence[tuple[Path, str]] = ()
     ) -> EditReport:
-        """The same by records, whose ids do not count: they get new ones."""
+        """Add images by their records, which get new ids."""
         added = self.storage.add(tokens, records)
         return EditReport(added=added, skipped=_list_skipped(skipped), notes=self._advice())
 
     def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
-        """Take photos (paths or ids) out of the answers.
+        """Remove photos from the answers. Their descriptors stay until `refit`: the fitted head may depend on them.
 
-        Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
+        Args:
+            photos: Paths, unambiguous ends of paths, or ids.
+
+        Returns:
+            Ids of the removed images, and notes.
+
+        Raises:
+            UnknownImage: A photo is not in the map, or a path is ambiguous.
         """
         gone = self.storage.remove(sorted({record.id for record in self.storage.find_records(photos)}))
         notes = [self.storage.removal_note] if gone else []
         return EditReport(removed=gone, notes=[*notes, *self._advice()])
 
     def refit(self, progress: bool | Progress | None = None) -> None:
-        """Fit a new head of the same kind on the photos now in the map, from the token cache; ids and places stay."""
+        """Fit a new head of the same kind on the current photos. Drops calibrations; keeps ids and positions.
+
+        Args:
+            progress: True draws progress bars.
+
+        Raises:
+            BadMap: Photos are neither in the token cache nor on disk.
+            BadSpec: The map is in a store.
+            NoImages: The map has fewer than two photos.
+        """
         if not self.storage.has_all_rows:
             raise BadSpec(_NOT_REFITTED)
         if len(self) < 2:
@@ -527,10 +609,10 @@ class Map:
         progress, old, device = as_progress(progress), self.state, self.options.device
         tokens = load_tokens(self, self.images, progress, "remove them from the map before refit")
         fitted = fit_map(tokens, old.map_spec, HeadSpec.from_dict(old.spec), device, progress)
-        records = [replace(record, fitted=True) for record in self.images]  # they keep their ids
+        records = [replace(record, fitted=True) for record in self.images]
         fresh = make_state(fitted, old.map_spec, records, old.encoder)
         fresh = replace(fresh, next_id=old.next_id, revision=old.revision + 1, photo_root=old.photo_root)
-        # Without calibrations: they were of the old head.
+        # Calibrations belong to the old head and are dropped.
         self._memory_storage.commit(fresh, writer.write_all)
         self.notes += [*fitted.notes, *note_dropped(old, self.path)]
 
@@ -544,47 +626,78 @@ class Map:
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
     ) -> CalibrationReport:
-        """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold: a folder, or photos.
+        """Calibrate the map for a camera or season from unlabeled photos, and make that calibration active.
 
-        The calibration is kept beside the database-only head and answers from now on; that of a store is judged on the
-        map's sample. `score` also calibrates scores, an image's bias each (None: as the judge decides; of the paper's
-        head from 16 photos on). A map of the paper's head needs its photos, or their cached tokens; others hold all
-        that it takes.
+        A map of the paper's head also needs its own photos, or their cached tokens.
+
+        Args:
+            photos: A folder, or photos as for `query`, none of which is in the map.
+            name: Name of the calibration; replaces one of the same name.
+            budget: Use at most this many photos, sampled with a fixed seed.
+            score: Also subtract each image's mean score on these photos. [default: yes with enough photos]
+            skip_bad: Skip unreadable photos. [default: the map's `options`]
+            progress: True draws progress bars.
+
+        Returns:
+            Photos used, decisions with reasons, and expected recall on similar photos.
+
+        Raises:
+            BadCalibration: Photos are in the map.
+            NoImages: Fewer than two photos can be used.
         """
         options = {"name": name, "budget": budget, "score": score}
         return self.storage.calibrate(self, photos, options, skip_bad, as_progress(progress))
 
     def activate(self, name: str | None, progress: bool | Progress | None = None) -> str | None:
-        """Let the calibration of that name answer where a query names none; None lets the database-only head answer.
+        """Choose the head for queries that name no calibration. A store rewrites its vectors for that.
 
-        In a store its vectors are written unless the version before holds them; until then the other head answers.
+        Args:
+            name: Name of a calibration; None for the uncalibrated head.
+            progress: True draws progress bars.
+
+        Returns:
+            Name of the active calibration; None for the uncalibrated head.
+
+        Raises:
+            BadCalibration: There is no such calibration.
         """
         active = self.storage.activate(DATABASE if name is None else name, as_progress(progress))
         return None if active == DATABASE else active
 
     def drop_calibration(self, name: str) -> None:
-        """Take a calibration out of the map for good; if it was the active one, the database-only head answers."""
+        """Delete a calibration. If it was active, the uncalibrated head answers.
+
+        Args:
+            name: Name of the calibration.
+
+        Raises:
+            BadCalibration: There is no such calibration.
+        """
         self.storage.drop_calibration(name)
 
     def adopt_calibration(self, other: Map, name: str) -> None:
-        """Take over a calibration that was made in a copy of this saved map, at this revision or an earlier one."""
+        """Copy a calibration from a branch of this map, made at this revision or an earlier one."""
         self.storage.adopt_calibration(self, other.state, name)
 
     # --- describe ----------------------------------------------------------------------------------------------
 
     @property
     def unseen_share(self) -> float:
-        """Share of the photos in the map that the head was not fitted on."""
+        """Share of the images that the head was not fitted on."""
         return self.storage.compute_unseen_share()
 
     def _advice(self) -> list[str]:
         share = self.unseen_share
         if share <= REFIT_SHARE:
             return []
-        return [f"{share:.0%} of the photos were not seen when the head was fitted; {self.storage.refit_advice}"]
+        return [f"the head was not fitted on {share:.0%} of the photos; {self.storage.refit_advice}"]
 
     def info(self) -> MapInfo:
-        """Describe the map: what it holds, what was decided and why. Photos of a store are not listed (`records`)."""
+        """Describe the map.
+
+        Returns:
+            Images, encoder, decisions with reasons, and calibrations. Images of a store are not listed (`records`).
+        """
         return self.storage.describe([*self.notes, *self._advice()])
 
 
@@ -592,12 +705,12 @@ def _make_query_options(k: int, options: Mapping[str, Any]) -> QueryOptions:
     """Check the options of a query of single photos."""
     chosen = QueryOptions(k=k, **options)
     if chosen.camera is not None or chosen.sequence:
-        raise BadSpec("a map in this process follows a camera with follow(); camera and sequence are for a service")
+        raise BadSpec("camera and sequence are for a service; to follow a camera in this process, use follow()")
     return chosen
 
 
 def _note_repeated(count: int) -> list[str]:
-    return [f"already in the map and left as they are: {count}"] if count else []
+    return [f"already in the map: {count} photos"] if count else []
 
 
 def _list_skipped(skipped: Sequence[tuple[Path, str]]) -> list[tuple[str, str]]:
@@ -611,8 +724,8 @@ def _explain_other_encoder(expected: Mapping[str, Any], other: Encoder) -> str:
     )
     name = getattr(other, "names", {}).get(expected["fingerprint"])
     if name is None:
-        return f"{built} with other weights or preprocessing; give the map's own weights with --weights"
+        return f"{built} with other weights or preprocessing; pass the map's weights with --weights"
     return (
-        f"{built}, which resamples positions by another rule; load the map with the encoder {name}, "
-        f"or build it again with --encoder {other.id}"
+        f"{built}, which resamples position embeddings differently; load the map with the encoder {name}, "
+        f"or rebuild it with --encoder {other.id}"
     )

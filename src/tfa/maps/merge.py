@@ -1,7 +1,7 @@
-"""Maps merged: the photos of several sessions in one map, with one head fitted over all of them.
+"""Merge maps of several sessions into one, with a head fitted on all photos.
 
-Before that each map is queried with the photos of the others: a photo that another map recognises, verified and sure,
-shows a place that both have. The maps themselves stay as they are.
+Each map is first queried with the photos of later maps: a sure, reranked answer is a place that both maps show. The
+input maps do not change.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ _PHOTOS_PER_QUERY = 64  # photos queried in another map at a time
 
 
 def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> tuple[Map, MergeResult]:
-    """One map of the photos of several, which is not saved yet, and how they overlap.
+    """Merge maps into a new map in memory.
 
-    The head is of the first map's kind. Photos get new ids, and the session of the map they come from unless they
-    have one. It needs every photo, or its cached tokens.
+    Args:
+        maps: Two or more maps of one encoder. Their photos, or cached tokens, must be available.
+        progress: True draws progress bars.
+
+    Returns:
+        The merged map with a head of the first map's kind, and how the maps overlap. Photos get new ids, and the
+        name of their map as session if they have none.
+
+    Raises:
+        BadMap: Encoders differ, or photos are missing.
     """
     first, progress = _checked(maps), as_progress(progress)
     names = _names(maps)
@@ -43,17 +51,12 @@ def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> 
         before = [other for other in maps[:number] if other.state.compact is not None]
         start = sum(part.photos for part in parts)
         shared = _shared(own, tokens.select(slice(start, start + len(own))), before, progress) if before else []
-        parts.append(
-            MergedPart(
-                name=names[number],
-                path=None if one.path is None else str(one.path),
-                sessions=list(dict.fromkeys(record.session or "" for record in own)),
-                photos=len(own),
-                repeated=repeated[number],
-                compared=len(own) if before or not number else None,
-                shared=shared,
-            )
-        )
+        part = MergedPart(
+            name=names[number], path=None if one.path is None else str(one.path),
+            sessions=list(dict.fromkeys(record.session or "" for record in own)), photos=len(own),
+            repeated=repeated[number], compared=len(own) if before or not number else None, shared=shared,
+        )  # fmt: skip
+        parts.append(part)
     spec = first.state.map_spec
     fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
     merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, first.state.encoder)))
@@ -62,25 +65,25 @@ def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> 
 
 
 def _checked(maps: Sequence[Map]) -> Map:
-    """The first of the maps, if they can be merged."""
+    """Return the first map if all can be merged."""
     if len(maps) < 2:
-        raise BadSpec(f"{len(maps)} map was given; merging takes two or more")
+        raise BadSpec(f"cannot merge {len(maps)} map; pass two or more")
     first = maps[0]
     for other in maps[1:]:
         own, strange = first.state.encoder, other.state.encoder
         if own["fingerprint"] != strange["fingerprint"]:
             raise BadMap(
                 f"{first.called} was built with {own['id']} (fingerprint {own['fingerprint'][:12]}…), {other.called} "
-                f"with {strange['id']} ({strange['fingerprint'][:12]}…); only maps of one encoder can be merged: build "
-                "one of them again with the encoder and weights of the other",
+                f"with {strange['id']} ({strange['fingerprint'][:12]}…); only maps of one encoder can be merged: "
+                "rebuild one of them with the encoder and weights of the other",
                 first.called,
                 other.called,
             )
     lost = find_lost_photos(first, [record for one in maps for record in one.images])
     if lost:
         raise BadMap(
-            f"{len(lost):,} photos are neither in the token cache nor on disk as they were; restore them, or take them "
-            "out of their maps with tfa remove:",
+            f"{len(lost):,} photos are not in the token cache, and missing or changed on disk; restore them, or "
+            "remove them from their maps with tfa remove:",
             *lost,
             more=[f"  {path}" for path in lost],
         )
@@ -88,7 +91,7 @@ def _checked(maps: Sequence[Map]) -> Map:
 
 
 def _names(maps: Sequence[Map]) -> list[str]:
-    """A name for each map that no other has: that of its folder, with a number where two have the same."""
+    """Return a unique name per map: its folder's name, with a number if needed."""
     names: list[str] = []
     for number, one in enumerate(maps, 1):
         plain = f"map-{number}" if one.path is None else one.path.stem
@@ -97,9 +100,9 @@ def _names(maps: Sequence[Map]) -> list[str]:
 
 
 def _records(maps: Sequence[Map], names: Sequence[str]) -> tuple[list[list[ImageRecord]], list[int]]:
-    """The images that each map brings, with their new ids, and how many of each were there already.
+    """Return each map's new images with new ids, and each map's number of duplicates.
 
-    Of photos with the same content the first stays; where it has no position it gets that of the others.
+    The first of several identical photos is used; if it has no position, it gets that of a duplicate.
     """
     kept: dict[str, ImageRecord] = {}
     numbers: list[list[str]] = []
@@ -120,14 +123,12 @@ def _records(maps: Sequence[Map], names: Sequence[str]) -> tuple[list[list[Image
 def _shared(
     records: Sequence[ImageRecord], tokens: Tokens, before: Sequence[Map], progress: Progress
 ) -> list[SharedPlace]:
-    """The photos of a map that one of the maps before it recognises for sure, with the best such answer."""
+    """Return the photos that an earlier map recognizes with a sure answer, each with its best hit."""
     found = []
-    with progress.task("looking for places that both maps have", len(records), "photos") as task:
+    with progress.task("looking for shared places", len(records), "photos") as task:
         for start in range(0, len(records), _PHOTOS_PER_QUERY):
-            some, photos = (
-                records[start : start + _PHOTOS_PER_QUERY],
-                tokens.select(slice(start, start + _PHOTOS_PER_QUERY)),
-            )
+            block = slice(start, start + _PHOTOS_PER_QUERY)
+            some, photos = records[block], tokens.select(block)
             answers = zip(*(other.query_tokens(photos, 1, rerank=True) for other in before), strict=True)
             for record, hits in zip(some, answers, strict=True):
                 sure = [hit for of_one in hits for hit in of_one if hit.sure]
@@ -141,21 +142,21 @@ def _shared(
 def _notes(maps: Sequence[Map], fresh: Sequence[Sequence[ImageRecord]], repeated: int) -> list[str]:
     first, notes = maps[0], []
     if repeated:
-        notes.append(f"photos that several maps have, byte for byte, and that are kept once: {repeated:,}")
+        notes.append(f"{repeated:,} identical photos of several maps were merged")
     for other, own in zip(maps, fresh, strict=True):
         if other is not first and other.state.map_spec != first.state.map_spec:
-            notes.append(f"{other.called} was made with other settings; the merged map is made as {first.called} is")
+            notes.append(f"{other.called} was built with other settings; the merged map uses those of {first.called}")
         inside = [record for record in own if other.path is not None and Path(record.path).is_relative_to(other.path)]
         if inside:
-            notes.append(f"{len(inside):,} photos lie in the folder of {other.called}; keep it beside the merged map")
+            notes.append(f"{len(inside):,} photos are stored in {other.called}; keep that folder")
     kinds = {record.position.is_global for own in fresh for record in own if record.position is not None}
     if len(kinds) > 1:
-        notes.append("some positions are in degrees, others in metres: distances between them are not known")
+        notes.append("some positions are in degrees, others in meters: distances between them are unknown")
     return notes
 
 
 def keep_confirmed(maps: Sequence[Map], merged: Map) -> None:
-    """Let the merged map, which is saved, know what the service has confirmed of the photos of the others."""
+    """Copy the confirmation times of the maps' photos to the saved merged map."""
     known = [Confirmed.read(one.path) for one in maps if one.path is not None]
     if merged.path is None or not any(one.last for one in known):
         return
@@ -166,5 +167,5 @@ def keep_confirmed(maps: Sequence[Map], merged: Map) -> None:
 
 
 def note_dropped_calibrations(maps: Sequence[Map], out: Path) -> list[str]:
-    """Which calibrations the merged map at `out` does not have, and how to make them again."""
+    """Return notes about calibrations that the merged map at `out` does not have."""
     return [note for one in maps for note in note_dropped(one.state, out)]

@@ -1,9 +1,7 @@
-"""Everything a map is, in memory: its heads, the records of its images, its files; and the changes of it.
+"""State of a map in memory: heads, image records and files, and how edits change them.
 
-Where a map's photos lie, written so that a map may be moved or copied together with them.
-
-In memory a record has an absolute path. On disk it is relative to the photo folder of the map, or to the map itself
-("map:photos/…", for uploads); a photo from anywhere else keeps its absolute path.
+Image records have absolute paths in memory. On disk, paths are relative to the photo folder or to the map
+("map:photos/…" for uploads), so that a map can be moved together with its photos; other paths stay absolute.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfa.core.files import hash_json
+from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadCalibration
@@ -37,7 +36,7 @@ _IN_MAP = "map:"
 
 
 def find_common_folder(paths: Sequence[str]) -> str | None:
-    """The deepest folder that all photos lie in; None if they share none below the top of the file system."""
+    """Return the deepest folder that holds all photos; None if that is the root of the file system."""
     try:
         folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     except ValueError:  # no photo, or photos on two drives
@@ -46,7 +45,7 @@ def find_common_folder(paths: Sequence[str]) -> str | None:
 
 
 def shorten_path(path: str, root: str | None, folder: str) -> str:
-    """A photo's path as the files of the map at `folder` name it."""
+    """Shorten a photo's path for the files of the map at `folder`."""
     if path.startswith(folder + os.sep):
         return _IN_MAP + Path(path).relative_to(folder).as_posix()
     if root is not None and path.startswith(root + os.sep):
@@ -56,14 +55,14 @@ def shorten_path(path: str, root: str | None, folder: str) -> str:
 
 
 def resolve_path(path: str, root: str | None, folder: str) -> str:
-    """The inverse."""
+    """Resolve a path of `shorten_path`."""
     if path.startswith(_IN_MAP):
         return os.path.join(folder, path[len(_IN_MAP) :])
     return path if root is None else os.path.join(root, path)
 
 
 def describe_photo_folder(root: str | None, folder: str) -> dict[str, Any]:
-    """What the header says of the photo folder: where it is, and how to get there from the map."""
+    """Describe the photo folder for the header: its absolute path, and its path relative to the map."""
     try:
         way = None if root is None else Path(os.path.relpath(root, folder)).as_posix()
     except ValueError:  # on another drive
@@ -72,7 +71,7 @@ def describe_photo_folder(root: str | None, folder: str) -> dict[str, Any]:
 
 
 def resolve_photo_root(facts: dict[str, Any], folder: str) -> str | None:
-    """The photo folder: where it was, or if that is gone, where it was as seen from the map."""
+    """Find the photo folder by its absolute path, or if that is gone, relative to the map."""
     root, way = facts["root"], facts["from_map"]
     if root is None or way is None or os.path.isdir(root):
         return root
@@ -82,12 +81,12 @@ def resolve_photo_root(facts: dict[str, Any], folder: str) -> str | None:
 
 # --- state ----------------------------------------------------------------------------------------
 
-DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
+DATABASE = "none"  # name of the uncalibrated head
 
 
 @dataclass(frozen=True)
 class NamedHead:
-    """One head of a map: the database-only one, or a calibration."""
+    """One head of a map: the uncalibrated one, or a calibration."""
 
     name: str
     stored: StoredHead
@@ -95,8 +94,8 @@ class NamedHead:
     evidence: dict[str, Any]
     data_used: str
     replica: ReplicaName
-    calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/reference/map-format.md
-    verification: dict[str, Any] | None = None  # is it used, and why; None if it was not decided
+    calibration: dict[str, Any] | None = None  # photos of a calibration, see docs/reference/map-format.md
+    verification: dict[str, Any] | None = None  # whether answers are reranked, and why; None if undecided
 
     @classmethod
     def of(
@@ -110,32 +109,32 @@ class NamedHead:
         spaces: StoredSpaces | None = None,
         dims: int | None = None,
     ) -> NamedHead:
-        """What a map keeps of a fitted head; `spaces` are the map's, `dims` the numbers it is searched by."""
+        """Make it from a fitted head; `spaces` are the map's, `dims` the search dimensions."""
         stored = StoredHead.of(head, replica, storage, spaces).reduce_to(dims)
         decisions, evidence = head.decisions, head.evidence
         made = decisions.to_dict(), evidence.to_dict()
         return cls(name, stored, *made, head.data_used, replica, calibration, verification)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its entry in the header, where `data_used` is called `saw`."""
+        """Return the header's entry, in which `data_used` is named `saw`."""
         facts = {"saw" if key == "data_used" else key: value for key, value in vars(self).items() if key != "stored"}
         return {**facts, "layout": self.stored.layout()}
 
     @property
     def verifies(self) -> bool:
-        """Was verification admitted for this head?"""
+        """Whether answers of this head are reranked by default."""
         return self.verification is not None and bool(self.verification["admitted"])
 
     def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> NamedHead:
-        """Add new images, described by the frozen vocabulary and geometry; `spaces` hold them already."""
+        """Append new images, described by the fixed head; `spaces` hold them already."""
         return dataclasses.replace(self, stored=self.stored.grown(tokens, spaces))
 
     def over(self, spaces: StoredSpaces) -> NamedHead:
-        """A second-order head with all rows of the map's spaces."""
+        """Return a second-order head with all rows of the map's spaces."""
         return dataclasses.replace(self, stored=self.stored.over(spaces))
 
     def made_in(self, revision: int) -> NamedHead:
-        """A calibration that says which revision of the map it came with."""
+        """Set the map revision that added this calibration."""
         return dataclasses.replace(self, calibration={**(self.calibration or {}), "revision": revision})
 
     def with_scorer(self, scorer: Scorer) -> NamedHead:
@@ -149,35 +148,34 @@ class NamedHead:
 
 @dataclass(frozen=True)
 class MapState:
-    """`images` has one record per gallery row, also of images that were removed; fitted ones come first."""
+    """State of a map. `images` has a record per gallery row, including removed images; fitted ones come first."""
 
     encoder: dict[str, Any]  # id, fingerprint, channels, global_channels, grid, weights
     spec: dict[str, Any]
-    heads: tuple[NamedHead, ...]  # the database-only one, then calibrations, the newest last
+    heads: tuple[NamedHead, ...]  # the uncalibrated one, then calibrations, the newest last
     images: list[ImageRecord]
-    # s k d: words of all constructions of a paper's map, which a calibration starts from; a second-order map has none,
-    # unless it was made when a judge compared its head with residual ones
+    # (s, k, d): vocabularies of the paper's head, for calibrations; also in old second-order maps that a judge chose
     vocabularies: np.ndarray | None = None
     head_kind: str = "paper"  # one of `types.HEAD_KINDS`
-    spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, where heads are made of them
-    active: str = DATABASE  # which head answers when none is named
+    spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, for second-order heads
+    active: str = DATABASE  # head that answers if a query names none
     removed: frozenset[int] = frozenset()
     next_id: int = 0
     revision: int = 1
-    digest: str | None = None  # of the header that this state, or the one it follows on, was read from or written to
+    digest: str | None = None  # digest of the header that this state was last read from or written to
     segments: tuple[int, ...] = ()  # gallery rows of each file, in order
-    files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
-    compact: CompactTokens | None = None  # what verification needs of the images; a row per gallery row
-    photo_root: str | None = None  # the folder of the photos; None if they lie all over the place
+    files: tuple[dict[str, Any], ...] = ()  # file entries of the header, if saved
+    compact: CompactTokens | None = None  # patches for reranking; a row per gallery row
+    photo_root: str | None = None  # common folder of the photos, if there is one
 
     @property
     def database(self) -> NamedHead:
-        """The head that was fitted on the map's own photos only."""
+        """The uncalibrated head."""
         return self.heads[0]
 
     @property
     def head(self) -> StoredHead:
-        """The database-only head as it is stored."""
+        """The uncalibrated head as stored."""
         return self.database.stored
 
     @property
@@ -185,21 +183,20 @@ class MapState:
         return self.heads[1:]
 
     def chosen(self, calibration: str | None = None) -> NamedHead:
-        """The head of that name: None is the active one, "none" the database-only one."""
+        """Return the head of that name: None is the active one, "none" the uncalibrated one."""
         wanted = self.active if calibration is None else calibration
         for head in self.heads:
             if head.name == wanted:
                 return head
-        names = ", ".join(head.name for head in self.calibrations) or "no calibration yet"
-        raise BadCalibration(
-            f"there is no calibration {wanted!r}; the map has {names}, and {DATABASE!r} uses none of them. "
-            "Make one with: tfa calibrate"
-        )
+        names = ", ".join(head.name for head in self.calibrations)
+        there = f"Available: {names}, or {DATABASE!r} for the uncalibrated head" if names else "This map has none"
+        create = format_command("tfa", "calibrate", "MAP", "PHOTOS", "--name", wanted)
+        raise BadCalibration(f"calibration {wanted!r} not found. {there}. Create it with: {create}")
 
     @property
     def map_spec(self) -> BuildOptions:
-        """What another map of this kind is made with."""
-        # A carrier that was decided from evidence, by the paper's head or by the judge of older maps, is no setting.
+        """Options to build another map of this kind."""
+        # A carrier that evidence decided (paper's head, judge of older maps) is not a setting.
         decided = self.head_kind == "paper" or bool(self.database.evidence.get("candidates"))
         return BuildOptions.from_dict(
             {
@@ -213,10 +210,7 @@ class MapState:
         )
 
     def head_digest(self, name: str) -> str:
-        """What a head of a saved map is known by: the content of its files, and how the header reads them.
-
-        Edits leave it as it is. After a refit, or a calibration made again under its name, it is another.
-        """
+        """Return a digest of a saved head: its files and layout. Additions and removals do not change it."""
         known = {"layout": self.chosen(name).stored.layout()}
         for entry in self.files:
             if (entry["role"], entry["head"]) in (("head", name), ("space", None)):
@@ -224,22 +218,22 @@ class MapState:
         return hash_json(known)
 
     def changed(self, **changes: Any) -> MapState:
-        """The next revision."""
+        """Return the next revision."""
         return dataclasses.replace(self, revision=self.revision + 1, **changes)
 
     def with_calibration(self, head: NamedHead) -> MapState:
-        """Add a calibration, or replace the one of that name; it answers from now on."""
+        """Add or replace a calibration, and activate it."""
         kept = [old for old in self.heads if old.name != head.name]
         return self.changed(heads=(*kept, head.made_in(self.revision + 1)), active=head.name)
 
     def with_active(self, name: str) -> MapState:
-        """Make the head of that name answer when a query names none; return this state if it does already."""
+        """Activate the head of that name; return this state if it is active already."""
         return self if self.chosen(name).name == self.active else self.changed(active=name)
 
     def without_calibration(self, name: str) -> MapState:
         """Remove the calibration of that name and its files."""
         if name == DATABASE:
-            raise BadCalibration(f"{DATABASE!r} is the head without a calibration, which every map keeps")
+            raise BadCalibration(f"{DATABASE!r} is the uncalibrated head, which cannot be dropped")
         gone = self.chosen(name).name
         return self.changed(
             heads=tuple(head for head in self.heads if head.name != gone),
@@ -254,7 +248,7 @@ class MapState:
 def make_state(
     fitted: FittedMap, map_spec: BuildOptions, records: list[ImageRecord], encoder: dict[str, Any]
 ) -> MapState:
-    """Make the first state of a map whose head was just fitted on the images of `records`."""
+    """Make the first state of a map from a head fitted on the images of `records`."""
     replica: ReplicaName = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
     stored, vocabularies = None, None
@@ -266,34 +260,20 @@ def make_state(
         DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored, dims=map_spec.dims
     )
     return MapState(
-        encoder=encoder,
-        spec=head.spec.to_dict(),
-        heads=(named,),
-        images=records,
-        vocabularies=vocabularies,
-        head_kind=choose_head_kind(head),
-        spaces=stored,
+        encoder=encoder, spec=head.spec.to_dict(), heads=(named,), images=records, vocabularies=vocabularies,
+        head_kind="second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper", spaces=stored,
         photo_root=find_common_folder([record.path for record in records]),
-        next_id=max((record.id for record in records), default=-1) + 1,
-        compact=fitted.compact,
-    )
-
-
-def choose_head_kind(head: AnyHead) -> str:
-    """Choose which of `types.HEAD_KINDS` a map of this head has."""
-    return "second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper"
+        next_id=max((record.id for record in records), default=-1) + 1, compact=fitted.compact,
+    )  # fmt: skip
 
 
 def describe_encoder(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
-    """Describe the encoder for the map; `weights` is the weights file, if one was named."""
+    """Describe the encoder for the header; `weights` is the weights file, if any."""
     return {
-        "id": encoder.id,
-        "fingerprint": encoder.model,
-        "channels": encoder.channels,
-        "global_channels": encoder.global_channels,
-        "grid": list(encoder.grid),
+        "id": encoder.id, "fingerprint": encoder.model, "channels": encoder.channels,
+        "global_channels": encoder.global_channels, "grid": list(encoder.grid),
         "weights": None if weights is None else str(Path(weights).resolve()),
-    }
+    }  # fmt: skip
 
 
 def make_records(
@@ -306,19 +286,14 @@ def make_records(
 ) -> list[ImageRecord]:
     return [
         ImageRecord(
-            id=first_id + n,
-            path=str(path.resolve()),
-            digest=digest,
-            fitted=fitted,
-            position=places.get(path),
-            session=session,
+            id=n, path=str(path.resolve()), digest=digest, fitted=fitted, position=places.get(path), session=session
         )
-        for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
+        for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True), first_id)
     ]
 
 
 def append_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
-    """Append images, described by the frozen vocabulary, geometry and compaction."""
+    """Append images, described by the fixed heads and compaction."""
     spaces = None if state.spaces is None else state.spaces.grown(tokens)
     return state.changed(
         heads=tuple(head.grown(tokens, spaces) for head in state.heads),
@@ -330,7 +305,7 @@ def append_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -
 
 
 def share_first_files(one: MapState, other: MapState) -> bool:
-    """Tell whether both begin with the same rows of the same heads; later files may differ."""
+    """Return True if both begin with the same files of the same heads; later files may differ."""
 
     def first(state: MapState) -> dict[tuple[str, str | None], str]:
         found: dict[tuple[str, str | None], str] = {}
@@ -342,10 +317,7 @@ def share_first_files(one: MapState, other: MapState) -> bool:
 
 
 def reuse_prepared_arrays(new: MapState, older: MapState) -> MapState:
-    """Reuse the arrays of `older` in `new`, which was read from the same folder after additions were joined.
-
-    The arrays are equal; those of `older` may have been packed for queries, which takes seconds in a large map.
-    """
+    """Reuse equal arrays of `older` in `new`: they may be packed for queries, which takes seconds in a large map."""
     heads = []
     for head, prepared in zip(new.heads, older.heads, strict=True):
         scorer, old = head.stored.scorer, prepared.stored.scorer
@@ -362,17 +334,14 @@ def reuse_prepared_arrays(new: MapState, older: MapState) -> MapState:
             head = dataclasses.replace(head, stored=stored)
         heads.append(head)
     spaces = new.spaces
-    if spaces is not None and older.spaces is not None and _same_start(spaces, older.spaces):
-        spaces = spaces.starting_with(older.spaces)
+    if spaces is not None and older.spaces is not None:
+        first, prepared_first = (one.spaces[0].halves.chunks[0] for one in (spaces, older.spaces))
+        spaces = spaces.starting_with(older.spaces) if len(first) == len(prepared_first) else spaces
     return dataclasses.replace(new, heads=tuple(heads), spaces=spaces)
 
 
-def _same_start(spaces: StoredSpaces, older: StoredSpaces) -> bool:
-    return len(spaces.spaces[0].halves.chunks[0]) == len(older.spaces[0].halves.chunks[0])
-
-
 def tie_duplicates(state: MapState) -> MapState:
-    """Make photos with the same content tie to the last bit in every head, so that the first of them wins."""
+    """Give identical photos bit-equal scores in every head, so that the first one wins."""
     rows = find_duplicate_images(state.images)
     scorers = [dataclasses.replace(head.stored.scorer, duplicates=rows) for head in state.heads]
     tied = [head.with_scorer(scorer) for head, scorer in zip(state.heads, scorers, strict=True)]
@@ -380,7 +349,7 @@ def tie_duplicates(state: MapState) -> MapState:
 
 
 def find_duplicate_images(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """Find for each gallery row the first row of the same file content; None if all differ."""
+    """Return for each gallery row the first row with the same content; None if all differ."""
     first: dict[str, int] = {}
     rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
     return None if len(first) == len(images) else rows

@@ -1,7 +1,7 @@
-"""Where the rows of a map live, and nothing else: in memory, usually mapped from a folder, or in a store.
+"""Storage of a map's rows: in memory, usually mapped from a folder, or in a store.
 
-A `Storage` gives snapshots that rank images for queries, reads records, and takes edits. `MemoryStorage` holds every
-row in this process; `tfa.maps.store.storage.StoreStorage` reads the best rows from a store.
+A `Storage` returns snapshots that rank images, reads records, and applies edits. `MemoryStorage` holds all rows in this
+process; `tfa.maps.store.storage.StoreStorage` reads the top candidates from a store.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ if TYPE_CHECKING:
     from tfa.maps.map import Map
 
 _log = getLogger("tfa.maps")
-_PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
+_PHOTOS_PER_SEARCH = 64  # photos searched at a time
 
 
-# --- what a map is at one moment -----------------------------------------------------------------------------------
+# --- snapshots -----------------------------------------------------------------------------------------------------
 
 
 class Snapshot(ABC):
-    """A map at one moment; an edit makes another snapshot."""
+    """A map at one revision; an edit makes another snapshot."""
 
-    state: MapState  # heads and encoder; of a map in a store with a sample of the images
+    state: MapState  # heads, encoder and images; a map in a store has a sample of its images here
 
     @property
     @abstractmethod
     def patches(self) -> CompactTokens | SourcedTokens | None:
-        """Patches for reranking; None if none are stored."""
+        """Stored patches for reranking, or None."""
 
     @property
     @abstractmethod
@@ -81,31 +81,30 @@ class Snapshot(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Images that answer."""
+        """Return the number of searchable images."""
 
     @abstractmethod
     def check_head(self, calibration: str | None) -> None:
-        """Refuse a calibration that cannot answer."""
+        """Raise BadCalibration if a calibration cannot answer."""
 
     @abstractmethod
     def rank(self, calibration: str | None, tokens: Tokens, width: int, where: Where | None) -> Iterator[Ranking]:
-        """Rank the best `width` images of each photo; photos that no image may answer are in no ranking."""
+        """Rank the top `width` images of each photo; photos without an admissible image are left out."""
 
 
 @dataclass(frozen=True)
 class SearchableHead:
-    """A head, the images that answer, the gallery rows they stand in, and what searches them."""
+    """A head with its searchable images, their gallery rows and a search index."""
 
     name: str
     stored: StoredHead
     images: Sequence[ImageRecord]
     rows: np.ndarray
-    ids: np.ndarray  # of the images: they grow along the map
+    ids: np.ndarray  # ids of the images, ascending
     searcher: ExactSearch
 
     @classmethod
     def of(cls, head: NamedHead, images: Sequence[ImageRecord], rows: np.ndarray) -> SearchableHead:
-        """Search the rows where they lie, by the reduced ones if the head has any."""
         ids = np.array([image.id for image in images], np.int64)
         stored, galleries = head.stored, head.stored.scorer.rows
         if stored.reduced is None:
@@ -114,33 +113,33 @@ class SearchableHead:
 
     @cached_property
     def image_scores(self) -> DatabaseScores:
-        """What the images score with each other."""
+        """Scores between the images."""
         return DatabaseScores(self.stored.scorer, self.rows, self.ids, self.searcher)
 
     def rank(self, tokens: Tokens, width: int, admitted: np.ndarray | None) -> Ranking:
-        """Rank the best images of each photo, among those `admitted` `m`; z-scores are taken over all images."""
+        """Rank the top images of each photo among those `admitted`, `(m,)`; z-scores are over all images."""
         starts, query_vectors = range(0, len(tokens), _PHOTOS_PER_SEARCH), self.stored.scorer.query_vectors
         try:
             vectors = [query_vectors(tokens.select(slice(start, start + _PHOTOS_PER_SEARCH))) for start in starts]
-        except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
+        except np.linalg.LinAlgError:  # an eigendecomposition of NaN does not converge
             raise BadMap(DAMAGED) from None
         results = [self._search(block, width, admitted) for block in vectors]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         same = self.stored.scorer.duplicates
         return Ranking(
             photos=np.arange(len(tokens)), head=self.name, images=self.images, columns=columns, scores=scores,
-            standardised=z, vectors=vectors, scorer=self.stored.scorer, rows=self.rows, image_scores=self.image_scores,
-            # Photos of one content are compared as one, so that the first of them wins here too.
+            standardized=z, vectors=vectors, scorer=self.stored.scorer, rows=self.rows, image_scores=self.image_scores,
+            # Duplicates share the patches of their first image, so that the first wins in reranking, too.
             patch_rows=self.rows if same is None else same[self.rows],
         )  # fmt: skip
 
     def _search(
         self, vectors: Any, width: int, admitted: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The best images of each query `q c`: which they are, their scores and their z-scores."""
+        """Return columns, scores and z-scores of the top images of each query, `(q, c)` each."""
         result = self.searcher.search(vectors, width if admitted is None else len(self.images))
         columns, scores = np.searchsorted(self.ids, result.ids), result.scores
-        if admitted is not None:  # as many in every row: all are there
+        if admitted is not None:  # all images were ranked, so every row admits equally many
             kept = admitted[columns]
             columns, scores = (table[kept].reshape(len(table), -1)[:, :width] for table in (columns, scores))
         z = z_scores(scores.astype(np.float64), result.mean[:, None], result.spread[:, None])
@@ -148,12 +147,12 @@ class SearchableHead:
 
 
 class MemorySnapshot(Snapshot):
-    """A state whose rows are all in this process."""
+    """A snapshot with all rows in this process."""
 
     def __init__(self, state: MapState) -> None:
         self.state = tie_duplicates(state)
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
-        self.rows = np.array(rows, dtype=np.int64)  # of the gallery: those of `images`, in their order
+        self.rows = np.array(rows, dtype=np.int64)  # gallery rows of `images`
         self.images = [state.images[row] for row in rows]
         self._heads: dict[str, SearchableHead] = {}
         self._motions: dict[float, Motion] = {}
@@ -173,7 +172,7 @@ class MemorySnapshot(Snapshot):
         self.state.chosen(calibration)
 
     def searchable(self, calibration: str | None) -> SearchableHead:
-        """The head of that name (None: the active one) with what searches its images."""
+        """Return the head of that name (None: the active one) with its search index."""
         head = self.state.chosen(calibration)
         if head.name not in self._heads:
             self._heads[head.name] = SearchableHead.of(head, self.images, self.rows)
@@ -185,24 +184,24 @@ class MemorySnapshot(Snapshot):
             yield self.searchable(calibration).rank(tokens, width, admitted)
 
     def _admit(self, where: Where | None) -> np.ndarray | None:
-        """Which images may answer, bool `m`; None if all."""
+        """Return which images pass the filter, bool `(m,)`; None for all."""
         if where is None:
             return None
         if where.sessions and all(image.session is None for image in self.images):
             raise BadSpec(
-                f"there is no session {where.sessions[0]!r}: no image of the map has one; "
-                "photos get theirs from tfa add --session, or from tfa merge"
+                f"session {where.sessions[0]!r} not found: no image of this map has a session; "
+                "set sessions with tfa add --session, or tfa merge"
             )
         return np.array([where.admits(_filter_payload(image)) for image in self.images], bool)
 
     def motion(self, reach: float) -> Motion:
-        """How a camera moves along this map; made once for all that are followed. `reach` is that of the filter."""
+        """Return the motion model of a camera in this map, cached; `reach` is the filter's."""
         if reach not in self._motions:
             self._motions[reach] = choose_map_motion(self.images, reach)
         return self._motions[reach]
 
     def prepare(self) -> None:
-        """Pack rows of integers, of reduced rows those only; answers stay as they are."""
+        """Pack quantized rows for fast queries, or only the reduced ones. Answers do not change."""
         heads = {head.name: SearchableHead.of(head, self.images, self.rows) for head in self.state.heads}
         for head in self.state.heads:
             searcher = heads[head.name].searcher
@@ -212,21 +211,21 @@ class MemorySnapshot(Snapshot):
             else:
                 head.stored.scorer.prepare()
             searcher.prepare()
-        self._heads = heads  # last: a failure leaves what answers as it is
+        self._heads = heads  # last, so that a failure changes nothing
 
 
 def _filter_payload(image: ImageRecord) -> dict[str, Any]:
-    """Return the values of an image that a filter looks at."""
+    """Return the fields of an image that a filter reads."""
     return {"session": image.session, "position": None if image.position is None else image.position.to_dict()}
 
 
 def choose_map_motion(images: Sequence[ImageRecord], reach: float) -> Motion:
-    """Move by the order of the images; by position if all have one of the same kind and are in no driving order."""
+    """Choose motion by image order, or by position if all images have one and are not in driving order."""
     return choose_motion(len(images), read_places(images), reach)
 
 
 def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """Read the positions of the images, `m 2` in meters; None unless every one has a position of the same kind."""
+    """Return positions in meters, `(m, 2)`; None unless all images have a position of the same kind."""
     places = [record.position for record in images if record.position is not None]
     kinds = {place.is_global for place in places}
     if len(places) < len(images) or len(kinds) != 1:
@@ -241,12 +240,11 @@ def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
 
 
 class Storage(ABC):
-    """Where the rows of a map live."""
+    """Storage of a map's rows."""
 
-    # Is every row in this process? If not, a map is not followed, refitted, saved or explained.
-    has_all_rows: ClassVar[bool]
-    removal_note: ClassVar[str]  # what a removal leaves behind
-    refit_advice: ClassVar[str]  # how a map is brought up to date with its images
+    has_all_rows: ClassVar[bool]  # whether all rows are in memory, which tracking, refit, save and explain need
+    removal_note: ClassVar[str]  # note after a removal
+    refit_advice: ClassVar[str]  # advice after many additions
 
     path: Path | None = None  # folder of the map, if it has one
 
@@ -258,113 +256,110 @@ class Storage(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """The map in advice: its path or its URL."""
+        """Path or URL of the map, for messages."""
 
     @abstractmethod
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
-        """The map as it is, or was a moment ago; `fresh` looks whether others changed it."""
+        """Return the current snapshot, at most half a second old unless `fresh`."""
 
     @property
     def last_seen(self) -> tuple[int, MapState]:
-        """Images and state as they were last looked at."""
+        """Number of images and state of the last snapshot, without a request."""
         snapshot = self.snapshot()
         return len(snapshot), snapshot.state
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """Text that differs after every edit, as it was last looked at."""
+        """Text that changes with every edit, of the last snapshot."""
 
     def prepare(self) -> None:  # noqa: B027  # optional
-        """Make ready for many single queries, also after edits."""
+        """Prepare for fast single queries, also after edits."""
 
     # --- images --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def records(self) -> Iterator[ImageRecord]:
-        """All images that answer, in the order they came in."""
+        """Iterate over the searchable images in the order they were added."""
 
     @abstractmethod
     def record(self, image_id: int) -> ImageRecord | None:
-        """An image that answers, by its id."""
+        """Return a searchable image by its id, or None."""
 
     @abstractmethod
     def find_digests(self, digests: Sequence[str]) -> dict[str, int]:
-        """Ids of the images of these contents, by digest; removed ones that are still stored among them."""
+        """Return ids by digest of the images with these digests, including removed images that are still stored."""
 
     @abstractmethod
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
-        """The images that answer of these paths and ids."""
+        """Return the searchable images of these paths and ids. Raises UnknownImage."""
 
     @abstractmethod
     def compute_unseen_share(self) -> float:
-        """Share of the images that the head was not fitted on."""
+        """Return the share of images that the head was not fitted on."""
 
     # --- photos --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def put_photo(self, name: str, digest: str, content: bytes) -> str:
-        """Store an uploaded photo with the map; returns the path of its image. It is durable on return."""
+        """Store an uploaded photo with the map and return its path. Durable on return."""
 
     def discard_photos(self, paths: Sequence[str]) -> None:  # noqa: B027  # optional
-        """Delete photos of `put_photo` that no image names, after an edit that failed."""
+        """Delete unused photos of `put_photo` after a failed edit."""
 
     @abstractmethod
     def read_photo(self, record: ImageRecord) -> bytes | None:
-        """Read the file that an image was made of; None if it is not there, or is another one now."""
+        """Read the photo of an image; None if it is missing or changed."""
 
     # --- edits ---------------------------------------------------------------------------------------------------
 
     def refresh(self, editing: Storage | None = None) -> Storage:
-        """Return the map as other processes left it: this storage unless a folder was changed.
+        """Return this storage, or a new one if another process changed the folder.
 
-        `editing` is a branch whose edit will replace this storage: it is not taken for a change.
+        `editing` is a branch whose edit will replace this storage, so its changes do not count.
         """
         return self
 
     def branch(self, *, saved: bool = True) -> Storage:
-        """Return a copy to edit while this one answers, up to date, without a folder unless `saved`.
+        """Return an up-to-date copy to edit while this one answers; it has no folder unless `saved`.
 
-        A store needs no copy: each of its edits is one atomic step, and its snapshots stay as they are.
+        A store needs no copy: its edits are atomic, and its snapshots do not change.
         """
         return self
 
     def select_new_paths(self, paths: Sequence[Path]) -> tuple[list[Path], int]:
-        """Choose the photos that may be new by their paths, and count the others."""
+        """Select photos that may be new by their paths, and count the others."""
         return drop_repeated_files(paths), 0
 
     def select_new_photos(self, encoded: EncodedImages) -> EncodedImages:
-        """Leave out photos whose content the map holds."""
+        """Select photos whose content is not in the map."""
         return encoded
 
     @abstractmethod
     def add(self, tokens: Tokens, records: Sequence[ImageRecord]) -> list[int]:
-        """Add images, whose ids in `records` do not count; returns the new ids."""
+        """Add images and return their new ids; ids in `records` are ignored."""
 
     @abstractmethod
     def remove(self, ids: Sequence[int]) -> list[int]:
-        """Take images out of the answers; returns the ids of those that are gone."""
+        """Remove images from the answers and return the removed ids."""
 
     @abstractmethod
     def calibrate(
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
     ) -> CalibrationReport:
-        """Add a calibration and let it answer; `options` are fields of `CalibrateOptions`."""
+        """Add a calibration and activate it; `options` are fields of `CalibrateOptions`."""
 
     @abstractmethod
     def adopt_calibration(self, place_map: Map, other: MapState, name: str) -> None:
-        """Take over a calibration of a branch of this map, at this version or an earlier one.
-
-        Images that were added since are described by it now; `place_map` is the map that this storage belongs to.
-        """
+        """Copy a calibration from a branch of `place_map` and describe images that were added since."""
 
     @abstractmethod
     def activate(self, name: str, progress: Progress) -> str:
-        """Let the head of that name answer; returns its name."""
+        """Activate the head of that name and return its name."""
 
     @abstractmethod
     def drop_calibration(self, name: str) -> None:
-        """Delete a calibration; if it was the active one, the database-only head answers."""
+        """Delete a calibration; if it was active, the uncalibrated head answers."""
 
     # --- describe ------------------------------------------------------------------------------------------------
 
@@ -374,28 +369,28 @@ class Storage(ABC):
 
     @abstractmethod
     def make_sample(self) -> MemoryStorage:
-        """The images that decisions were judged on, as a map in memory."""
+        """Return the sample that the head was fitted on, in memory."""
 
     def close(self) -> None:  # noqa: B027  # optional
         """Close connections."""
 
 
 class MemoryStorage(Storage):
-    """A state in memory; if it has a folder, edits are written there first, each in one atomic step."""
+    """A state in memory; if it has a folder, each edit is first written there in one atomic step."""
 
     has_all_rows = True
     removal_note = "removed photos no longer answer; their descriptors stay in the map until tfa refit"
-    refit_advice = "fit again with: tfa refit"
+    refit_advice = "refit with: tfa refit"
 
     def __init__(self, state: MapState, path: Path | None = None, facts: MapInfo | None = None) -> None:
-        """`facts` describe the whole map if this is a sample of it."""
+        """Hold a state; `facts` describe the whole map if this is a sample of it."""
         self.path, self._facts, self._prepared = path, facts, False
-        self._header: tuple[int, ...] | None = None  # the header file that this state was last compared with
-        self._unreadable = ""  # the last error of reading the folder, which is logged once
+        self._header: tuple[int, ...] | None = None  # identity of the header file last compared with this state
+        self._unreadable = ""  # last read error of the folder, logged once
         self.replace_state(state)
 
     def replace_state(self, state: MapState) -> None:
-        """Answer by this state from now on."""
+        """Answer from this state."""
         self._snapshot = MemorySnapshot(state)
         if self._prepared:
             self._snapshot.prepare()
@@ -421,31 +416,31 @@ class MemoryStorage(Storage):
         self._snapshot.prepare()
 
     def _join_pieces(self) -> None:
-        """Read the map again once it has grown by many small pieces: on disk they were joined."""
+        """Reread the map after many small additions, which were joined on disk."""
         pieces = max(len(term.gallery.chunks) for term in self._snapshot.state.head.scorer.terms)
         if self.path is None or pieces <= writer.MAX_SEGMENTS:
             return
         joined = self._read(self.path)
-        if joined.version == self.version:  # else another process was faster
+        if joined.version == self.version:  # otherwise another process edited the map
             self._snapshot = joined._snapshot
 
     def refresh(self, editing: Storage | None = None) -> MemoryStorage:
-        """Compare with the header on disk, which costs one `stat` while it is the same file.
+        """Compare with the header on disk, which costs one `stat` if the file is unchanged.
 
-        A map that is not whole there, such as one being copied, is logged and compared again by the next call.
+        An unreadable map, such as one being copied, is logged and checked again by the next call.
         """
         if self.path is None or (header := _identify_header(self.path)) == self._header:
             return self
         try:
-            digest = read_map_header(self.path)["digest"]  # after `header`: what is written later is another file
+            digest = read_map_header(self.path)["digest"]  # after `header`, so that later edits are noticed
             if editing is not None and digest == editing.version:
                 return self
             fresh = self if digest == self.version else self._read(self.path)
         except (BadMap, OSError) as error:
-            _identify_header(self.path)  # refuses if it was removed meanwhile
+            _identify_header(self.path)  # raises if the folder was removed
             if str(error) != self._unreadable:
                 revision = self._snapshot.state.revision
-                _log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, revision, error)
+                _log.warning("cannot read %s on disk, still serving revision %d: %s", self.name, revision, error)
             self._unreadable = str(error)
             return self
         fresh._header, fresh._unreadable = header, ""
@@ -458,7 +453,7 @@ class MemoryStorage(Storage):
         return MemoryStorage(self._snapshot.state, path)
 
     def _read(self, path: Path) -> MemoryStorage:
-        """Read the map on disk; rows that this storage has packed for queries are reused."""
+        """Read the map on disk and reuse rows that are packed already."""
         state, older = reader.read_map(path), self._snapshot.state
         return MemoryStorage(reuse_prepared_arrays(state, older) if share_first_files(state, older) else state, path)
 
@@ -488,7 +483,7 @@ class MemoryStorage(Storage):
         return str(write_upload(self.path, name, digest, content).resolve())
 
     def discard_photos(self, paths: Sequence[str]) -> None:
-        names = {record.path for record in self._snapshot.state.images}  # a removed image may still be stored there
+        names = {record.path for record in self._snapshot.state.images}  # including removed images
         for path in paths:
             if self.path is not None and path not in names:
                 discard_upload(self.path, Path(path))
@@ -499,10 +494,10 @@ class MemoryStorage(Storage):
     # --- edits ---------------------------------------------------------------------------------------------------
 
     def commit(self, state: MapState, write: Callable[[OpenFolder, MapState], MapState]) -> None:
-        """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.
+        """Replace the state by its next revision, on disk first if there is a folder.
 
-        `write` is the function of `maps.folder.writer` for what changed. Nothing is written, and the map stays as it
-        is, if another process holds the folder or has changed it.
+        `write` is the function of `maps.folder.writer` for the change. Raises BadMap, and changes nothing, if another
+        process locks or has changed the folder.
         """
         before = self._snapshot.state.digest
         held = nullcontext(None) if self.path is None else writer.hold_for_edit(self.path, before)
@@ -512,7 +507,7 @@ class MemoryStorage(Storage):
         self.replace_state(state)
 
     def save(self, path: Path, overwrite: bool) -> None:
-        """Write the map as a folder; from then on edits are written there too."""
+        """Write the map to a folder; later edits are written there, too."""
         self.replace_state(writer.write_new(path, self._snapshot.state, overwrite=overwrite))
         self.path = path
 
@@ -524,7 +519,7 @@ class MemoryStorage(Storage):
 
     def remove(self, ids: Sequence[int]) -> list[int]:
         state = self._snapshot.state
-        # Their rows stay: they may carry the geometry.
+        # Their rows stay, because the fitted geometry may refer to them.
         self.commit(state.changed(removed=state.removed.union(ids)), writer.commit)
         return list(ids)
 
@@ -553,7 +548,7 @@ class MemoryStorage(Storage):
         pairs = zip(state.images, images, strict=False)
         alike = len(images) <= len(state.images) and all((a.id, a.digest) == (b.id, b.digest) for a, b in pairs)
         if state.head_digest(DATABASE) != other.head_digest(DATABASE) or not alike:
-            raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
+            raise BadMap("the map was refitted during the calibration; run the calibration again")
         if head.stored.in_space and state.spaces is not None:
             head = head.over(state.spaces)
         elif added := state.images[len(images) :]:
@@ -568,7 +563,7 @@ class MemoryStorage(Storage):
             return describe_map(snapshot.state, snapshot.images, self.path, notes=list(notes))
         if len(snapshot) >= facts.images:
             return facts
-        note = f"near duplicates, hubs and lonely images are those of a sample of {len(snapshot):,}"
+        note = f"near duplicates, hubs and isolated images are from a sample of {len(snapshot):,} images"
         return replace(facts, notes=[*facts.notes, note])
 
     def make_sample(self) -> MemoryStorage:
@@ -576,11 +571,10 @@ class MemoryStorage(Storage):
 
 
 def _identify_header(folder: Path) -> tuple[int, ...]:
-    """Tell one header from the next without reading it: each is a new file. Refused if there is none."""
+    """Identify a header file by its stat, since each header is a new file. Raises StoreUnavailable if it is gone."""
     try:
         about = os.stat(folder / HEADER_FILE)
     except (FileNotFoundError, NotADirectoryError):
-        sentence = "is not there any more: it was moved or removed while it was served"
-        remedy = "put it back, or start the service with another map"
-        raise StoreUnavailable(f"{folder} {sentence}; {remedy}", folder) from None
+        text = "was moved or removed while it was served; put it back, or start the service with another map"
+        raise StoreUnavailable(f"{folder} {text}", folder) from None
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns

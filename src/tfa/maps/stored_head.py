@@ -1,16 +1,15 @@
-"""What a map stores of its heads: rows, reduced rows, the spaces of second-order heads, and the heads themselves.
+"""Heads as a map stores them: rows, reduced rows, the spaces of second-order heads, and the heads themselves.
 
-Only the chosen assignment and carrier of one replica (or of three, for the ensemble) are stored. The same object comes
-from a head that was just fitted and from files; `tensors` and `from_tensors` are each other's inverse.
+Only the chosen assignment and carrier of one construction (of three for the ensemble) are stored. A `StoredHead` is
+made from a fitted head or read from files.
 
-A stored space has the query side and, of every image, its coordinates as φ_½ with their length n = ‖λ^{-1/4} z‖ (ours,
-beyond the paper). Every carrier follows from them (`second_order_space.normalize_rows`), so a head adds a few numbers
-an image at most, and a calibration needs neither photos nor tokens of the map. Features v (as coordinates z), 1 and φ_½
-follow from the space alone. Any other φ_γ has a scale of each row, 1 / ‖λ^{1/4 − γ/2} φ_½‖, which is stored with the
-head: computing it would read every row of the map.
+A stored space holds the query side, and for each image its coordinates as φ_½ with their length n = ‖λ^{-1/4} z‖. Every
+carrier follows from them (`second_order_space.normalize_rows`), so a head adds at most a few numbers per image, and a
+calibration needs neither photos nor tokens of the map. Any φ_γ other than φ_½ also needs a scale per row,
+1 / ‖λ^{1/4 − γ/2} φ_½‖, which is stored with the head: computing it would read every row of the map.
 
-Reduced rows are the reduction in float16, int8 rows and moments (ours, beyond the paper). Moments of a segment are
-written if they take less room than its rows; those of fewer rows are recomputed in less than a second.
+Reduced rows are a float16 reduction, int8 rows and moments. The moments of a segment are stored if they are smaller
+than its rows; otherwise recomputing them takes less than a second.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ from tfa.types import HeadSpec
 # --- stored rows ----------------------------------------------------------------------------------
 
 Tensors = Mapping[str, np.ndarray]
-INTEGERS = "int7"  # descriptors, and axes as long as they are, in seven bits a number, the rest of a row in eight
+INTEGERS = "int7"  # 7-bit descriptors and axes, 8-bit rows
 
 
 def convert_rows(rows: Rows, storage: str, *, wide: bool) -> BaseRows:
-    """Rows as they are kept. Of integers those as `wide` as a descriptor have seven bits a number, other rows eight."""
+    """Convert rows to a storage type. In "int7", rows as `wide` as a descriptor have 7 bits, others 8."""
     if storage != INTEGERS:
         return np.asarray(rows).astype(storage)
     return round_rows(np.asarray(rows), SEVEN_TOP if wide else ROW_TOP)
 
 
 def write_rows(name: str, rows: Rows) -> dict[str, np.ndarray]:
-    """The tensors of rows; integers have their steps beside them."""
+    """Return the tensors of rows; quantized rows also have steps."""
     if not isinstance(rows, QuantizedRows):
         return {name: np.asarray(rows)}
     tensors = {name: rows.packed, f"{name}.step": rows.step}
@@ -67,31 +66,20 @@ def write_rows(name: str, rows: Rows) -> dict[str, np.ndarray]:
 
 
 def read_rows(name: str, tensors: Tensors, width: int | None) -> BaseRows:
-    """The inverse. `width` is that of descriptors, whose levels are stored in fewer bytes."""
+    """Read the tensors of `write_rows`. `width` is the length of a descriptor, whose levels are packed."""
     rows, step = tensors[name], tensors.get(f"{name}.step")
     if step is None:
         return rows
     if rows.dtype == np.uint8 and width is not None:
         if rows.shape[1] != (7 * width + 7) // 8:
-            raise ValueError(f"{name} has {rows.shape[1]} bytes a row, {width} numbers need {(7 * width + 7) // 8}")
+            raise ValueError(f"{name} has {rows.shape[1]} bytes per row, {width} values need {(7 * width + 7) // 8}")
         return QuantizedRows(rows, step, width, SEVEN_TOP)
     return QuantizedRows(rows, step, rows.shape[1], ROW_TOP, tensors.get(f"{name}.fine"))
 
 
 # --- stored reduction -----------------------------------------------------------------------------
 
-MOMENTS_FROM = 8  # rows for each of the dims numbers: dims × dims float64 are then as large as the int8 rows
-
-
-def describe_reduction(reduced: ReducedRows) -> dict[str, Any]:
-    """What the header says of it."""
-    return {"dims": reduced.reduction.dims, "mean_bias": reduced.reduction.mean_bias}
-
-
-def collect_reduction_tensors(reduced: ReducedRows) -> dict[str, np.ndarray]:
-    """Return the tensors of the head's file."""
-    reduction = reduced.reduction
-    return {"reduction.matrix": reduction.matrix, "reduction.bias_axis": reduction.bias_axis}
+MOMENTS_FROM = 8  # rows per dimension above which moments (dims × dims float64) are smaller than the int8 rows
 
 
 def collect_reduced_tensors(reduced: ReducedRows, start: int, stop: int) -> dict[str, np.ndarray]:
@@ -107,10 +95,10 @@ def collect_reduced_tensors(reduced: ReducedRows, start: int, stop: int) -> dict
 
 
 def read_reduced(layout: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> ReducedRows:
-    """The inverse; raises ValueError where tensors do not fit each other."""
+    """Read reduced rows. Raises ValueError for tensors that do not match."""
     dims, matrix, axis = layout["dims"], head["reduction.matrix"], head["reduction.bias_axis"]
     if matrix.ndim != 2 or len(matrix) != dims or matrix.dtype != np.float16 or axis.shape != (dims,):
-        raise ValueError(f"a reduction of shape {matrix.shape} and {axis.shape}, must be to {dims} numbers")
+        raise ValueError(f"a reduction of shapes {matrix.shape} and {axis.shape}, must have {dims} dimensions")
     chunks: list[Rows] = []
     known: dict[int, Moments] = {}
     for number, tensors in enumerate(galleries):
@@ -130,34 +118,34 @@ def read_reduced(layout: dict[str, Any], head: Tensors, galleries: Sequence[Tens
 
 
 def rebuild_rows(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
-    """The scorer with the sides and all rows of `spaces`; images that it has no bias of yet get one."""
+    """Return the scorer with the sides and all rows of `spaces`, and biases for new images."""
     sides = [replace(space.side, shift=side.shift) for space, side in zip(spaces.spaces, scorer.sides, strict=True)]
     galleries = [Gallery.of(*_chunks(spaces.spaces[term.side], term.gamma)) for term in scorer.terms]
     return _with_rows(replace(scorer, sides=tuple(sides)), galleries)
 
 
 def append_newest_rows(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
-    """The scorer with the newest chunk of `spaces` beside the rows it has."""
+    """Return the scorer with the newest chunk of `spaces` appended."""
     newest = [_chunks(spaces.spaces[term.side], term.gamma, -1)[0] for term in scorer.terms]
     appended = [term.gallery.appended(rows) for term, rows in zip(scorer.terms, newest, strict=True)]
     return _with_rows(scorer, appended)
 
 
 def make_partial_scorer(spaces: StoredSpaces, duplicates: np.ndarray | None) -> Scorer:
-    """Σ S_P over the spaces, the head that photos of a stream adapt: its rows are φ_½ as the map keeps it."""
+    """Make the scorer Σ S_P over the spaces, which a camera's photos adapt; its rows are the stored φ_½."""
     terms = [ScoreTerm(1.0, index, 0.5, space.halves, index) for index, space in enumerate(spaces.spaces)]
     sides = tuple(space.side for space in spaces.spaces)
     return Scorer(sides, tuple(terms), np.zeros(len(spaces)), duplicates)
 
 
 def _chunks(space: StoredSpace, gamma: Gamma, first: int = 0) -> list[Rows]:
-    """The rows of a term, from the chunk `first` on."""
+    """Return the rows of a term, from chunk `first` on."""
     chunks = list(space.chunks())[first:]
     return [normalize_rows(halves, lengths, space.side.eigenvalues, gamma) for halves, lengths in chunks]
 
 
 def _with_rows(scorer: Scorer, galleries: Sequence[Gallery]) -> Scorer:
-    """The scorer with these rows, and a bias of those that have none, chunk by chunk as they would join the map."""
+    """Return the scorer with these rows; biases of new rows are computed per chunk, as when they were added."""
     terms = tuple(replace(term, gallery=rows) for term, rows in zip(scorer.terms, galleries, strict=True))
     biases, known, start = [scorer.bias], len(scorer.bias), 0
     for chunks in zip(*(gallery.chunks for gallery in galleries), strict=True):
@@ -171,7 +159,7 @@ def _with_rows(scorer: Scorer, galleries: Sequence[Gallery]) -> Scorer:
 
 
 def collect_row_scales(scorer: Scorer, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Scales of rows `start` to `stop`, of the terms that have their own."""
+    """Return the scales of rows `start` to `stop` for terms with φ_γ, γ ≠ ½."""
     tensors = {}
     for index, term in enumerate(scorer.terms):
         if isinstance(term.gamma, float) and term.gamma != 0.5:
@@ -183,7 +171,7 @@ def collect_row_scales(scorer: Scorer, start: int, stop: int) -> dict[str, np.nd
 def read_space_terms(
     layout: dict[str, Any], head: Tensors, galleries: Sequence[Tensors], spaces: StoredSpaces
 ) -> Scorer:
-    """The scorer of a second-order head, from its tensors and the space of its map."""
+    """Read the scorer of a second-order head from its tensors and the map's spaces."""
     numbers = [entry["space"] for entry in layout["sides"]]
     sides = [replace(spaces.spaces[number].side, shift=head.get(f"side{number}.shift")) for number in numbers]
     terms, features = [], []
@@ -203,29 +191,29 @@ def read_space_terms(
 
 @dataclass(frozen=True)
 class StoredSpace:
-    """One construction."""
+    """The second-order space of one construction."""
 
     side: SecondOrderSide
-    halves: Gallery  # m r: φ_½
-    lengths: np.ndarray  # m: n, float32
-    pseudo: np.ndarray  # p: fitted images that are pseudo queries
-    hidden: Mask  # what they may not answer
+    halves: Gallery  # (m, r): φ_½
+    lengths: np.ndarray  # (m,): n, float32
+    pseudo: np.ndarray  # (p,): fitted images that are pseudo queries
+    hidden: Mask  # images hidden from pseudo queries
 
     @classmethod
     def of(cls, space: SecondOrderSpace, storage: str) -> StoredSpace:
-        """What a map keeps of a space that was just fitted."""
+        """Make it from a fitted space."""
         side = space.side
         axes = convert_rows(side.axes, storage, wide=True)
         stored = SecondOrderSide(
             side.patch_directions.astype(np.float32), side.mean.astype(np.float32), axes, side.eigenvalues
         )
-        halves = Spill().empty(space.coordinates.shape, np.float32)  # a large map lies in a file until it is saved
+        halves = Spill().empty(space.coordinates.shape, np.float32)  # a large map spills to a file until it is saved
         lengths = np.empty(len(space), np.float32)
         for start, stop in row_blocks(*halves.shape):
             halves[start:stop], lengths[start:stop] = half_whiten_coordinates(
                 space.coordinates[start:stop], side.eigenvalues
             )
-        # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
+        # Duplicates have equal tokens, but their computed coordinates differ in the last bits.
         first = slice(None) if space.duplicates is None else space.duplicates
         rows = convert_rows(halves[first], storage, wide=False)
         return cls(stored, Gallery.of(rows), lengths[first], space.pseudo, space.mask)
@@ -234,7 +222,7 @@ class StoredSpace:
         return len(self.lengths)
 
     def chunks(self) -> Iterator[tuple[BaseRows, np.ndarray]]:
-        """φ_½ and lengths, chunk by chunk."""
+        """Iterate over chunks of φ_½ and lengths."""
         start = 0
         for rows in self.halves.chunks:
             assert not isinstance(rows, ScaledRows)
@@ -242,7 +230,7 @@ class StoredSpace:
             start += len(rows)
 
     def grown(self, tokens: Tokens, storage: str) -> StoredSpace:
-        """Add new images, described by the frozen side: one more chunk."""
+        """Append new images as a chunk, described by the fixed side."""
         view = self.side.describe(tokens, True, "float32")
         assert view.coordinates is not None
         halves, lengths = half_whiten_coordinates(view.coordinates, self.side.eigenvalues)
@@ -250,27 +238,27 @@ class StoredSpace:
         return replace(self, halves=rows, lengths=np.concatenate([self.lengths, lengths]))
 
     def fitted(self, count: int) -> SecondOrderSpace:
-        """The space of the first `count` images, those it was fitted on, as a calibration needs it."""
+        """Return the space of the first `count` images, which it was fitted on."""
         rows = self.halves.between(0, count)
-        assert rows is not None, "a map is fitted on two images at least"
+        assert rows is not None, "a map is fitted on at least two images"
         assert not isinstance(rows, ScaledRows)
         coordinates = ScaledRows(rows, self.lengths[:count], self.side.eigenvalues**0.25)
         return SecondOrderSpace(self.side, coordinates, self.pseudo, self.hidden, None)
 
 
 def half_whiten_coordinates(coordinates: Any, eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """φ_½ `m r` and their lengths `m` of coordinates."""
+    """Return φ_½ `(m, r)` and lengths `(m,)` of coordinates."""
     scaled = np.asarray(coordinates, np.float64) * eigenvalues**-0.25
     return l2_normalize(scaled), np.linalg.norm(scaled, axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class StoredSpaces:
-    """The spaces of the constructions a map keeps, and what was measured in all three."""
+    """The spaces of the stored constructions, with statistics of all three."""
 
     spaces: tuple[StoredSpace, ...]
     strengths: SpectralStrengths
-    sigmas: Mapping[str, tuple[float, ...]]  # by the names of `carriers.SIGMAS`
+    sigmas: Mapping[str, tuple[float, ...]]  # row spreads, by the names of `carriers.SIGMAS`
     storage: str
 
     @classmethod
@@ -280,27 +268,26 @@ class StoredSpaces:
         return cls(spaces, fitted.strengths, fitted.sigmas, storage)
 
     def __len__(self) -> int:
-        """Images."""
         return len(self.spaces[0])
 
     def grown(self, tokens: Tokens) -> StoredSpaces:
         return replace(self, spaces=tuple(space.grown(tokens, self.storage) for space in self.spaces))
 
     def starting_with(self, older: StoredSpaces) -> StoredSpaces:
-        """The same, the first chunk of each space and its side being those of `older`, which are equal."""
+        """Reuse the sides and first chunks of `older`, which are equal."""
         pairs = zip(self.spaces, older.spaces, strict=True)
         spaces = [replace(own, side=old.side, halves=own.halves.starting_with(old.halves)) for own, old in pairs]
         return replace(self, spaces=tuple(spaces))
 
     def fitted(self, count: int, spec: HeadSpec, duplicates: np.ndarray | None) -> FittedSpaces:
-        """What is fitted to the first `count` images, as a calibration needs it; `duplicates` `m` are equal photos."""
+        """Return the spaces of the first `count` images for a calibration; `duplicates` `(m,)` mark equal photos."""
         spaces = [replace(space.fitted(count), duplicates=duplicates) for space in self.spaces]
         return FittedSpaces(spec, tuple(spaces), self.strengths, self.sigmas, "float32")
 
     # --- files ---------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """What the header says of it."""
+        """Return the header's entry."""
         numbers = {name: list(values) for name, values in self.sigmas.items()}
         return {"storage": self.storage, "count": len(self.spaces), "strengths": self.strengths.to_dict(), **numbers}
 
@@ -347,25 +334,24 @@ def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> 
 
 # --- stored head ----------------------------------------------------------------------------------
 
-_GEOMETRY_FIELDS = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
-_TERM_FIELDS = ("weight", "side", "gamma", "member")
+_GEOMETRY_FIELDS, _TERM_FIELDS = ("grand_mean", "participation"), ("weight", "side", "gamma", "member")  # in the header
 AnyHead = Head | SecondOrderHead
 
 
 @dataclass(frozen=True)
 class StoredHead:
-    """Query side and gallery of a map."""
+    """Query side and gallery of a head."""
 
     scorer: Scorer
-    storage: str  # how the large arrays are kept, one of `base.config.STORAGES`
-    reduced: ReducedRows | None = None  # what is searched in place of the gallery, where the map was built so
+    storage: str  # storage type of the large arrays
+    reduced: ReducedRows | None = None  # rows that are searched instead of the gallery, if the map has `dims`
 
     @classmethod
     def of(cls, head: AnyHead, replica: ReplicaName, storage: str, spaces: StoredSpaces | None = None) -> StoredHead:
-        """Drop from a fitted head what answering does not need. `spaces` are the map's, if it has some."""
+        """Make it from a fitted head, without data that queries do not need. `spaces` are the map's."""
         scorer = head.scorer(replica)
         if isinstance(head, SecondOrderHead):
-            assert spaces is not None, "a second-order head lives in a space"
+            assert spaces is not None, "a second-order head has spaces"
             return cls(rebuild_rows(replace(scorer, dtype="float32"), spaces), storage)
         sides = tuple(_stored_side(as_residual_side(side), storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
@@ -375,40 +361,37 @@ class StoredHead:
                 continue
             anchors = sides[term.side].anchors if _describes(term) else None
             if anchors is not None and len(anchors) == len(term.gallery):
-                rows = anchors  # every image is an anchor: one copy is enough
+                rows = anchors  # every image is an anchor: share the array
             else:
                 rows = convert_rows(term.gallery.chunks[0], storage, wide=_describes(term))
             if scorer.duplicates is not None and term.gamma is not None:
-                # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
+                # Duplicates have equal tokens, but their computed coordinates differ in the last bits.
                 rows = rows[scorer.duplicates]
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), storage)
 
     def reduce_to(self, dims: int | None) -> StoredHead:
-        """Fit a reduction of the image vectors to `dims` dimensions; None leaves the head as it is."""
+        """Fit a reduction of the image vectors to `dims` dimensions; None returns the head unchanged."""
         return self if dims is None else replace(self, reduced=fit_reduced(self.scorer.rows, dims))
 
     @property
     def dims(self) -> int | None:
-        """Numbers of an image that are searched; None if all are."""
+        """Search dimensions; None for all."""
         return None if self.reduced is None else self.reduced.reduction.dims
 
     @property
     def in_space(self) -> bool:
-        """Is it made of the coordinates in its map's space?"""
+        """Whether it is a second-order head, made of the coordinates in the map's space."""
         return isinstance(self.scorer.sides[0], SecondOrderSide)
 
     def over(self, spaces: StoredSpaces) -> StoredHead:
-        """A second-order head with all rows of `spaces`, the images that joined the map since among them."""
+        """Return a second-order head with all rows of `spaces`, including images added later."""
         return self._with_rows(rebuild_rows(self.scorer, spaces))
 
     def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> StoredHead:
-        """Add new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
-
-        `spaces` are the map's, with these images already, if it has some.
-        """
+        """Append new images as a chunk, described by the fixed head. `spaces` hold these images already."""
         if self.in_space:
-            assert spaces is not None, "a second-order head lives in a space"
+            assert spaces is not None, "a second-order head has spaces"
             return self._with_rows(append_newest_rows(self.scorer, spaces))
         old, features, rows = self.scorer.terms, self.scorer.query_vectors(tokens).terms, list[Rows]()
         for feature, term, same in zip(features, old, _first_alike(old), strict=True):
@@ -419,14 +402,14 @@ class StoredHead:
         return self._with_rows(replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
 
     def _with_rows(self, scorer: Scorer) -> StoredHead:
-        """Replace the scorer by one with more rows; the reduction stays and reduces the new rows."""
+        """Replace the scorer by one with more rows, which the same reduction reduces."""
         reduced = None if self.reduced is None else self.reduced.with_rows(scorer.rows)
         return replace(self, scorer=scorer, reduced=reduced)
 
     # --- files ---------------------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
-        """What the header says of the tensors."""
+        """Return the header's description of the tensors."""
         sides, terms = [], []
         for index, side in enumerate(self.scorer.sides):
             if isinstance(side, SecondOrderSide):
@@ -437,8 +420,11 @@ class StoredHead:
         for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
             numbers = {key: getattr(term, key) for key in _TERM_FIELDS}
             terms.append({**numbers, "shares_anchors": self._shares_anchors(term), "same_as": same})
-        reduction = {} if self.reduced is None else {"reduction": describe_reduction(self.reduced)}
-        return {"storage": self.storage, "sides": sides, "terms": terms, **reduction}
+        layout: dict[str, Any] = {"storage": self.storage, "sides": sides, "terms": terms}
+        if self.reduced is not None:
+            reduction = self.reduced.reduction
+            layout["reduction"] = {"dims": reduction.dims, "mean_bias": reduction.mean_bias}
+        return layout
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
         return (
@@ -448,8 +434,11 @@ class StoredHead:
         )
 
     def head_tensors(self) -> dict[str, np.ndarray]:
-        """The query side."""
-        tensors = {} if self.reduced is None else collect_reduction_tensors(self.reduced)
+        """Return the tensors of the query side."""
+        tensors: dict[str, np.ndarray] = {}
+        if self.reduced is not None:
+            reduction = self.reduced.reduction
+            tensors = {"reduction.matrix": reduction.matrix, "reduction.bias_axis": reduction.bias_axis}
         first = _first_alike(self.scorer.terms)
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
@@ -468,7 +457,7 @@ class StoredHead:
         return tensors
 
     def gallery_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
+        """Return gallery rows `start` to `stop`, without rows that are anchors in the head's file."""
         tensors = {"bias": self.scorer.bias[start:stop]}
         if self.reduced is not None:
             tensors |= collect_reduced_tensors(self.reduced, start, stop)
@@ -483,16 +472,12 @@ class StoredHead:
 
     @classmethod
     def from_tensors(
-        cls,
-        layout: dict[str, Any],
-        head: Tensors,
-        galleries: Sequence[Tensors],
-        spaces: StoredSpaces | None = None,
+        cls, layout: dict[str, Any], head: Tensors, galleries: Sequence[Tensors], spaces: StoredSpaces | None = None
     ) -> StoredHead:
         reduced = read_reduced(layout["reduction"], head, galleries) if "reduction" in layout else None
         if "space" in layout["sides"][0]:
             if spaces is None:
-                raise ValueError("a second-order head, but no space")
+                raise ValueError("a second-order head without spaces")
             return cls(read_space_terms(layout, head, galleries, spaces), layout["storage"], reduced)
         sides = [_read_side(f"side{index}.", entry, head) for index, entry in enumerate(layout["sides"])]
         terms: list[ScoreTerm] = []
@@ -518,7 +503,7 @@ def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
         return replace(side, centers=centers)
     anchors = convert_rows(side.anchors, storage, wide=True)
     vectors = side.geometry.vectors
-    # 1/√η enlarges the rounding of E in the last directions: two bytes a number, where rows have one.
+    # 1/√η amplifies the rounding error of E in the last directions, so E has two bytes per value.
     directions = round_rows(vectors.T, fine=True) if storage == INTEGERS else None
     vectors = vectors.astype(storage) if directions is None else _no_vectors(side.geometry.anchors)
     geometry = replace(side.geometry, vectors=vectors)
@@ -526,7 +511,7 @@ def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
 
 
 def _no_vectors(anchors: np.ndarray) -> np.ndarray:
-    """What a geometry holds in place of E where that is kept in integers."""
+    """Return an empty E, for a geometry whose E is quantized."""
     return np.empty((len(anchors), 0), np.float32)
 
 
@@ -552,7 +537,7 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
 
 
 def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
-    """Find for each term the earlier one with the same features (an ensemble's global token); None if first."""
+    """Return for each term the earlier term with the same features (an ensemble's global token), or None."""
     seen: dict[tuple[int, Gamma], int] = {}
     first = [seen.setdefault((term.side, term.gamma), index) for index, term in enumerate(terms)]
     return [None if same == index else same for index, same in enumerate(first)]

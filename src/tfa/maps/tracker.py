@@ -1,7 +1,6 @@
-"""A tracker: the photos of one camera, answered one after the other by a map.
+"""Track one camera in a map: scores adapted to earlier photos, reranking, and a motion filter for frames of a drive.
 
-Each photo is answered by scores that earlier photos adapted, by reranking, and, for frames of a drive, by a filter over
-where the camera can have moved. The map itself does not change; its edits are followed.
+The map itself does not change. If others edit it, the tracker follows the edits.
 """
 
 from __future__ import annotations
@@ -55,7 +54,13 @@ if TYPE_CHECKING:
 
 
 class Tracker:
-    """Follows one camera; made by `PlaceMap.follow`."""
+    """A tracker of one camera, made by `PlaceMap.follow`.
+
+    Example:
+        >>> tracker = town.follow()
+        >>> for frame in frames:
+        ...     answer = tracker.step(frame)
+    """
 
     def __init__(
         self,
@@ -67,31 +72,30 @@ class Tracker:
         spec: SequenceSpec | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
-        """`adaptation` is what earlier photos taught the same head."""
         check_k(options.k)
         if make_where(options) is not None:
-            raise BadSpec("a camera is followed through the whole map; leave out sessions and region")
+            raise BadSpec("a tracker searches the whole map; remove sessions and region")
         self.place_map, self.options, self.spec = place_map, options, spec or SequenceSpec()
-        place_map.check(options)  # what cannot be answered is refused before photos are read
+        place_map.check(options)  # before photos are read
         self.calibration = place_map.state.chosen(options.calibration).name
         self.online, self.sequence = online, sequence
         self._begin(adaptation)
 
     def _begin(self, adaptation: Adaptation | None) -> None:
-        """Start anew on the map as it is."""
+        """Start on the current map."""
         self._state, scorer = self.place_map.state, self._scorer()
         self._digest, self._ids = digest_head(scorer), self._ids_of_images()
         adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
         self._follower = Follower(adapted, spec=self.spec)
         self._image_scores = DatabaseScores(scorer, self.place_map.rows)
-        # Are the photos like those the head was made for? One that adapts is made for them after the first few.
+        # An adapting head is centered on the camera's photos after the first few.
         self.shift_monitor = (
-            DomainShiftMonitor(centred=True) if self.online else DomainShiftMonitor.for_head(self._head)
+            DomainShiftMonitor(centered=True) if self.online else DomainShiftMonitor.for_head(self._head)
         )
         self._follow_drive()
 
     def _follow_drive(self) -> None:
-        """The next photo is the first frame of a drive, or photos are no frames."""
+        """Start a new drive, or none if photos are not frames."""
         motion = self.place_map.motion(self.spec.reach) if self.sequence else None
         self._follower.follow_along(motion)
         self._lost: float | None = None if motion is None else 1 - self.spec.p_recover
@@ -99,16 +103,20 @@ class Tracker:
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def step(self, photo: Photo | Tokens) -> Answer:
-        """The answer to the next photo (as for `PlaceMap.query`, or the tokens of one), adapted by those before it.
+        """Answer the next photo of the camera.
 
-        One that cannot be read gets an answer that says so.
+        Args:
+            photo: A photo as for `PlaceMap.query`, or its tokens.
+
+        Returns:
+            The answer, adapted to earlier photos; `error` is set if the photo cannot be read.
         """
         if isinstance(photo, Tokens):
             return self.answer("", photo)
         return next(self.steps([photo]))
 
     def steps(self, photos: Sequence[Photo]) -> Iterator[Answer]:
-        """Answers to the next photos, one after the other; they are encoded a few at a time."""
+        """Answer the next photos in order, encoding them in batches."""
         for named, tokens in self.place_map.encode_batches(photos):
             row = 0
             for name, error in named:
@@ -119,7 +127,7 @@ class Tracker:
                     row += 1
 
     def answer(self, name: str, tokens: Tokens) -> Answer:
-        """The answer to the next photo, which was encoded elsewhere with the map's encoder."""
+        """Answer the next photo by tokens of the map's encoder."""
         self._follow_map()
         place_map, options = self.place_map, self.options
         scorer = self._follower.scorer.scorer
@@ -152,11 +160,9 @@ class Tracker:
         if not belief.is_lost:
             inliers = dict(zip(ranked.indices[0].tolist(), ranked.inliers[0].tolist(), strict=True))
             best = np.argsort(-belief.places, kind="stable")[:k]
-            # The image after the best may lie between two likely ones and so have more around it: it is the worse
-            # answer.
+            # A later hit between two likely images can have more mass around it, but is not a better answer.
             trust = np.minimum.accumulate(belief.mass[best])
-            # Along a drive too, only what the photo is sure of by itself is called sure; what the filter doubts is
-            # not sure either.
+            # A hit is sure only if both the photo itself and the filter support it.
             sure_ids = {hit.id for hit in alone.hits if hit.sure}
             sure = {i for i in best[trust >= SURE_CONFIDENCE].tolist() if images[i].id in sure_ids}
             hits = make_hits(images, best, frame.scores, trust, inliers, sure)
@@ -169,13 +175,10 @@ class Tracker:
         self._lost = None if belief is None else belief.lost
         return Answer(query=name, error=error, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
 
-    # --- the map, which may change ---------------------------------------------------------------------------------
+    # --- changes of the map ----------------------------------------------------------------------------------------
 
     def rebind(self, place_map: Map, options: QueryOptions, *, sequence: bool) -> None:
-        """Answer the next photo by this map, which has the tracker's head, and with these parameters.
-
-        A photo that is no frame ends a drive: a frame after it begins another.
-        """
+        """Use a newer state of the map and other options. Changing `sequence` ends the current drive."""
         self.place_map, self.options = place_map, dataclasses.replace(options, calibration=self.calibration)
         if sequence != self.sequence:
             self.sequence = False
@@ -196,7 +199,7 @@ class Tracker:
         return np.array([image.id for image in self.place_map.images], np.int64)
 
     def _follow_map(self) -> None:
-        """Take over what changed in the map: images keep what is known of them, another head starts anew."""
+        """Follow edits of the map: known images keep their state; another head resets the tracker."""
         if self.place_map.state is self._state:
             return
         scorer, ids, before = self._scorer(), self._ids_of_images(), self._ids
@@ -209,42 +212,42 @@ class Tracker:
         self._image_scores = DatabaseScores(scorer, self.place_map.rows)
         self._state, self._ids = self.place_map.state, ids
 
-    # --- its state -------------------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget every photo."""
+        """Forget all photos."""
         self._begin(None)
 
     @property
     def adaptation(self) -> Adaptation:
-        """The adaptation to the photos so far."""
+        """Adaptation to the photos so far."""
         return self._follower.scorer.adaptation
 
     @property
     def state(self) -> dict[str, Any]:
-        """What it has seen and learnt, in JSON."""
-        learnt = self.adaptation.to_dict()
+        """Options and adaptation as JSON."""
         facts = {"calibration": self.calibration, "online": self.online, "sequence": self.sequence}
-        return {**facts, "lost": self._lost, "adaptation_photos": self._follower.scorer.counted, **learnt}
+        counted = self._follower.scorer.counted
+        return {**facts, "lost": self._lost, "adaptation_photos": counted, **self.adaptation.to_dict()}
 
     def save(self, path: str | Path) -> None:
-        """Save the adaptation (not the place of the camera) in a file."""
+        """Save the adaptation to a file, without the camera's position."""
         about = {"head": self._digest, "calibration": self.calibration}
         self.adaptation.save(Path(path), about)
 
     def load(self, path: str | Path) -> None:
-        """Resume with a saved adaptation; refused if it was learnt with another head."""
+        """Resume with a saved adaptation. Raises BadFile if it belongs to another head."""
         adaptation, about = Adaptation.load(Path(path))
         if (about.get("head"), about.get("calibration")) != (self._digest, self.calibration):
-            raise BadFile(f"{path} was learnt with another head than {self.calibration!r} of this map; remove it")
+            raise BadFile(f"{path} belongs to another head than {self.calibration!r} of this map; delete it")
         self._begin(adaptation)
 
 
 def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
-    """What photos adapt: of a map with second-order coordinates their partly whitened product, whatever the head.
+    """Choose the scorer that photos adapt.
 
-    It is what gains most by centring, and of which unlabelled photos said so. A calibration was chosen for its camera:
-    it is adapted itself, as is the head of a map without such coordinates.
+    The uncalibrated head of a second-order map is replaced by the partly whitened product, which gains most from
+    centering. Calibrations and other heads are adapted themselves.
     """
     if state.spaces is None or head.name != DATABASE:
         return head.stored.scorer
@@ -254,16 +257,11 @@ def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
 # --- sequence -------------------------------------------------------------------------------------
 
 
-def query_sequence(
-    place_map: Map,
-    frames: PhotosLike,
-    progress: bool | Progress | None = None,
-    **how: Any,
-) -> Answers:
+def query_sequence(place_map: Map, frames: PhotosLike, progress: bool | Progress | None = None, **how: Any) -> Answers:
     """Answer photos in the order they were taken; `how` is as for `PlaceMap.follow`.
 
-    An answer has no hits if being lost is likelier than the best place, or if the options ask for more confidence. A
-    frame that cannot be read gets an answer that says so, and the tracker continues.
+    An answer has no hits if being lost is likelier than the best place, or if its confidence is below the options'
+    limit. An unreadable frame gets an answer with `error` set, and the tracker continues.
     """
     tracker, answers, photos = place_map.follow(**how), list[Answer](), expand_photos(frames)
     with as_progress(progress).task("following", len(photos), "frames") as task:

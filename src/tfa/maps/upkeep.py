@@ -1,9 +1,7 @@
-"""Images of a map found by path or id, their photos and tokens, and when sure answers last confirmed them.
+"""Find images of a map by path or id, load their photos and tokens, and record when answers confirmed them.
 
-When each image of a map was last confirmed: a query was answered with it first, verified and sure.
-
-The service notes it in a file of the map's folder. That is no edit: the map's header does not name the file. Images are
-known by their content, so that it outlives refits and holds for a merged map too.
+An image is confirmed when it is the best hit of a sure answer. The service writes the times to a file in the map's
+folder that the header does not list, so that it is not an edit. Keys are content hashes, which survive refits.
 """
 
 from __future__ import annotations
@@ -30,24 +28,24 @@ if TYPE_CHECKING:
     from tfa.maps.map import Map
 
 
-# --- confirmed ------------------------------------------------------------------------------------
+# --- confirmation times ---------------------------------------------------------------------------
 
 CONFIRMED_FILE = "confirmed.safetensors"
 _FORMAT = "tfa-confirmed"
-_KEY_BYTES = 16  # bytes that an image is known by here
+_KEY_BYTES = 16  # bytes of an image's key
 _NEVER = -1
 
 
 @dataclass
 class Confirmed:
-    """Times in whole seconds since 1970, by the key of an image."""
+    """Confirmation times in whole seconds since 1970, by image key."""
 
-    since: dict[bytes, int] = field(default_factory=dict)  # from when on queries could have confirmed it
+    since: dict[bytes, int] = field(default_factory=dict)  # start of observation
     last: dict[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Confirmed:
-        """Read the times of the map at `folder`; nothing is confirmed if there is no such file."""
+        """Read the times of the map at `folder`; empty if there is no file."""
         path = folder / CONFIRMED_FILE
         if not path.is_file():
             return cls()
@@ -58,9 +56,9 @@ class Confirmed:
                 about.get("format") == _FORMAT and keys.shape == (len(since), _KEY_BYTES) and since.shape == last.shape
             )
             if not sound or keys.dtype != np.uint8 or {since.dtype, last.dtype} != {np.dtype(np.int64)}:
-                raise ValueError("its arrays do not fit each other")
+                raise ValueError("array shapes do not match")
         except (KeyError, TypeError, ValueError) as error:
-            raise BadFile(f"{path} is damaged ({error}); delete it: what was confirmed is counted anew", path) from None
+            raise BadFile(f"{path} is damaged ({error}); delete it to restart counting", path) from None
         known = [bytes(key) for key in keys]
         times = zip(known, last.tolist(), strict=True)
         return cls(dict(zip(known, since.tolist(), strict=True)), {key: time for key, time in times if time != _NEVER})
@@ -76,13 +74,13 @@ class Confirmed:
         write_tensors(folder / CONFIRMED_FILE, tensors, {"format": _FORMAT})
 
     def watched(self, images: Iterable[ImageRecord], now: int) -> Confirmed:
-        """Restrict to these images; those that are new can be confirmed from `now` on."""
+        """Restrict to these images; observation of new ones starts `now`."""
         keys = {make_image_key(one) for one in images}
         since = {key: self.since.get(key, now) for key in keys}
         return Confirmed(since, {key: time for key, time in self.last.items() if key in keys})
 
     def with_later(self, other: Confirmed) -> Confirmed:
-        """What either knows of the images of this one: since the earlier time, last at the later."""
+        """Merge with `other`, keeping the earliest `since` and the latest `last` per image."""
         since = {key: min(time, other.since.get(key, time)) for key, time in self.since.items()}
         last = {key: max(self.last.get(key, _NEVER), other.last.get(key, _NEVER)) for key in since}
         return Confirmed(since, {key: time for key, time in last.items() if time != _NEVER})
@@ -110,7 +108,7 @@ UPLOADS = "photos"  # folder of uploads in a map
 
 
 def write_upload(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
-    """Write a photo to the map's own folder, under its content and its name; it is safe on disk on return."""
+    """Write a photo to the map's folder, by digest and name. Durable on return."""
     folder = map_folder / UPLOADS / digest[:16]
     path = folder / name
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -121,15 +119,15 @@ def write_upload(map_folder: Path, name: str, digest: str, content: bytes) -> Pa
 
 
 def discard_upload(map_folder: Path, path: Path) -> None:
-    """Take back what `write_upload` wrote for an edit that did not come about."""
+    """Delete a photo of `write_upload` after a failed edit."""
     if path.resolve().is_relative_to((map_folder / UPLOADS).resolve()):
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the same content may be there under another name
+        with contextlib.suppress(OSError):  # the content may also exist under another name
             path.parent.rmdir()
 
 
 def read_map_photo(record: ImageRecord, map_folder: Path | None) -> bytes | None:
-    """Read the file that a map image was made of; None if it is gone or its content is another."""
+    """Read the photo of a map image; None if it is missing or changed."""
     path = Path(record.path)
     places = [path]
     if map_folder is not None and path.parent.parent.name == UPLOADS:  # an upload moves with its map
@@ -147,8 +145,8 @@ def read_map_photo(record: ImageRecord, map_folder: Path | None) -> bytes | None
 # --- lookup ---------------------------------------------------------------------------------------
 
 _LOST_ADVICE = (
-    "take them out for good with tfa remove and tfa refit "
-    "(a calibration needs every photo the map was fitted on, removed ones too)"
+    "delete them with tfa remove and tfa refit "
+    "(a calibration needs every photo the map was fitted on, including removed ones)"
 )
 
 
@@ -158,9 +156,9 @@ def load_tokens(
     progress: bool | Progress | None = None,
     otherwise: str = _LOST_ADVICE,
 ) -> Tokens:
-    """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
+    """Load tokens of map images from the cache, or encode unchanged files again.
 
-    `otherwise` is what to do about photos that are lost.
+    `otherwise` is the advice about missing photos.
     """
     cache, (rows, columns) = place_map.cache or TokenCache(), place_map.state.encoder["grid"]
     digests, paths = [record.digest for record in records], [record.path for record in records]
@@ -181,7 +179,7 @@ def load_tokens(
 
 
 def find_lost_photos(place_map: Map, records: Sequence[ImageRecord]) -> list[str]:
-    """Paths of all photos whose tokens cannot be had: in no cache, and not on disk as they were."""
+    """Return paths of photos that are not in the token cache, and missing or changed on disk."""
     _, missing = _uncached(place_map, place_map.cache or TokenCache(), [record.digest for record in records])
 
     def is_there(record: ImageRecord) -> bool:
@@ -192,21 +190,21 @@ def find_lost_photos(place_map: Map, records: Sequence[ImageRecord]) -> list[str
 
 
 def _uncached(place_map: Map, cache: TokenCache, digests: Sequence[str]) -> tuple[str, list[int]]:
-    """Whose tokens are taken, by the fingerprint of an encoder, and which of the photos are not among them."""
+    """Return the encoder fingerprint whose tokens are used, and the photos that lack them."""
     fingerprint = place_map.state.encoder["fingerprint"]
     missing = cache.missing(fingerprint, digests)
     if missing:
-        # Another arithmetic of the map's model has a shelf of its own: all tokens are taken from there, or none.
+        # The model in another arithmetic has a different fingerprint; never mix tokens of two.
         fingerprint = place_map.encoder.fingerprint
         missing = cache.missing(fingerprint, digests)
     return fingerprint, missing
 
 
 def find_image_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | int]) -> list[ImageRecord]:
-    """Each photo's image, by its id, its path, or the end of its path if that is unambiguous."""
+    """Find the image of each photo by id, path, or unambiguous end of a path. Raises UnknownImage."""
     by_id: dict[int, ImageRecord] = {}
     by_path: dict[str, list[ImageRecord]] = {}
-    by_name: dict[str, list[ImageRecord]] = {}  # the last part of a path: what every ending of it has in common
+    by_name: dict[str, list[ImageRecord]] = {}  # last part of the path, which every ending shares
     for record in records:
         by_id[record.id] = record
         by_path.setdefault(record.path, []).append(record)
@@ -224,12 +222,12 @@ def find_image_records(records: Sequence[ImageRecord], photos: Sequence[str | Pa
 
 def _only(photo: str | Path | int, records: Sequence[ImageRecord]) -> ImageRecord:
     if len(records) > 1:
-        raise UnknownImage(f"{photo} may be any of {len(records)} photos of the map; give its whole path or its id")
+        raise UnknownImage(f"{photo} matches {len(records)} photos of the map; pass its full path or its id")
     if not records:
-        raise UnknownImage(f"{photo} is not in the map; tfa info --json lists the photos that are")
+        raise UnknownImage(f"{photo} is not in the map; list its photos with: tfa info --json")
     return records[0]
 
 
 def drop_repeated_files(paths: Sequence[Path]) -> list[Path]:
-    """Each file once, under the first name it was given."""
+    """Drop repeated files, keeping the first name of each."""
     return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]

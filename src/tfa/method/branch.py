@@ -1,7 +1,7 @@
-"""A branch: one assignment under one construction, fitted to the database, with what its evidence needs.
+"""A branch: one assignment under one construction, fitted to the database, with the data for its evidence.
 
-Six branches (two assignments, three constructions) are the raw material of every controller. They are fitted
-one at a time; what is large is spilled to disk, so memory does not grow with their number.
+Every controller uses six branches (two assignments, three constructions). They are fitted one at a time, and large
+arrays are spilled to disk, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tfa.method.residuals import HARD, Described
 from tfa.method.spectrum import Geometry, cross_products, fit_geometry, gram_matrix, probe_products
 from tfa.types import HeadSpec
 
-_ROW_BLOCK = 512  # rows computed on at a time, at most
-_BLOCK_BYTES = 4 << 20  # of float64 in a block of rows, so that the steps of a computation find it in the cache
-ScoreBlock = Callable[[int, int], np.ndarray]  # scores `p m` of pseudo queries start to stop
+_ROW_BLOCK = 512  # maximum number of rows in a block
+_BLOCK_BYTES = 4 << 20  # maximum bytes of float64 in a block, so that it stays in the cache
+ScoreBlock = Callable[[int, int], np.ndarray]  # start, stop → scores (p, m) of these pseudo queries
 
 
 @dataclass(frozen=True)
 class DatabaseSplit:
-    """Which database images play which part; the same for all branches."""
+    """Roles of the database images, equal for all branches."""
 
     images: int
-    anchors: np.ndarray  # the PCA is fitted on these
-    pseudo: np.ndarray  # these are retrieved against the whole database
+    anchors: np.ndarray  # images that the PCA is fitted on
+    pseudo: np.ndarray  # pseudo queries, retrieved against the whole database
     halves: tuple[np.ndarray, np.ndarray]
 
     @classmethod
@@ -46,12 +46,12 @@ class DatabaseSplit:
 
     @cached_property
     def probes(self) -> np.ndarray:
-        """The images whose products with the whole database are needed: anchors and pseudo queries."""
+        """Anchors and pseudo queries: images whose products with the whole database are needed."""
         return np.union1d(self.anchors, self.pseudo)
 
     @cached_property
     def half_shares(self) -> np.ndarray:
-        """`2 m`: of each image in the mean of its half."""
+        """Weight of each image in the mean of its half, (2, m)."""
         shares = np.zeros((2, self.images))
         for half, members in enumerate(self.halves):
             shares[half, members] = 1 / max(len(members), 1)
@@ -65,36 +65,36 @@ class DatabaseBranch:
     centers: np.ndarray  # k d
     described: Described
     split: DatabaseSplit
-    products: np.ndarray  # p m, float64, of the probes with the database
+    products: np.ndarray  # (p, m), float64: probes with the database
     geometry: Geometry
     mask: Mask
     half_displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
-    projected: np.ndarray | None = None  # m r, float64: coordinates of the database, where not all are anchors
+    projected: np.ndarray | None = None  # (m, r), float64: database coordinates, unless all images are anchors
 
     def coordinates(self, rows: slice | np.ndarray) -> np.ndarray:
-        """PCA coordinates `m r` of some database images, float64."""
+        """Return PCA coordinates (m, r) of some database images, float64."""
         return self.geometry.anchor_coordinates(rows) if self.projected is None else self.projected[rows]
 
     @property
     def anchors(self) -> np.ndarray:
-        """Descriptors `a k·d` of the anchors."""
+        """Descriptors (a, k·d) of the anchors."""
         every = len(self.split.anchors) == self.split.images
         return self.described.descriptors if every else self.described.descriptors[self.split.anchors]
 
     def features(self, gamma: float | None, dtype: str = "float64", spill: Spill | None = None) -> np.ndarray:
-        """What a kernel term compares: descriptors (None) or φ_γ of the database, `m D`."""
+        """Return the features (m, D) of a kernel term: descriptors (None) or φ_γ of the database."""
         if gamma is None:
             return self.described.descriptors
         shape = (self.split.images, self.geometry.rank)
         features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
-        for start, stop in row_blocks(*shape):  # blocks: the steps between are as large as the result
+        for start, stop in row_blocks(*shape):  # blocks, because intermediate arrays are as large as the result
             features[start:stop] = self.geometry.shaped(self.coordinates(slice(start, stop)), gamma)
             release(features)
             self.release()
         return features
 
     def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean squared coordinate on each axis, over each half of the database."""
+        """Return the mean squared coordinate on each axis, over each half of the database."""
         energies = np.zeros((2, self.geometry.rank))
         for start, stop in row_blocks(self.split.images, self.geometry.rank):
             coordinates = self.coordinates(slice(start, stop))
@@ -105,7 +105,7 @@ class DatabaseBranch:
     def kernel_among(
         self, terms: Sequence[KernelTerm], one: np.ndarray, other: np.ndarray, backend: Backend
     ) -> np.ndarray:
-        """The kernel of database images `one` with database images `other`, float64."""
+        """Return the kernel of database images `one` with database images `other`, float64."""
 
         def similarity(gamma: float | None) -> np.ndarray:
             if gamma is None and len(self.split.probes) == self.split.images:
@@ -120,7 +120,7 @@ class DatabaseBranch:
         return weighted_sum((term.weight, similarity(term.gamma)) for term in terms)
 
     def release(self) -> None:
-        """Give back the resident pages of what was spilled."""
+        """Release the resident pages of spilled arrays."""
         for array in (self.described.descriptors, self.products, self.geometry.vectors, self.projected):
             if array is not None:
                 release(array)
@@ -139,15 +139,15 @@ def fit_branch(
     backend: Backend,
     spill: Spill,
 ) -> DatabaseBranch:
-    """Products, geometry and duplicates of one assignment and construction."""
+    """Fit products, geometry and duplicates of one assignment and construction."""
     descriptors = described.descriptors
     if len(split.probes) == split.images:
-        # A word no patch chose is a block of zeros. A soft block is never zero, though its norm may be too small.
+        # A word without patches is a block of zeros. A soft block is never zero, though its norm may underflow.
         filled = described.mass > 0 if assignment == HARD else None
         products = gram_matrix(descriptors, backend, filled)
         whole = len(split.anchors) == split.images
         gram = products if whole else products[backend.put(split.anchors), :][:, backend.put(split.anchors)]
-        kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites and needs the memory
+        kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites its input
         del products
     else:
         kept = spill.empty((len(split.probes), split.images), np.float64)
@@ -176,7 +176,7 @@ def fit_branch(
 
 
 def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, spill: Spill) -> np.ndarray:
-    """Coordinates `m r` of the whole database from its products with the anchors: computed once, needed often."""
+    """Compute coordinates (m, r) of the whole database from its products with the anchors."""
     projected = spill.empty((split.images, geometry.rank), np.float64)
     anchors = np.searchsorted(split.probes, split.anchors)
     for low in range(0, split.images, _ROW_BLOCK):
@@ -190,9 +190,9 @@ def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, s
 def _norms_and_displacement(
     descriptors: np.ndarray, products: np.ndarray, split: DatabaseSplit
 ) -> tuple[np.ndarray, float]:
-    """Float64 norms of the descriptors, and ‖μ_0 − μ_1‖ of the database's halves.
+    """Return float64 norms of the descriptors, and ‖μ_0 − μ_1‖ of the database's halves.
 
-    With w = ±1/|D_h|, ‖μ_0 − μ_1‖² = wᵀGw; where only some rows of G exist it is summed over the descriptors.
+    With w = ±1/|D_h|, ‖μ_0 − μ_1‖² = wᵀGw. If only some rows of G exist, it is summed over the descriptors.
     """
     weights = split.half_shares[0] - split.half_shares[1]
     if len(split.probes) == split.images:
@@ -217,6 +217,6 @@ def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -
 
 
 def row_blocks(count: int, width: int = 1) -> Iterator[tuple[int, int]]:
-    """Start and stop of blocks of rows, fewer where rows of `width` numbers are long."""
+    """Yield start and stop of row blocks; the wider the rows, the fewer per block."""
     rows = max(1, min(_ROW_BLOCK, _BLOCK_BYTES // (8 * max(width, 1))))
     return ((start, min(start + rows, count)) for start in range(0, count, rows))

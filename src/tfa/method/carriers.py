@@ -1,4 +1,4 @@
-"""The carriers: what of the spectrum a score carries. Literal tables, from which options, files and heads follow.
+"""Carriers: how a score weighs the spectrum. Options, files and heads follow from literal tables.
 
 To add a carrier, add it to `CARRIER_WORDS` and `CARRIER_KERNELS`, and its formula to `tfa.reference.second_order`.
 `tfa.types` reads the names, so this module imports nothing heavy.
@@ -18,15 +18,15 @@ from tfa.errors import BadSpec
 if TYPE_CHECKING:
     import numpy as np
 
-MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see method/query_sides.py
+MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see `scorer.SecondOrderSide`
 Gamma = float | Literal["mean"] | None
 TEMPERED = 0.625  # γ of the whitened part of the carrier `tempered`
 CARRIER_WORDS = {
     "original": "no whitening",
     "partial": "partial whitening",
     "adaptive": "adaptive whitening",
-    "blend": "plain and partly whitened scores blended",
-    "tempered": "plain scores tempered by whitened ones",
+    "blend": "half plain scores, half partly whitened scores",
+    "tempered": "two thirds plain scores, one third whitened scores",
     "full": "full whitening",
 }
 
@@ -35,11 +35,11 @@ class Sigma(NamedTuple):
     """A spread σ: the median spread of a pseudo query's row under S_w(γ), or under S_0 if γ is None."""
 
     gamma: float | None
-    symbol: str  # of the scores
+    symbol: str  # symbol of the scores
     words: str
 
 
-# By their names in a map. Carriers of several terms bring them to one scale by these.
+# By their names in a map. Carriers with several terms scale them by these spreads.
 SIGMAS: Mapping[str, Sigma] = {
     "sigma_original": Sigma(None, "S_0", "spread of the plain scores, one for each construction"),
     "sigma_partial": Sigma(0.5, "S_P", "spread of the partly whitened scores"),
@@ -56,21 +56,21 @@ class KernelTerm:
 
 
 def weighted_sum(weighted: Iterable[tuple[float, np.ndarray]]) -> np.ndarray:
-    """Σ weight · scores: of the terms of a kernel, or of several kernels."""
+    """Return Σ weight · scores over the terms of a kernel, or over several kernels."""
     return reduce(operator.add, (weight * scores for weight, scores in weighted))
 
 
 def smooth_step(t: float) -> float:
-    """ℓ(t) = sin²(πt/2): from 0 to 1 with flat ends."""
+    """Return ℓ(t) = sin²(πt/2), from 0 to 1 with flat ends."""
     return math.sin(math.pi * t / 2) ** 2
 
 
 @dataclass(frozen=True)
 class _Strengths:
-    """What a carrier's terms depend on, besides its name."""
+    """Parameters of a carrier's terms."""
 
     c: float = 0.0  # strength of spectral shaping
-    beta: float = 0.0  # strength of centring
+    beta: float = 0.0  # strength of centering
     sigmas: Mapping[str, float] = field(default_factory=dict)  # by the names of `SIGMAS`
 
     def sigma(self, name: str) -> float:
@@ -85,10 +85,10 @@ def _adaptive(of: _Strengths) -> tuple[KernelTerm, ...]:
 
     Terms of weight zero are left out, so that S_A at c = β = 0 is S_0 bit for bit.
     """
-    shaping, centring = smooth_step(of.c), smooth_step(of.beta)
+    shaping, centering = smooth_step(of.c), smooth_step(of.beta)
     terms = (
-        KernelTerm((1 - shaping) * (1 - centring), None),
-        KernelTerm((1 - shaping) * centring, 0.0),
+        KernelTerm((1 - shaping) * (1 - centering), None),
+        KernelTerm((1 - shaping) * centering, 0.0),
         KernelTerm(shaping, of.c),
     )
     return tuple(term for term in terms if term.weight > 0)
@@ -105,7 +105,7 @@ def _tempered(of: _Strengths) -> tuple[KernelTerm, ...]:
     return KernelTerm(2 / 3 / original, None), KernelTerm(1 / 3 / tempered, TEMPERED)
 
 
-# Name → terms. The first three are the paper's; the others are ours, beyond it.
+# Name → terms. The first three are the paper's.
 CARRIER_KERNELS: dict[str, Callable[[_Strengths], tuple[KernelTerm, ...]]] = {
     "original": lambda of: (KernelTerm(1.0, None),),  # S_0
     "partial": lambda of: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
@@ -120,7 +120,7 @@ PAPER_CARRIERS = ("original", "partial", "adaptive")
 def carrier_terms(
     carrier: str, c: float = 0.0, beta: float = 0.0, sigmas: Mapping[str, float] | None = None
 ) -> tuple[KernelTerm, ...]:
-    """The terms of a carrier's score."""
+    """Return the terms of a carrier's score."""
     if carrier not in CARRIER_KERNELS:
         raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
     return CARRIER_KERNELS[carrier](_Strengths(c, beta, sigmas or {}))

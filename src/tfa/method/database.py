@@ -1,6 +1,6 @@
-"""The database-only controller (TFA): rules, reasons in words, and every decision from the database's own photos.
+"""The database-only controller of TFA: rules, reasons in words, and all decisions.
 
-It takes fitted database branches and global tokens; it has no parameter that could take a query.
+It takes fitted database branches and global tokens. No parameter accepts queries.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def pick_assignment(hard: Candidate, soft: Candidate) -> str:
 
 
 def admit_database_token(fused: Candidate, local: Candidate) -> bool:
-    """The global token is used where the fused score covers more without agreeing less in every pair."""
+    """Admit the global token if the fused score has more support and does not agree less in every pair."""
     return fused.beats(local)
 
 
 def pick_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
-    """The first rule that applies; an exact tie in support keeps the adaptive kernel."""
+    """Choose by the first rule that applies; an exact tie in support keeps the adaptive kernel."""
     if partial.support <= original.support and partial.gain_over(original) < 0:
         return "original"
     widened_in_vain = adaptive.support > partial.support and adaptive.gain_over(partial) < 0
@@ -44,7 +44,7 @@ def pick_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -
 
 
 def pick_route(evidence: RouteEvidence) -> str:
-    """Hard deletes evidence, so it needs both views, or lost capacity with both views leaning its way."""
+    """Choose the route. Hard discards evidence, so it needs both views, or less capacity of soft and both medians."""
     if evidence.interval_A[1] < 0 and evidence.interval_G[1] < 0:
         return HARD
     if evidence.interval_capacity[1] < 0 and evidence.m_A < 0 and evidence.m_G < 0:
@@ -55,7 +55,7 @@ def pick_route(evidence: RouteEvidence) -> str:
 
 
 def admit_target_token(token: GlobalEvidence) -> bool:
-    """Quality with retention, or complementary where nothing collapses."""
+    """Admit the global token for its quality and retention, or if it complements the local score without loss."""
     quality = token.cls.Q >= token.local.Q and token.r_T >= 1
     complements = all(value < 0 for value in token.corr)
     return quality or (complements and min(token.r_C, token.r_T, token.r_J) >= 1)
@@ -63,7 +63,7 @@ def admit_target_token(token: GlobalEvidence) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """One rule for each decision: the first three on database evidence, `carrier` on target evidence too."""
+    """One rule per decision: the first three use database evidence, `carrier` also target evidence."""
 
     assignment: Callable[[Candidate, Candidate], str] = pick_assignment  # hard, soft
     global_token: Callable[[Candidate, Candidate], bool] = admit_database_token  # fused, local
@@ -77,7 +77,7 @@ METHOD_RULES = Rules()
 
 # --- reasons --------------------------------------------------------------------------------------
 
-NO_SCALE = "left out: its scores or the local ones do not vary over the map"
+NO_SCALE = "left out: its scores or the local scores do not vary over the map"
 
 
 def explain_assignment(hard: Candidate, soft: Candidate) -> str:
@@ -85,13 +85,13 @@ def explain_assignment(hard: Candidate, soft: Candidate) -> str:
     if hard.beats(soft):
         return f"hard: {numbers}, and its three vocabularies do not agree less in every pair ({_gain(hard, soft)})"
     if hard.support <= soft.support:
-        return f"soft: {numbers}; hard is taken only if it covers more of the map"
+        return f"soft: {numbers}; hard is used only if it covers more of the map"
     return f"soft: {numbers}, but hard's vocabularies agree less in every pair ({_gain(hard, soft)})"
 
 
 def explain_strengths(strengths: SpectralStrengths) -> str:
     return (
-        f"spectral shaping c = {strengths.c:.4f} (weight {smooth_step(strengths.c):.4f}) and centring "
+        f"spectral shaping c = {strengths.c:.4f} (weight {smooth_step(strengths.c):.4f}) and centering "
         f"β = {strengths.beta:.4f}: the energy of the two halves of the map correlates {_rho(strengths)} over the "
         f"three vocabularies, at a spectral width of {min(strengths.participation):.1f} to "
         f"{max(strengths.participation):.1f}"
@@ -100,12 +100,12 @@ def explain_strengths(strengths: SpectralStrengths) -> str:
 
 def explain_global_token(has_cls: bool, fused: Candidate | None, local: Candidate) -> str:
     if not has_cls:
-        return "left out: the encoder gives no global token"
+        return "left out: the encoder has no global token"
     if fused is None:
         return NO_SCALE
     numbers = f"with it {fused.support:.1f} distinct images, without {local.support:.1f}"
     if fused.beats(local):
-        return f"used: {numbers}, and agreement is not lowered in every pair ({_gain(fused, local)})"
+        return f"used: {numbers}, and the vocabularies do not agree less in every pair ({_gain(fused, local)})"
     if fused.support <= local.support:
         return f"left out: {numbers}; it must cover more of the map"
     return f"left out: {numbers}, but the vocabularies agree less in every pair ({_gain(fused, local)})"
@@ -117,7 +117,7 @@ def explain_carrier(carrier: str, original: Candidate, partial: Candidate, adapt
         f"adaptive {adaptive.support:.1f}"
     )
     if carrier == "original":
-        why = f"whitening covers no more of the map and agrees less in every pair ({_gain(partial, original)})"
+        why = f"whitening does not cover more of the map and agrees less in every pair ({_gain(partial, original)})"
     elif carrier == "partial" and partial.support > adaptive.support:
         why = "partial whitening covers more of the map than the adaptive kernel"
     elif carrier == "partial":
@@ -134,16 +134,16 @@ def explain_carrier(carrier: str, original: Candidate, partial: Candidate, adapt
 
 def explain_route(route: str, soft_weight: float, evidence: RouteEvidence) -> str:
     views = (
-        f"soft minus hard is {_gap(evidence.m_A, evidence.interval_A)} in anchor mass and "
-        f"{_gap(evidence.m_G, evidence.interval_G)} in whole descriptors"
+        f"soft minus hard is {_gap(evidence.m_A, evidence.interval_A)} for anchor mass and "
+        f"{_gap(evidence.m_G, evidence.interval_G)} for whole descriptors"
     )
     capacity = "log capacity ratio {:+.3f} to {:+.3f}".format(*evidence.interval_capacity)
     if route == HARD and evidence.interval_A[1] < 0 and evidence.interval_G[1] < 0:
-        return f"hard: both views of the relation favour it; {views}"
+        return f"hard: both views favor it; {views}"
     if route == HARD:
-        return f"hard: soft keeps less information ({capacity}) and both views lean the same way; {views}"
+        return f"hard: soft keeps less information ({capacity}) and both views lean toward hard; {views}"
     if route == MIXTURE:
-        return f"mixture with {soft_weight:.3f} of soft: the anchor-mass view favours soft; {views}"
+        return f"mixture with {soft_weight:.3f} of soft: the anchor-mass view favors soft; {views}"
     return f"soft: there is no reason to discard evidence; {views}; {capacity}"
 
 
@@ -160,20 +160,18 @@ def explain_target_token(token: GlobalEvidence | None, admitted: bool, scaled: b
         return "left out: there is no global token"
     if not scaled:
         return NO_SCALE
-    numbers = (
-        f"quality {token.cls.Q:.3f} against {token.local.Q:.3f} of the local score, retention ratio {token.r_T:.2f}"
-    )
+    numbers = f"quality {token.cls.Q:.3f}, local score {token.local.Q:.3f}, retention ratio {token.r_T:.2f}"
     if admitted and token.cls.Q >= token.local.Q and token.r_T >= 1:
         return f"used: {numbers}"
     if admitted:
-        return f"used: it complements the local score in every vocabulary and keeps as much; {numbers}"
+        return f"used: it complements the local score in every vocabulary without loss; {numbers}"
     if token.cls.Q >= token.local.Q:
-        return f"left out: it stands out less on target photos than on the map's own; {numbers}"
+        return f"left out: it distinguishes target photos less well than map images; {numbers}"
     return f"left out: {numbers}"
 
 
 def explain_score_calibration(images: int) -> str:
-    return f"on: each map image's mean score on {images} target photos is subtracted (ours)"
+    return f"on: each map image's mean score on {images} target photos is subtracted"
 
 
 def _gain(one: Candidate, other: Candidate) -> str:
@@ -193,12 +191,12 @@ def _rho(strengths: SpectralStrengths) -> str:
 
 @dataclass(frozen=True)
 class BranchEvidence:
-    """What the pseudo queries say of one assignment under one construction."""
+    """Evidence of the pseudo queries for one assignment under one construction."""
 
-    tops: dict[str, np.ndarray]  # carrier → p
+    tops: dict[str, np.ndarray]  # carrier → top-1 answers (p,)
     sigma_local: float
     sigma_cls: float
-    fused: np.ndarray | None  # p: of S_A and the global token; None where there is none or a scale is zero
+    fused: np.ndarray | None  # (p,): top-1 of S_A with the global token; None without one, or if a scale is zero
 
 
 def decide_from_database(
@@ -208,7 +206,7 @@ def decide_from_database(
     progress: Progress | None = None,
     rules: Rules = METHOD_RULES,
 ) -> tuple[Decisions, DatabaseEvidence]:
-    """All decisions, in the method's order: strengths, assignment, global token, carrier."""
+    """Decide strengths, assignment, global token and carrier, in this order."""
     strengths = {a: measure_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENT_KINDS}
 
     split = branches[HARD, 0].split
@@ -218,7 +216,7 @@ def decide_from_database(
     for a, s in track_progress(keys, len(keys), "evidence", progress or SilentProgress()):
         seen[a, s] = _collect_evidence(branches[a, s], strengths[a], similar, backend)
     candidates = {
-        f"{a}/{m}": Candidate.of(f"{a}/{m}", np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
+        f"{a}/{m}": Candidate.of(np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
         for a in ASSIGNMENT_KINDS
         for m in PAPER_CARRIERS
     }
@@ -232,7 +230,7 @@ def decide_from_database(
     fused_tops = [rows.fused for rows in chosen if rows.fused is not None]
     if len(fused_tops) == len(chosen):
         name = f"{assignment}/adaptive+cls"
-        fused = candidates[name] = Candidate.of(name, np.stack(fused_tops))
+        fused = candidates[name] = Candidate.of(np.stack(fused_tops))
     admit_cls = fused is not None and rules.global_token(fused, local)
 
     original, partial = candidates[f"{assignment}/original"], candidates[f"{assignment}/partial"]
@@ -252,13 +250,13 @@ def decide_from_database(
         "admit_cls": explain_global_token(cls is not None, fused, local),
         "carrier": explain_carrier(carrier, original, partial, local),
     }
-    # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
+    # The reasons explain the method's rules only, not custom rules.
     given = words if rules == METHOD_RULES else {}
     return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given)
 
 
 def measure_strengths(branches: list[DatabaseBranch]) -> SpectralStrengths:
-    """c and β of one assignment, from the reproducibility of spectral energy between the database's halves."""
+    """Compute c and β of one assignment from how well spectral energy agrees between the database's halves."""
     strengths = SpectralStrengths.of(
         [correlate(*branch.half_energies()) for branch in branches],
         [branch.geometry.participation for branch in branches],
@@ -272,10 +270,9 @@ def measure_strengths(branches: list[DatabaseBranch]) -> SpectralStrengths:
 def _collect_evidence(
     branch: DatabaseBranch, strengths: SpectralStrengths, similar: ScoreBlock | None, backend: Backend
 ) -> BranchEvidence:
-    """Top-1 answers under each carrier, and under S_A together with the global token.
+    """Collect top-1 answers under each carrier, and under S_A with the global token.
 
-    All from one computation of S_A: which assignment is chosen, and so whether its fusion is needed, is only
-    known at the end, but fusing costs no product.
+    The fusion is computed for both assignments, before one is chosen, because it reuses S_A and needs no product.
     """
     count, images, mask = len(branch.split.pseudo), branch.split.images, branch.mask
     tops = {}
@@ -285,11 +282,11 @@ def _collect_evidence(
     block = every_score(branch, carrier_terms("adaptive", strengths.c, strengths.beta), backend)
     facts = pseudo_facts(block, count, mask, images)
     tops["adaptive"] = facts.top
-    # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
+    # σ: median spread of a pseudo query's row, which makes branches of different scale comparable.
     sigma_local, sigma_cls, fused = take_median_spread(facts), 0.0, None
     if similar is not None:
         sigma_cls = take_median_spread(pseudo_facts(similar, count, mask, images))
-    if similar is not None and sigma_local > 0 and sigma_cls > 0:  # ours: a zero scale refuses admission
+    if similar is not None and sigma_local > 0 and sigma_cls > 0:  # a zero scale rejects the token
         fused = pseudo_tops(fuse(block, similar, 0.5, sigma_local, sigma_cls), mask, count, images)
     branch.release()
     return BranchEvidence(tops, sigma_local, sigma_cls, fused)

@@ -1,4 +1,4 @@
-"""What a controller decides, every number it looked at, and how both are written down."""
+"""Decisions of the controllers, the evidence behind them, and their JSON form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gather_sigmas(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Decisions(Value):
-    """The fitted choices that make a head."""
+    """Decisions of the published head."""
 
     assignment: str = req("Assignment of patches to words.", pattern=f"{HARD}|{SOFT}")
     carrier: str = req("Carrier of the score.", pattern=_CARRIERS)
@@ -47,16 +47,16 @@ class Decisions(Value):
 
     @property
     def local_weight(self) -> float:
-        """Share of the local score where the global token is used."""
+        """Share of the local score if the global token is used."""
         return 0.5
 
     def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
-        """The terms of the score of an assignment; here the same under every construction."""
+        """Return the terms of the score of an assignment, equal for every construction."""
         return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
 class TargetDecisions(Value):
-    """The fitted choices of a head that was calibrated on target photos."""
+    """Decisions of the published head, calibrated on target photos."""
 
     route: str = req("Assignment of patches to words.", pattern=f"{HARD}|{SOFT}|{MIXTURE}")
     soft_weight: float = req("w_S: share of the soft branch.", ge=0, le=1)
@@ -76,12 +76,12 @@ class TargetDecisions(Value):
         return {HARD: 1 - self.soft_weight, SOFT: self.soft_weight}
 
     def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
-        """The terms of the score of an assignment; here the same under every construction."""
+        """Return the terms of the score of an assignment, equal for every construction."""
         return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
 class SecondOrderDecisions(Value):
-    """The fitted choices of a second-order head."""
+    """Decisions of a second-order head."""
 
     # A head that the benchmark's judge chose may also be hard or soft.
     representation: str = req("Representation of an image.", pattern=f"second_order|{HARD}|{SOFT}")
@@ -93,7 +93,7 @@ class SecondOrderDecisions(Value):
     # In JSON, spreads are fields of their own.
     sigmas: Mapping[str, tuple[float, ...]] = opt({}, "Row spreads of each construction, by the names of `SIGMAS`.")
 
-    # It has no global token, and one representation.
+    # A second-order head has no global token and one representation.
     admit_cls = False
     local_weight = 1.0
 
@@ -102,7 +102,7 @@ class SecondOrderDecisions(Value):
         return {self.representation: 1.0}
 
     def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
-        """The terms of the score under one construction."""
+        """Return the terms of the score under one construction."""
         sigmas = {name: each[construction] for name, each in self.sigmas.items() if each}
         return carrier_terms(self.carrier, self.c, self.beta, sigmas)
 
@@ -118,7 +118,7 @@ class SecondOrderDecisions(Value):
 
     @property
     def name(self) -> str:
-        """The head in one word: second_order/partial+centring+score."""
+        """Name of the head: representation, carrier and calibration, such as `second_order/partial+score`."""
         more = "+centring" * self.centring + "+score" * self.score_calibrated
         return f"{self.representation}/{self.carrier}{more}"
 
@@ -130,7 +130,7 @@ AnyDecisions = Decisions | TargetDecisions | SecondOrderDecisions
 
 
 class SpectralStrengths(Value, kw_only=False):
-    """Split-database spectral statistics of one assignment, one value per construction, and what follows."""
+    """Spectral statistics of one assignment, per construction, and the strengths c and β."""
 
     rho: tuple[float, ...] = req("Correlation of spectral energy.", min_length=1, max_length=3)
     alpha: tuple[float, ...] = req("Reliability of the spectrum.", min_length=1, max_length=3)
@@ -141,7 +141,7 @@ class SpectralStrengths(Value, kw_only=False):
 
     @classmethod
     def of(cls, rho: list[float], participation: list[float], displacement: list[float]) -> SpectralStrengths:
-        """c and β from what the constructions say of energy (ρ), spectral width (PR^u) and the mean's displacement."""
+        """Compute c and β from energy correlation (ρ), spectral width (PR^u) and displacement of the mean."""
         # α = clip(ρ)^{2·PR^u}: the wider the spectrum, the closer to 1 the correlation must be.
         alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
         beta = float(np.clip(np.median(displacement) * (1 - penalize_dispersion(rho)), 0, 1))
@@ -149,17 +149,17 @@ class SpectralStrengths(Value, kw_only=False):
         return cls(*values, penalize_dispersion(alpha), beta)
 
 
-class DatabaseEvidence(Value, kw_only=False):
-    """Every number the database-only controller looked at, and its reasons in words."""
+class DatabaseEvidence(Value, kw_only=False, extras=True):
+    """Evidence of the database-only controller, and its reasons in words."""
 
-    pseudo_queries: int = req("Map images used as queries.")
+    pseudo_queries: int = req("Map images used as queries.", ge=0)
     assignments: dict[str, SpectralStrengths] = req("Spectral statistics by assignment.")
-    candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
+    candidates: dict[str, Candidate] = req("Ways to score that were compared.")
     reasons: dict[str, str] = opt({}, "Why.")
 
 
 class RouteEvidence(Value, kw_only=False):
-    """Information and relation of both assignments on target photos, against the database's own."""
+    """Information and relation of both assignments on target photos, relative to the database."""
 
     information_target: dict[str, float] = req("Mean I of the calibration images, by assignment.")
     information_database: dict[str, float] = req("Mean I of the pseudo queries, by assignment.")
@@ -172,7 +172,7 @@ class RouteEvidence(Value, kw_only=False):
 
 
 class BranchQuality(Value, kw_only=False):
-    """How much a score branch (local or global) keeps on target photos."""
+    """Quality of a score branch (local or global) on target photos."""
 
     B: float = req("Information kept by both target and database rows.")
     J: float = req("Relation.")
@@ -182,7 +182,7 @@ class BranchQuality(Value, kw_only=False):
 
 
 class GlobalEvidence(Value, kw_only=False):
-    """The global token against the local score."""
+    """Comparison of the global token with the local score."""
 
     local: BranchQuality = req("Quality of the local score.")
     cls: BranchQuality = req("Quality of the global token.")
@@ -193,25 +193,25 @@ class GlobalEvidence(Value, kw_only=False):
 
 
 class TargetEvidence(Value, kw_only=False):
-    """Every number the target-calibrated controller looked at, and its reasons in words."""
+    """Evidence of the target-calibrated controller, and its reasons in words."""
 
     target_images: int = req("Calibration photos.")
     pseudo_queries: int = req("Map images used as queries.")
     route: RouteEvidence = req("Evidence for the assignment.")
     assignments: dict[str, SpectralStrengths] = req("Statistics of the branches in use, database against target.")
-    candidates: dict[str, Candidate] = req("Retrieval rules that were compared.")
+    candidates: dict[str, Candidate] = req("Ways to score that were compared.")
     global_token: GlobalEvidence | None = req("The global token; null without one.")
     reasons: dict[str, str] = opt({}, "Why.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the route stand beside the others, not below them."""
+        """Return the JSON form, with the values of `route` at the top level."""
         values = super().to_dict()
         counts = {name: values.pop(name) for name in ("target_images", "pseudo_queries")}
         return {**counts, **values.pop("route"), **values}
 
 
 class SecondOrderEvidence(Value, kw_only=False, extras=True):
-    """What was measured for a second-order head, and why it is as it is, in words."""
+    """Measurements for a second-order head, and its reasons in words."""
 
     strengths: dict[str, SpectralStrengths] = req("Statistics by representation; the adaptive carrier uses them.")
     reasons: dict[str, str] = req("Why.")

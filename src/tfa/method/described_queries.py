@@ -1,4 +1,4 @@
-"""Queries of a dataset whose descriptors are computed once, whatever heads and splits describe them."""
+"""Queries whose descriptors are computed once and shared by all heads and splits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfa.method.second_order import describe_second_order
 
 
 class DescribedQueries(DescribedTokens):
-    """All queries of a dataset, or some of them: `rows` of the `whole`. Selections share what was computed."""
+    """All queries of a dataset, or `rows` of the `whole`. Selections share computed descriptors."""
 
     def __init__(self, tokens: Tokens, memory: DescriptorMemory | None = None, rows: np.ndarray | None = None) -> None:
         super().__init__(tokens.patches, tokens.cls, names=tokens.names, grid=tokens.grid)
@@ -48,10 +48,9 @@ class DescribedQueries(DescribedTokens):
 
 
 class DescriptorMemory:
-    """Descriptors of a set of images under each vocabulary and assignment, or directions, needed so far.
+    """Cache of descriptors by vocabulary and assignment, or by directions.
 
-    A descriptor depends on the image and on these alone (not on its batch, to the last bit), so every selection is
-    rows of the same array.
+    A descriptor does not depend on its batch, to the last bit, so every selection is rows of the same array.
     """
 
     def __init__(self, tokens: Tokens) -> None:

@@ -1,11 +1,11 @@
-"""Two vocabularies for one map: a small one from elsewhere (or of the map), and the map's own.
+"""A head with two vocabularies: a small source vocabulary from elsewhere (or of the map), and the map's.
 
     x_b(q, d) = S_P(q, d) / σ_b          branch b ∈ {source, map}: soft, partial whitening, unit row spread
     score     = Σ_b x_b(q, d)                                            uncalibrated
     score     = Σ_b x_b(q, d) − log mean_{q'} exp x_b(q', d)             calibrated on target photos q'
 
-What the calibration subtracts is a constant of the database image, so a dual head too is one vector and a bias
-per image. The paper names target-score calibration without defining it: this definition is ours.
+The calibration subtracts a constant per database image, so a dual head is also one vector and a bias per image. The
+paper names target-score calibration without defining it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CARRIER = "partial"
 
 
 class DualDecisions(Value):
-    """What a dual head was made with. It decides nothing: assignment, carrier and weights are fixed."""
+    """Settings of a dual head; assignment, carrier and weights are fixed."""
 
     source: str = req('Source of the words: "given" or "database".')
     source_words: int = req("Source words.")
@@ -52,29 +52,33 @@ class DualDecisions(Value):
 class DualHead(BaseHead):
     """A fitted retriever of two vocabularies, with the interface of `Head`. Immutable."""
 
-    spec: HeadSpec  # its `words` are the map vocabulary's
+    spec: HeadSpec  # `words` is the size of the map vocabulary
     decisions: DualDecisions
-    vocabularies: Mapping[str, tuple[Vocabulary, ...]]  # of each branch, three constructions
+    vocabularies: Mapping[str, tuple[Vocabulary, ...]]  # three constructions per branch
     members: Mapping[tuple[str, int], Scorer]  # x_b of each branch and construction, never calibrated
     scorers: Mapping[ReplicaName, Scorer]
     data_used: str = "database"
 
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
-        """The head less the mean score (log mean exp) of each database image on unlabelled target photos.
+        """Subtract each database image's mean score (log mean exp) on unlabeled target photos.
 
-        `robust` leaves out the largest entries of an image's column, as `score_calibration.usual_scores` does. An
-        earlier calibration is replaced, not added to.
+        Replaces an earlier calibration.
+
+        Args:
+            target: Tokens of the target photos, at least 2.
+            robust: Leave out the largest scores of each image, as `scorer.usual_scores` does.
+
+        Returns:
+            The calibrated head.
         """
         if not isinstance(target, Tokens) or len(target) < 2:
             given = f"{len(target)} images" if isinstance(target, Tokens) else type(target).__name__
             raise BadTokens(f"calibration takes tfa.Tokens of at least 2 images, got {given}")
-        # A given source vocabulary is the same scorer in all constructions, and is calibrated once.
+        # A supplied source vocabulary has one scorer for all constructions, so it is calibrated once.
         fresh = {id(member): _less_usual_scores(member, target, robust) for member in self.members.values()}
         members = {key: fresh[id(member)] for key, member in self.members.items()}
         decisions = replace(
-            self.decisions,
-            calibration="robust" if robust else "log mean exp",
-            calibration_images=len(target),
+            self.decisions, calibration="robust" if robust else "log mean exp", calibration_images=len(target)
         )
         return replace(self, decisions=decisions, scorers=_replicas(members), data_used="target")
 
@@ -90,16 +94,25 @@ def fit_dual_head(
     dtype: str = "float32",
     progress: bool | Progress | None = None,
 ) -> DualHead:
-    """Database tokens and a source vocabulary → an uncalibrated dual head.
+    """Fit an uncalibrated dual head.
 
-    `source` is an array (words, channels), of any number of words; its rows are normalised. Without one,
-    `source_words` words are fitted to the database. `words` of the map vocabulary are those of `spec` (64) if not
-    given.
+    Args:
+        tokens: Database tokens.
+        source: Source vocabulary (words, channels), normalized by row; None fits `source_words` words instead.
+        source_words: Size of a fitted source vocabulary.
+        words: Size of the map vocabulary [default: from `spec`].
+        spec: Head options.
+        device: Device to fit on.
+        dtype: Dtype of descriptors and scores.
+        progress: Whether to show progress, or a listener.
+
+    Returns:
+        The head.
     """
     if not isinstance(tokens, Tokens):
         raise BadTokens(f"fit_dual takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches)")
     if len(tokens) < 2:
-        raise BadTokens(f"{len(tokens)} images are too few to fit a head on; give at least 2")
+        raise BadTokens(f"{len(tokens)} images are too few to fit a head; use at least 2")
     if dtype not in ("float32", "float64"):
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
     spec = spec or HeadSpec()
@@ -107,7 +120,7 @@ def fit_dual_head(
     sizes = {_SOURCE: replace(spec, words=source_words).words, _MAP: spec.words}  # HeadSpec checks both
     backend, bars = backend_for(device), as_progress(progress)
 
-    # Words: both vocabularies from one sample of the database's patches, or the source's from outside.
+    # Words: both vocabularies from one sample of database patches, unless the source is supplied.
     given = None if source is None else Vocabulary(l2_normalize(source), None, 0, float("nan"), data_used="nothing")
     patches = sample_patches(tokens, spec.max_patches, dtype)
     vocabularies = {
@@ -124,7 +137,7 @@ def fit_dual_head(
     sigma: dict[str, tuple[float, ...]] = {}
     for name, fitted in vocabularies.items():
         made = _fit_members(tokens, fitted, split, spec, backend, dtype, bars)
-        times = len(CONSTRUCTIONS) // len(fitted)  # a given vocabulary is that of every construction
+        times = len(CONSTRUCTIONS) // len(fitted)  # a supplied vocabulary serves every construction
         sigma[name] = tuple(spread for spread, _ in made * times)
         members.update({(name, s): scorer for s, (_, scorer) in enumerate(made * times)})
         vocabularies[name] = fitted * times
@@ -147,7 +160,7 @@ def _fit_members(
     dtype: str,
     progress: Progress,
 ) -> list[tuple[float, Scorer]]:
-    """σ_b and the scorer of x_b under each vocabulary."""
+    """Return σ_b and the scorer of x_b for each vocabulary."""
     spill = Spill()
     centers = [vocabulary.centers for vocabulary in vocabularies]
     described = describe_residuals(
@@ -158,7 +171,7 @@ def _fit_members(
         branch = fit_branch(SOFT, s, words, described[SOFT, s], split, spec, backend, spill)
         block = score_pseudo_queries(branch, terms, backend)
         sigma = take_median_spread(pseudo_facts(block, len(split.pseudo), branch.mask))
-        # Scores without any spread stay as they are (ours): nothing to scale them by.
+        # Scores without spread are not scaled.
         made.append((sigma, replica_scorer([(1 / (sigma or 1.0), branch, terms)], spec, dtype, spill)))
         branch.release()
     return made
@@ -172,9 +185,9 @@ def _less_usual_scores(member: Scorer, target: Tokens, robust: bool) -> Scorer:
 
 
 def _replicas(members: Mapping[tuple[str, int], Scorer]) -> dict[ReplicaName, Scorer]:
-    """The two branches of each construction added, and for the ensemble all six."""
+    """Join the two branches of each construction, and all six for the ensemble."""
     pairs = [[members[name, s] for name in _BRANCHES] for s in CONSTRUCTIONS]
     scorers: dict[ReplicaName, Scorer] = {s: join_scorers(pair) for s, pair in enumerate(pairs)}
-    # Six members, not three sums: each branch keeps its own usual scores for images that join later.
+    # Six members instead of three sums, so that each branch keeps its calibration for images added later.
     scorers[ENSEMBLE] = join_scorers([member for pair in pairs for member in pair])
     return scorers

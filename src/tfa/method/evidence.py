@@ -1,7 +1,6 @@
-"""Evidence without labels: row statistics, support and agreement, information, and the relation between rows and
-answers.
+"""Evidence without labels: row statistics, support and agreement, information, and relation.
 
-Everything the controllers decide by is computed here, in float64, from arrays of scores and top-1 answers.
+All evidence of the controllers is computed here, in float64, from scores and top-1 answers.
 """
 
 from __future__ import annotations
@@ -12,43 +11,45 @@ from statistics import NormalDist
 
 import numpy as np
 
+from tfa.core.plain import Value, opt, req
+
 # --- rows -----------------------------------------------------------------------------------------
 
-NO_ANSWER = -1  # the top-1 of a pseudo query all of whose gallery is masked
+NO_ANSWER = -1  # top-1 of a pseudo query whose gallery is fully masked
 ROW_EPSILON = 1e-12
-Masked = tuple[np.ndarray, np.ndarray]  # (row, column) of entries that may not be answered
+Masked = tuple[np.ndarray, np.ndarray]  # rows and columns of excluded entries
 
 
 def mean_and_spread(scores: np.ndarray, masked: Masked | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population standard deviation of each row `p m` over its unmasked entries; masked ones become −∞."""
+    """Return mean and population standard deviation of each row (p, m) without masked entries, which become −∞."""
     if masked is None:
         return scores.mean(axis=1), scores.std(axis=1)
-    count = np.maximum(_unmasked(scores, masked), 1)  # a row without any has mean and spread 0
+    count = np.maximum(_unmasked(scores, masked), 1)  # a fully masked row has mean and spread 0
     scores[masked] = 0.0
     mean = scores.sum(axis=1) / count
-    centred = scores - mean[:, None]
-    centred[masked] = 0.0
+    centered = scores - mean[:, None]
+    centered[masked] = 0.0
     scores[masked] = -np.inf
-    return mean, np.sqrt(np.einsum("ij,ij->i", centred, centred) / count)
+    return mean, np.sqrt(np.einsum("ij,ij->i", centered, centered) / count)
 
 
 def z_scores(values: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """How many standard deviations values lie above the mean of their row; 0 in a row of equal scores."""
+    """Return values in standard deviations above the mean of their row; 0 in a row of equal scores."""
     return (values - mean) / (spread + ROW_EPSILON)
 
 
 def standardize_ranked(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
-    """z-scores `q k` of the images `ranked` in their rows of scores `q m`, in float64."""
-    scores = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
+    """Return z-scores (q, k) of the images `ranked` in their rows of scores (q, m), float64."""
+    scores = np.ascontiguousarray(scores, np.float64)  # sums must not depend on the memory layout
     mean, spread = mean_and_spread(scores)
     return z_scores(np.take_along_axis(scores, ranked, axis=1), mean[:, None], spread[:, None])
 
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What is kept of a block of score rows `p m`: everything the controllers need of it."""
+    """Statistics of score rows (p, m) for the controllers."""
 
-    top: np.ndarray  # index of the best unmasked image; ties to the smaller index; NO_ANSWER if all are masked
+    top: np.ndarray  # index of the best unmasked image; ties go to the smaller index; NO_ANSWER if all are masked
     spread: np.ndarray  # population standard deviation over unmasked images
     peak: np.ndarray  # z-score of the best
 
@@ -58,7 +59,7 @@ class RowFacts:
 
 
 def row_facts(scores: np.ndarray, masked: Masked | None = None) -> RowFacts:
-    """Top-1, spread and peak of each row, over its unmasked entries. `scores` is overwritten where masked."""
+    """Return top-1, spread and peak of each row over its unmasked entries. Masked scores are overwritten."""
     mean, spread = mean_and_spread(scores, masked)
     answers = _unmasked(scores, masked) > 0
     top = scores.argmax(axis=1)
@@ -67,13 +68,13 @@ def row_facts(scores: np.ndarray, masked: Masked | None = None) -> RowFacts:
 
 
 def row_tops(scores: np.ndarray, masked: Masked) -> np.ndarray:
-    """The top-1 of each row as `row_facts` gives it, and nothing else. `scores` is overwritten."""
+    """Return only the top-1 of each row, as in `row_facts`. Masked scores are overwritten."""
     scores[masked] = -np.inf
     return np.where(_unmasked(scores, masked) > 0, scores.argmax(axis=1), NO_ANSWER)
 
 
 def _unmasked(scores: np.ndarray, masked: Masked | None) -> np.ndarray:
-    """How many entries of each row may be answered."""
+    """Return the number of unmasked entries of each row."""
     hidden = 0 if masked is None else np.bincount(masked[0], minlength=len(scores))
     return np.full(len(scores), scores.shape[1]) - hidden
 
@@ -81,22 +82,22 @@ def _unmasked(scores: np.ndarray, masked: Masked | None) -> np.ndarray:
 # --- support --------------------------------------------------------------------------------------
 
 _PAIRS = ((0, 1), (0, 2), (1, 2))
-SAME_COSINE = 1 - 5e-13  # cosine from which two float64 descriptors count as one
+SAME_COSINE = 1 - 5e-13  # cosine above which two float64 descriptors are duplicates
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Gallery entries a pseudo query may not return: itself and its numerical duplicates, as sorted pairs."""
+    """Gallery entries excluded for a pseudo query: itself and its numerical duplicates, as sorted pairs."""
 
     rows: np.ndarray
     columns: np.ndarray
 
     @classmethod
     def of_duplicates(cls, products: np.ndarray, images: np.ndarray, norms: np.ndarray, first_row: int = 0) -> Mask:
-        """From products `p m` of the pseudo queries `images` with the gallery, whose float64 norms are `norms`."""
+        """Find duplicates from products (p, m) of the pseudo queries `images` with the gallery, and its norms."""
         of_image = norms[images]
-        # Few pairs are near 1: one comparison by rows finds them, only they are checked exactly. A zero
-        # descriptor has no cosine: it is a duplicate of nothing but itself.
+        # One comparison by rows finds the few pairs near 1, and only these are checked exactly. A zero descriptor
+        # has no cosine and is a duplicate of itself only.
         smallest = norms[norms > 0].min() if norms.any() else 1.0
         near = products >= np.where(of_image > 0, SAME_COSINE * of_image * smallest * (1 - 1e-9), np.inf)[:, None]
         rows, columns = np.nonzero(near)
@@ -107,7 +108,7 @@ class Mask:
         return cls(pairs // len(norms) + first_row, pairs % len(norms))
 
     def within(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Masked (row, column) pairs of a block of rows, rows counted from `start`."""
+        """Return the masked rows, counted from `start`, and columns of a block of rows."""
         low, high = np.searchsorted(self.rows, [start, stop])
         return self.rows[low:high] - start, self.columns[low:high]
 
@@ -117,17 +118,17 @@ class Mask:
 
 
 def measure_support(tops: np.ndarray) -> float:
-    """U: mean over constructions of the number of distinct top-1 images. `tops` is `s p`."""
+    """Return U: the number of distinct top-1 images, mean over constructions. `tops` is (s, p)."""
     return float(np.mean(count_distinct(tops)))
 
 
 def count_distinct(tops: np.ndarray) -> tuple[int, ...]:
-    """The number of distinct top-1 images under each construction."""
+    """Return the number of distinct top-1 images under each construction."""
     return tuple(len(np.unique(row[row != NO_ANSWER])) for row in tops)
 
 
 def measure_agreement(tops: np.ndarray) -> tuple[float, float, float]:
-    """A^{ss'}: share of pseudo queries with the same top-1 in two constructions, for each pair."""
+    """Return A^{ss'}: the share of pseudo queries with the same top-1 in two constructions, for each pair."""
     return tuple(_agreement(tops[s], tops[t]) for s, t in _PAIRS)  # type: ignore[return-value]
 
 
@@ -136,33 +137,28 @@ def _agreement(one: np.ndarray, other: np.ndarray) -> float:
     return float((one == other)[counted].mean()) if counted.any() else 0.0
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A retrieval rule as the evidence sees it."""
+class Candidate(Value, kw_only=False, extras=True):
+    """A way to score, with its support and agreement."""
 
-    name: str
-    support: float
-    agreement: tuple[float, float, float]
-    supports: tuple[int, ...] = ()  # under each construction: how far `measure_support` is from chance
+    support: float = req("Distinct first answers, mean over the constructions.")
+    agreement: tuple[float, float, float] = req("Share of equal first answers of two constructions.")
+    supports: tuple[int, ...] = opt((), "Distinct first answers of each construction.")
 
     @classmethod
-    def of(cls, name: str, tops: np.ndarray) -> Candidate:
-        return cls(name, measure_support(tops), measure_agreement(tops), count_distinct(tops))
+    def of(cls, tops: np.ndarray) -> Candidate:
+        return cls(measure_support(tops), measure_agreement(tops), count_distinct(tops))
 
     def gain_over(self, other: Candidate) -> float:
-        """D: the largest agreement gain over the construction pairs; negative when every pair agrees less."""
+        """Return D: the largest agreement gain over the construction pairs; negative if every pair agrees less."""
         return max(a - b for a, b in zip(self.agreement, other.agreement, strict=True))
 
     def beats(self, other: Candidate) -> bool:
-        """m ≻ n: more support, and agreement not lowered in every pair."""
+        """Return whether m ≻ n: more support, and agreement not lowered in every pair."""
         return self.support > other.support and self.gain_over(other) >= 0
-
-    def to_dict(self) -> dict[str, object]:
-        return {"support": self.support, "agreement": list(self.agreement), "supports": list(self.supports)}
 
 
 def correlate(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson correlation; 0 where it is undefined."""
+    """Return the Pearson correlation; 0 if undefined."""
     if len(x) < 2:
         return 0.0
     x, y = x - x.mean(), y - y.mean()
@@ -171,7 +167,7 @@ def correlate(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def penalize_dispersion(values: Sequence[float]) -> float:
-    """L(x) = clip(median − Φ⁻¹(.975)·MAD / (Φ⁻¹(.75)·√3), 0, 1): small when the constructions disagree."""
+    """Return L(x) = clip(median − Φ⁻¹(.975)·MAD / (Φ⁻¹(.75)·√3), 0, 1), small if the constructions disagree."""
     x = np.asarray(values, dtype=np.float64)
     median = float(np.median(x))
     mad = float(np.median(np.abs(x - median)))
@@ -182,16 +178,16 @@ def penalize_dispersion(values: Sequence[float]) -> float:
 
 # --- information ----------------------------------------------------------------------------------
 
-_RESAMPLES = 1000  # ours: the paper does not state how many
+_RESAMPLES = 1000  # bootstrap samples; the paper does not state how many
 
 
 def measure_information(tops: np.ndarray, images: int) -> np.ndarray:
-    """I(q) of each query: Σ_j p(j|q) log( p(j|q) / (p(j) + ε) ) / log min(N_q, N), from top-1 answers `s q`.
+    """Return I(q) = Σ_j p(j|q) log( p(j|q) / (p(j) + ε) ) / log min(N_q, N), from top-1 answers (s, q).
 
-    p(j|q) is the share of constructions that answer j; p(j) its mean over queries. A retriever that always
-    answers the same has p(j|q) = p(j) and no information, however well its constructions agree.
+    p(j|q) is the share of constructions that answer j, p(j) its mean over queries. A retriever with one constant answer
+    has p(j|q) = p(j) and no information, however well its constructions agree.
     """
-    tops = tops[:, (tops != NO_ANSWER).all(axis=0)]  # a query with no answer counts in no statistic
+    tops = tops[:, (tops != NO_ANSWER).all(axis=0)]  # queries without an answer are excluded
     constructions, queries = tops.shape
     scale = np.log(min(queries, images)) if min(queries, images) > 1 else 0.0
     if scale == 0.0:
@@ -199,7 +195,7 @@ def measure_information(tops: np.ndarray, images: int) -> np.ndarray:
     occupancy = np.bincount(tops.ravel(), minlength=images) / (constructions * queries)
     total = np.zeros(queries)
     for s in range(constructions):
-        # Each construction adds its 1/S share of p(j|q) log(…) for its own j: summed, Σ_j p(j|q) log(…).
+        # Each construction adds 1/S of log(…) for its answer j; the sum is Σ_j p(j|q) log(…).
         share = (tops == tops[s]).mean(axis=0)
         total += np.log(share / (occupancy[tops[s]] + ROW_EPSILON)) / constructions
     return total / scale
@@ -208,7 +204,7 @@ def measure_information(tops: np.ndarray, images: int) -> np.ndarray:
 def bootstrap_interval(
     soft: np.ndarray, hard: np.ndarray, soft_reference: float, hard_reference: float
 ) -> tuple[float, float]:
-    """95 % interval of log(C_S / C_H), with C_a = mean I_a / (reference_a + ε), by paired resampling of queries."""
+    """Return the 95 % interval of log(C_S / C_H), C_a = mean I_a / (reference_a + ε), by paired bootstrap."""
     rng = np.random.default_rng(0)
     count = len(soft)
     drawn = np.stack([rng.integers(0, count, count) for _ in range(_RESAMPLES)])
@@ -220,13 +216,13 @@ def bootstrap_interval(
 
 
 def middle_interval(values: np.ndarray) -> tuple[float, float]:
-    """The middle 95 % of resampled values."""
+    """Return the middle 95 % of resampled values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
 
 def extreme_support(tops: np.ndarray, images: int) -> float:
-    """H = √( (O/M) / (p_max · M) ) of pooled top-1 answers: punishes unused gallery and a dominant hub alike."""
+    """Return H = √( (O/M) / (p_max · M) ) of pooled top-1 answers, small for few distinct answers or a large hub."""
     pooled = tops[tops != NO_ANSWER]
     most = min(tops.shape[1], images)
     if not len(pooled):
@@ -238,26 +234,26 @@ def extreme_support(tops: np.ndarray, images: int) -> float:
 
 # --- relation -------------------------------------------------------------------------------------
 
-DRAWS = 200  # ours: the paper says "repeated fixed calibration subsamples"
-_ROUNDING = 1e-14  # of the largest entry: what centring identical rows leaves
-SHARE, _LARGEST = 0.8, 512  # ours: of the rows, in one subsample
+DRAWS = 200  # subsamples; the paper says "repeated fixed calibration subsamples"
+_ROUNDING = 1e-14  # rounding error after centering identical rows, relative to the largest entry
+SHARE, _LARGEST = 0.8, 512  # share of the rows in a subsample, and their maximum number
 
 
 @dataclass(frozen=True)
 class RelationView:
-    """Three square matrices over the same rows: everything the relation terms need of a kernel."""
+    """Three square matrices over the same rows, from which the relation terms are computed."""
 
     rows: np.ndarray  # kernel of row i with row j
     answers: np.ndarray  # kernel of t(i) with t(j)
-    crossed: np.ndarray  # score of row i with t(j); −inf where row i may not answer t(j)
+    crossed: np.ndarray  # score of row i with t(j); −inf if masked
 
 
 @dataclass(frozen=True)
 class Subsamples:
-    """The fixed subsamples of target rows and of pseudo-query rows, the same for every view and branch."""
+    """Fixed subsamples of target rows and pseudo-query rows, shared by all views and branches."""
 
-    target: np.ndarray  # draws n
-    pseudo: np.ndarray  # draws n'
+    target: np.ndarray  # (draws, n)
+    pseudo: np.ndarray  # (draws, n')
 
     @classmethod
     def draw(cls, target: int, pseudo: int) -> Subsamples:
@@ -281,10 +277,10 @@ class RelationTerms:
 
 
 def relation_terms(view: RelationView, subsamples: np.ndarray) -> RelationTerms:
-    """The four terms on each subsample of rows, all subsamples at once.
+    """Compute the four terms of each subsample of rows, all subsamples at once.
 
-    With x the 0/1 vector of a subsample of n rows and H = I − 11ᵀ/n on it, every sum over the subsample is a
-    product with x, so that no submatrix is ever cut out:
+    With x the 0/1 vector of a subsample of n rows and H = I − 11ᵀ/n, every sum over the subsample is a product with x,
+    so that no submatrix is copied:
 
         ⟨HKH, HMH⟩ = xᵀ(K∘M)x − 2/n Σ_i x_i (Kx)_i (Mx)_i + (xᵀKx)(xᵀMx)/n²,    tr(HKH) = Σ_i x_i K_ii − xᵀKx/n
         rank of i in column t(i) = 1 + Σ_j x_j [score(j, t(i)) > score(i, t(i))]
@@ -292,10 +288,10 @@ def relation_terms(view: RelationView, subsamples: np.ndarray) -> RelationTerms:
     draws, n = subsamples.shape
     chosen = np.zeros((len(view.rows), draws))
     chosen[subsamples.T, np.arange(draws)] = 1.0
-    # Centring a subsample removes any constant of a row or column, so the whole may be centred first; what is
-    # left to subtract is then small, and the sums lose no digits.
+    # Centering a subsample removes any constant of a row or column, so centering the whole first changes nothing but
+    # avoids cancellation in the sums.
     k, m = center_gram(view.rows), center_gram(view.answers)
-    k_sums, m_sums = k @ chosen, m @ chosen  # rows draws
+    k_sums, m_sums = k @ chosen, m @ chosen  # (rows, draws)
 
     def inner(one: np.ndarray, other: np.ndarray, one_sums: np.ndarray, other_sums: np.ndarray) -> np.ndarray:
         whole = (chosen * ((one * other) @ chosen)).sum(axis=0)
@@ -304,7 +300,7 @@ def relation_terms(view: RelationView, subsamples: np.ndarray) -> RelationTerms:
 
     def width(gram: np.ndarray, sums: np.ndarray, norm: np.ndarray, largest: float) -> np.ndarray:
         trace = np.diagonal(gram) @ chosen - (chosen * sums).sum(axis=0) / n
-        # Answers that are all the same leave a Gram matrix of rounding, which has no width.
+        # Identical answers leave a Gram matrix of rounding errors, which has no width.
         return np.where(norm > (n * _ROUNDING * largest) ** 2, trace**2 / (norm + ROW_EPSILON), 0.0)
 
     norm_k, norm_m = inner(k, k, k_sums, k_sums), inner(m, m, m_sums, m_sums)
@@ -324,13 +320,13 @@ def relation_terms(view: RelationView, subsamples: np.ndarray) -> RelationTerms:
 
 
 def center_gram(gram: np.ndarray) -> np.ndarray:
-    """HKH, with H = I − 11ᵀ/n."""
+    """Return HKH, H = I − 11ᵀ/n."""
     means = gram.mean(axis=0)
     return gram - means[None, :] - gram.mean(axis=1)[:, None] + means.mean()
 
 
 def joint_scores(target: RelationTerms, reference: RelationTerms) -> np.ndarray:
-    """J = [u(κ) u(M) u(F)]^{1/3} · u(P) of each subsample, u(x) = clip(x / (x^d + ε), 0, 1)."""
+    """Return J = [u(κ) u(M) u(F)]^{1/3} · u(P) of each subsample, u(x) = clip(x / (x^d + ε), 0, 1)."""
 
     def retain(name: str) -> np.ndarray:
         return np.clip(getattr(target, name) / (getattr(reference, name) + ROW_EPSILON), 0, 1)

@@ -1,4 +1,4 @@
-"""The head: decisions turned into scores, a ranking, one vector per image; what every fitted head can do."""
+"""Heads: scores, rankings and vectors from fitted data and decisions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENSEMBLE: Literal["ensemble"] = "ensemble"
 
 
 class BaseHead:
-    """A head of several replicas, each a complete scorer, and their sum."""
+    """A head with several replicas, each a complete scorer, and their sum (the ensemble)."""
 
     scorers: Mapping[ReplicaName, Scorer]
 
@@ -56,28 +56,36 @@ class BaseHead:
         return self.scorers[replica]
 
     def scores(self, tokens: Tokens, replica: ReplicaName = 0) -> np.ndarray:
-        """Scores of query images against the database, `q m`."""
+        """Return scores (q, m) of query images against the database."""
         return self.scorer(replica).scores(tokens)
 
     def search(self, tokens: Tokens, k: int = 10, replica: ReplicaName = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The k best database images of each query: indices `q k` (int64) and scores `q k`."""
+        """Return the k best database images of each query.
+
+        Args:
+            tokens: Tokens of the queries.
+            k: Number of images per query.
+            replica: Replica to use, or "ensemble".
+
+        Returns:
+            Indices (q, k), int64, and scores (q, k).
+        """
         if k < 1:
             raise BadSpec(f"k={k} is out of range: must be at least 1")
         return top_k(self.scores(tokens, replica), k)
 
     def compile(self, replica: ReplicaName = 0) -> Compiled:
-        """The head as one vector per image and a bias per database image."""
+        """Return the head as one vector per image and a bias per database image."""
         return self.scorer(replica).compile()
 
 
-Used = Sequence[
-    tuple[float, DatabaseBranch, Sequence[KernelTerm]]
-]  # weight, branch and kernel of each assignment in use
+# Weight, branch and kernel of each assignment in use.
+Used = Sequence[tuple[float, DatabaseBranch, Sequence[KernelTerm]]]
 
 
 @dataclass(frozen=True)
 class FittedDatabase:
-    """What is fitted to the database before anything is decided, and what a calibration keeps of a head."""
+    """Data fitted to the database, before any decision. A calibration reuses it."""
 
     spec: HeadSpec
     vocabularies: tuple[Vocabulary, ...]
@@ -86,22 +94,22 @@ class FittedDatabase:
 
     @property
     def dtype(self) -> str:
-        """Return the dtype of descriptors and scores."""
+        """Dtype of descriptors and scores."""
         return str(next(iter(self.branches.values())).described.descriptors.dtype)
 
     def check(self, tokens: Tokens) -> None:
-        """Raise if `tokens` do not come from the encoder this head was fitted with."""
+        """Raise if `tokens` do not fit the encoder of this head."""
         check_token_channels(
             tokens, self.vocabularies[0].centers.shape[1], None if self.cls is None else self.cls.shape[1]
         )
 
     @property
     def split(self) -> DatabaseSplit:
-        """Which images are pseudo queries; the same for all branches."""
+        """Roles of the database images, equal for all branches."""
         return next(iter(self.branches.values())).split
 
     def used(self, decisions: AnyDecisions, construction: int) -> Used:
-        """What the decisions use of one construction."""
+        """Return the branches that the decisions use in one construction."""
         return [
             (weight, self.branches[a, construction], decisions.kernel(a, construction))
             for a, weight in decisions.branch_weights.items()
@@ -110,7 +118,7 @@ class FittedDatabase:
 
 @dataclass(frozen=True)
 class Head(FittedDatabase, BaseHead):
-    """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
+    """A fitted head. Immutable; every construction is a complete retriever (a replica)."""
 
     decisions: AnyDecisions
     evidence: AnyEvidence
@@ -127,10 +135,7 @@ def assemble(
     score_target: Tokens | None = None,
     data_used: str = "database",
 ) -> Head:
-    """A head from its decisions: the scorer of each replica.
-
-    `score_target` are target photos for robust score calibration; without them scores are as decided.
-    """
+    """Build a head from its decisions. `score_target` are target photos for score calibration."""
     branches, cls, dtype = fitted.branches, fitted.cls, fitted.dtype
     spill, split = Spill(), fitted.split
     unit, similar = None, None
@@ -139,9 +144,9 @@ def assemble(
         unit = l2_normalize(np.asarray(cls, dtype))
         similar = None if score_target is None else every_cosine(cls, split)
     scorers: dict[ReplicaName, Scorer] = {}
-    for s in CONSTRUCTIONS:  # one construction at a time
+    for s in CONSTRUCTIONS:
         used = fitted.used(decisions, s)
-        local, token = 1.0, None  # S_{m*}, or with the global token admitted w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls
+        local, token = 1.0, None  # S_{m*}; with the global token w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls
         if unit is not None:
             assert not isinstance(decisions, SecondOrderDecisions), "this head has no global token"
             local = decisions.local_weight / decisions.sigma_local[s]
@@ -150,9 +155,8 @@ def assemble(
         if score_target is not None:
             block, mask = final_scores(used, decisions, similar, backend, every=True)
             facts = pseudo_facts(block, len(split.pseudo), mask, split.images)
-            scorers[s] = calibrate_scorer(
-                scorers[s], take_median_spread(facts) or 1.0, score_target
-            )  # all equal: not scaled
+            # Equal scores have no spread and are not scaled.
+            scorers[s] = calibrate_scorer(scorers[s], take_median_spread(facts) or 1.0, score_target)
         for _, branch, _ in used:
             branch.release()
     scorers[ENSEMBLE] = join_scorers([scorers[s] for s in CONSTRUCTIONS])
@@ -167,7 +171,7 @@ def replica_scorer(
     scale: float = 1.0,
     token: tuple[float, np.ndarray] | None = None,
 ) -> Scorer:
-    """Σ scale · weight · kernel of the branches in use, and the weighted cosine of unit global tokens, if given."""
+    """Return the scorer of Σ scale · weight · kernel, plus the weighted cosine of unit global tokens (`token`)."""
     sides, terms = [], []
     for index, (weight, branch, kernel) in enumerate(used):
         for term in kernel:
@@ -186,17 +190,12 @@ def replica_scorer(
 
 
 def final_scores(
-    used: Used,
-    decisions: AnyDecisions,
-    similar: ScoreBlock | None,
-    backend: Backend,
-    *,
-    every: bool = False,
+    used: Used, decisions: AnyDecisions, similar: ScoreBlock | None, backend: Backend, *, every: bool = False
 ) -> tuple[ScoreBlock, Mask]:
-    """Scores of the pseudo queries under the decided head, and what they may not answer.
+    """Return scores of the pseudo queries under the decided head, and their mask.
 
-    `similar` are the cosines of the global tokens, where they are used. `every` says that all rows will be needed,
-    which is cheaper at once.
+    `similar` are the cosines of the global tokens, if used. Set `every` if all rows are needed: computing them at once
+    is cheaper.
     """
     scores = every_score if every else score_pseudo_queries
     block = mix_blocks([(weight, scores(branch, terms, backend)) for weight, branch, terms in used])
@@ -208,5 +207,5 @@ def final_scores(
 
 
 def shifted(block: ScoreBlock, sigma: float, bias: np.ndarray) -> ScoreBlock:
-    """Calibrated scores, S/σ + b, block by block."""
+    """Return calibrated scores, S/σ + b, block by block."""
     return lambda start, stop: block(start, stop) / sigma + bias

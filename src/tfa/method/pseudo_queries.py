@@ -1,6 +1,6 @@
-"""Pseudo queries: database images as queries of their own database, with themselves and their duplicates masked.
+"""Pseudo queries: database images that query their own database, with themselves and their duplicates masked.
 
-Their scores are the only evidence there is before a real query comes.
+Before the first real query, their scores are the only evidence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfa.method.evidence import Mask, RowFacts, row_facts, row_tops
 
 
 def score_pseudo_queries(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
-    """Scores `p m` of a branch under a kernel, float64, computed for the rows wanted."""
+    """Return scores (p, m) of a branch under a kernel, float64, computed for the requested rows."""
     pseudo, rows = branch.split.pseudo, np.searchsorted(branch.split.probes, branch.split.pseudo)
     shaped = {term.gamma: backend.put(branch.features(term.gamma)) for term in terms if term.gamma is not None}
 
@@ -24,14 +24,14 @@ def score_pseudo_queries(branch: DatabaseBranch, terms: Sequence[KernelTerm], ba
         if gamma is not None:
             return to_numpy(shaped[gamma][backend.put(pseudo[start:stop]), :] @ shaped[gamma].T)
         products = branch.products[rows[start:stop]]
-        release(branch.products)  # what was copied need not stay resident
+        release(branch.products)  # the rows were copied
         return products
 
     return lambda start, stop: weighted_sum((term.weight, similarity(term.gamma, start, stop)) for term in terms)
 
 
 def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 1) -> RowFacts:
-    """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives; of wide rows fewer at a time."""
+    """Return row facts of `count` pseudo queries with scores `block(start, stop)` of width `width`."""
     facts = []
     for start, stop in row_blocks(count, width):
         facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
@@ -39,7 +39,7 @@ def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 
 
 
 def take_median_spread(facts: RowFacts) -> float:
-    """σ: median over pseudo queries of a row's spread, so that scores of unlike scale can be added."""
+    """Return σ: the median spread of a pseudo query's row, which makes scores of different scale comparable."""
     counted = facts.top >= 0
     return float(np.median(facts.spread[counted])) if counted.any() else 0.0
 
@@ -48,7 +48,7 @@ _GALLERY_BLOCK = 1024  # database images scored at a time
 
 
 def every_score(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
-    """Scores `p m` of a branch under a kernel, float64; a block is a copy the caller may overwrite."""
+    """Return scores (p, m) of a branch under a kernel, float64; blocks are copies that the caller may overwrite."""
     split = branch.split
     rows = np.searchsorted(split.probes, split.pseudo)
     plain = sum(term.weight for term in terms if term.gamma is None)
@@ -63,7 +63,7 @@ def every_score(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Ba
         if plain:
             scores += plain * branch.products[rows[start:stop]]
         for array in (total, branch.products):
-            release(array)  # a row is read once
+            release(array)  # each row is read once
         return scores
 
     return block
@@ -73,7 +73,7 @@ def _symmetric(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Bac
     total = None
     for term in terms:
         assert term.gamma is not None
-        kernel = _centred(branch) if term.gamma == 0 else None
+        kernel = _center(branch) if term.gamma == 0 else None
         if kernel is None:
             scaled = backend.put(branch.geometry.scaled(branch.coordinates(slice(None)), term.gamma))
             kernel = to_numpy(scaled @ scaled.T)
@@ -86,8 +86,8 @@ def _symmetric(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Bac
     return total
 
 
-def _centred(branch: DatabaseBranch) -> np.ndarray | None:
-    """B Bᵀ at γ = 0 without a product: it is G_c, if every direction was kept (and there is one)."""
+def _center(branch: DatabaseBranch) -> np.ndarray | None:
+    """Return B Bᵀ at γ = 0 without a product: it is G_c if every direction was kept; otherwise None."""
     geometry, products = branch.geometry, branch.products
     if not geometry.complete or geometry.rank == 0:
         return None
@@ -99,7 +99,7 @@ def _centred(branch: DatabaseBranch) -> np.ndarray | None:
 
 
 def _by_gallery(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
-    """A block of the database at a time, so that neither its features nor the scores need be in memory."""
+    """Score one block of the database at a time, so that features and scores need not fit in memory."""
     split = branch.split
     total = empty_scores(split)
     queries = _features(branch, split.pseudo, terms, backend)
@@ -112,20 +112,20 @@ def _by_gallery(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Ba
 
 
 def _features(branch: DatabaseBranch, rows: slice | np.ndarray, terms: Sequence[KernelTerm], backend: Backend) -> Array:
-    """√weight · φ_γ of all terms side by side: their inner product is the sum of the terms."""
+    """Return √weight · φ_γ of all terms, concatenated, so that inner products are the sum of the terms."""
     coordinates = branch.coordinates(rows)
     parts = [np.sqrt(term.weight) * branch.geometry.shaped(coordinates, term.gamma) for term in terms]  # type: ignore[arg-type]
     return backend.put(np.concatenate(parts, axis=1))
 
 
 def empty_scores(split: DatabaseSplit) -> np.ndarray:
-    """Room for `p m` scores: in memory where the PCA of all images needs more anyway, mapped where it is sampled."""
+    """Allocate scores (p, m): in memory if the PCA of all images needs more anyway, else in a mapped file."""
     shape = (len(split.pseudo), split.images)
     return np.empty(shape) if len(split.anchors) == split.images else Spill().empty(shape, np.float64)
 
 
 def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
-    """Cosines `p m` of the pseudo queries' global tokens with the database's, float64, computed once."""
+    """Return cosines (p, m) of the pseudo queries' global tokens with the database, float64, computed once."""
     unit = l2_normalize(np.asarray(cls, dtype=np.float64))
     total = empty_scores(split)
     if len(total) == split.images:
@@ -144,14 +144,14 @@ def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
 
 
 def pseudo_tops(block: ScoreBlock, mask: Mask, count: int, width: int) -> np.ndarray:
-    """The top-1 of each pseudo query, itself and its duplicates left out."""
+    """Return the top-1 of each pseudo query, without masked images."""
     return np.concatenate(
         [row_tops(block(start, stop), mask.within(start, stop)) for start, stop in row_blocks(count, width)]
     )
 
 
 def mix_blocks(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
-    """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
+    """Return Σ weight · scores, block by block; a single block of weight 1 is returned unchanged."""
     if len(weighted) == 1 and weighted[0][0] == 1:
         return weighted[0][1]
     return lambda start, stop: weighted_sum((weight, scores(start, stop)) for weight, scores in weighted)
@@ -160,12 +160,12 @@ def mix_blocks(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
 def fuse_blocks(
     local: ScoreBlock, similar: ScoreBlock, local_weight: float, sigma_local: float, sigma_cls: float
 ) -> ScoreBlock:
-    """w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
+    """Return w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
     one, other = local_weight / sigma_local, (1 - local_weight) / sigma_cls
     return lambda start, stop: one * local(start, stop) + other * similar(start, stop)
 
 
 def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
-    """Cosines of the pseudo queries' global tokens with the database's, block by block."""
+    """Return cosines of the pseudo queries' global tokens with the database, block by block."""
     unit = l2_normalize(np.asarray(cls, dtype=np.float64))
     return lambda start, stop: unit[pseudo[start:stop]] @ unit.T

@@ -1,22 +1,17 @@
-"""Residual descriptors: soft or hard assignment of patches to words, residual sums, and their normalization.
-
-All residual descriptors of one image at once, on a CPU: two matrix products a construction, little beside them.
-
-    P̃ = L2(P)                   n d    widened to the working dtype here, once for all constructions
-    Z = P̃ Cᵀ                    n k    once for both assignments
-    R = Wᵀ P̃ − diag(Wᵀ1) C      k d    soft: a product; hard: sums of the patches that chose each word
-
-Everything between stays in the cache, and a descriptor is written once, where it is kept. `residuals` has the formulas
-for whole batches on any device; this is the same arithmetic in the same dtype.
-
-Residual descriptors (VLAD): what the patches of an image add to each visual word.
+"""Residual descriptors (VLAD): residual sums of an image's patches for each visual word.
 
     v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k        hard: w_ik = 1 at argmax_k ⟨p̃_i, c_k⟩
                                                     soft: w_ik = softmax_k ⟨p̃_i, c_k⟩ / τ
 
-All constructions and assignments come out of one pass over the tokens. Each image is computed on its own
-(same matrix shapes whatever the batch), so a descriptor never depends on its neighbours in a batch. On a CPU the pass
-is `residual_pass`; the functions here are the same formulas for batches on any device.
+One pass over the tokens computes all constructions and assignments, image by image, so that a descriptor never depends
+on its batch. `describe_batch` computes batches on any device. `ImagePass` does the same arithmetic for one image on a
+CPU, with two matrix products per construction:
+
+    P̃ = L2(P)                   (n, d)    cast to the working dtype, once for all constructions
+    Z = P̃ Cᵀ                    (n, k)    once for both assignments
+    R = Wᵀ P̃ − diag(Wᵀ1) C      (k, d)    soft: a product; hard: sums of the patches of each word
+
+Intermediate arrays stay in the cache, and a descriptor is written once, to its final place.
 """
 
 from __future__ import annotations
@@ -44,12 +39,12 @@ from tfa.method.vocabulary import unit_patches
 class Described:
     """Residual descriptors of a set of images under one assignment and one vocabulary."""
 
-    descriptors: np.ndarray  # b k·d
-    mass: np.ndarray  # b k: norm of each residual block before it was normalised
+    descriptors: np.ndarray  # (b, k·d)
+    mass: np.ndarray  # (b, k): norm of each residual block before normalization
 
 
 class DescribedTokens(Tokens):
-    """`describe` and `describe_second_order` take these descriptors instead of computing them."""
+    """Tokens with cached descriptors, for `describe_residuals` and `describe_second_order`."""
 
     def described(
         self,
@@ -59,11 +54,11 @@ class DescribedTokens(Tokens):
         backend: Backend,
         dtype: str,
     ) -> dict[tuple[str, int], Described]:
-        """What `describe` would compute, to the last bit."""
+        """Return the result of `describe_residuals`, to the last bit."""
         raise NotImplementedError
 
     def described_second_order(self, directions: Sequence[np.ndarray], dtype: str) -> list[np.ndarray]:
-        """What `describe_second_order` would compute, to the last bit."""
+        """Return the result of `describe_second_order`, to the last bit."""
         raise NotImplementedError
 
 
@@ -71,13 +66,12 @@ class DescribedTokens(Tokens):
 
 HARD, SOFT = "hard", "soft"
 ASSIGNMENT_KINDS = (HARD, SOFT)
-# Below this a float32 softmax has lost its digits, and the logarithm is used instead.
-FAINT_WEIGHT = 1e-30
-RESIDUAL_ROUNDING = 16  # units in the last place, for each patch: a block no longer than this is rounding
+FAINT_WEIGHT = 1e-30  # weight below which a float32 softmax loses its digits and logarithms are used
+RESIDUAL_ROUNDING = 16  # block norm, in units in the last place per patch, below which a block is rounding
 
 
 class ImagePass:
-    """The words of several constructions `s k d`, and room for the arrays in between."""
+    """Residual descriptors of one image on a CPU, with the words of several constructions (s, k, d)."""
 
     def __init__(
         self, centers: Sequence[np.ndarray], assignments: Sequence[str], temperature: float, dtype: str
@@ -85,9 +79,9 @@ class ImagePass:
         assert set(assignments) <= set(ASSIGNMENT_KINDS), assignments
         self.assignments, self.temperature, self.dtype = tuple(assignments), temperature, np.dtype(dtype)
         self.constructions, (self.words, self.channels) = len(centers), centers[0].shape
-        self.centers = np.stack([np.asarray(center, dtype) for center in centers])  # s k d
+        self.centers = np.stack([np.asarray(center, dtype) for center in centers])  # (s, k, d)
         self.keys = [(a, s) for a in self.assignments for s in range(self.constructions)]
-        self.blocks = np.empty((len(self.assignments), *self.centers.shape), dtype)  # a s k d
+        self.blocks = np.empty((len(self.assignments), *self.centers.shape), dtype)  # (a, s, k, d)
         self.pull = np.empty_like(self.centers[0])
         self._make_room(0)
 
@@ -97,9 +91,9 @@ class ImagePass:
         self.weights = np.empty_like(self.similarities)
 
     def __call__(self, patches: np.ndarray, descriptors: Sequence[np.ndarray], masses: Sequence[np.ndarray]) -> bool:
-        """Write the descriptors `k·d` and block norms `k` of patches `n d`, in the order of `keys`.
+        """Write the descriptors (k·d,) and block norms (k,) of patches (n, d), in the order of `keys`.
 
-        False, and nothing is written, if a value is not finite.
+        Returns False and writes nothing if a value is not finite.
         """
         if len(patches) > len(self.unit):
             self._make_room(len(patches))
@@ -111,15 +105,18 @@ class ImagePass:
         return True
 
     def _sum(self, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Fill `blocks`; each word's weights `a s k` in sum and at most, soft ones relative to that most."""
+        """Fill `blocks`; return the sum and the maximum of each word's weights, (a, s, k).
+
+        Soft weights are relative to the maximum.
+        """
         totals = np.empty(self.blocks.shape[:3], self.dtype)
         largest = np.ones_like(totals)
         similarities, weights = self.similarities[: len(unit)], self.weights[: len(unit)]
-        # One product a construction: of another shape it might round otherwise, and a descriptor would depend on what
-        # else is requested.
+        # One product per construction: other shapes may round differently, and a descriptor must not depend on the
+        # other constructions of the call.
         for s, centers in enumerate(self.centers):
             np.matmul(unit, centers.T, out=similarities)
-            nearest = similarities.argmax(axis=1)  # of equals the first
+            nearest = similarities.argmax(axis=1)  # ties go to the first word
             for a, assignment in enumerate(self.assignments):
                 if assignment == HARD:
                     totals[a, s] = self._sum_by_word(unit, nearest, self.blocks[a, s])
@@ -135,8 +132,8 @@ class ImagePass:
         return totals, largest
 
     def _sum_by_word(self, unit: np.ndarray, nearest: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """The sum of the patches nearest to each word, and their number: a product would multiply mostly by zero."""
-        labels = nearest.astype(np.min_scalar_type(self.words))  # a short type is sorted fast
+        """Sum the patches nearest to each word and return their number; a dense product would be mostly zeros."""
+        labels = nearest.astype(np.min_scalar_type(self.words))  # short types sort faster
         order = np.argsort(labels, kind="stable").astype(np.int32)
         counts = np.bincount(labels, minlength=self.words)
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -148,10 +145,10 @@ class ImagePass:
         self, totals: np.ndarray, largest: np.ndarray, descriptors: Sequence[np.ndarray], masses: Sequence[np.ndarray]
     ) -> None:
         norms = np.sqrt(np.vecdot(self.blocks, self.blocks))
-        # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
+        # A patch equal to its word leaves a rounding error, which normalization would turn into a unit vector.
         filled = norms > RESIDUAL_ROUNDING * np.finfo(self.dtype).eps * totals
         by_key = (len(self.keys), self.words)
-        # Every non-empty block has norm 1, so the norm of the whole is the root of their number.
+        # Non-empty blocks have norm 1, so the norm of the whole is the square root of their number.
         root = np.sqrt(filled.reshape(by_key).sum(axis=1, dtype=self.dtype))[:, None]
         length = norms.reshape(by_key) * root
         scale = np.divide(1, length, out=np.zeros_like(length), where=filled.reshape(by_key))
@@ -164,10 +161,9 @@ class ImagePass:
 
 
 def _softmax(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Softmax over the words of logits `n k` whose largest is 0, into `weights`; returns each word's largest weight.
+    """Write the softmax over words of logits (n, k), whose largest is 0, to `weights`; return the largest per word.
 
-    Weights end relative to it: a word far from every patch has weights such as e^-60 or e^-120. Float32 squares the
-    first to zero and flushes the second, although block normalisation brings any weight back to one.
+    Weights are relative to the largest, see `soft_weights`.
     """
     np.exp(logits, out=weights)
     total = weights @ np.ones(weights.shape[1], weights.dtype)
@@ -199,12 +195,12 @@ __all__ = [
     "soft_weights",
 ]  # fmt: skip
 _RELEASE_EVERY = 256  # images
-IMAGES_A_PASS = 4  # before threads are joined
+IMAGES_A_PASS = 4  # images per thread before threads are joined
 _DescribedByKey = dict[tuple[str, int], Described]
 
 
 def hard_weights(similarities: Array) -> Array:
-    """One at the most similar word (the first of equals), zero elsewhere. `… k` → `… k`."""
+    """Return (…, k) with one at the most similar word (ties go to the first) and zero elsewhere."""
     xp = array_namespace(similarities)
     nearest = xp.argmax(similarities, axis=-1)
     kinds = xp.arange(similarities.shape[-1], device=device(similarities))
@@ -212,11 +208,11 @@ def hard_weights(similarities: Array) -> Array:
 
 
 def soft_weights(similarities: Array, temperature: float) -> tuple[Array, Array]:
-    """Softmax over words `b n k`, relative to each word's largest weight in the image, and that weight `b 1 k`.
+    """Return the softmax over words (b, n, k), relative to each word's largest weight, and that weight (b, 1, k).
 
-    A word far from every patch of an image has weights such as e^-60 or e^-120. Float32 squares the first to
-    zero and flushes the second, although block normalisation brings any weight back to one. Relative weights
-    keep their digits; the largest weight restores the true block norm.
+    A word far from every patch has weights such as e^-60 or e^-120. Float32 squares the first to zero and flushes the
+    second, although block normalization scales any weight to one. Relative weights keep their digits, and the largest
+    weight restores the block norm.
     """
     xp = array_namespace(similarities)
     logits = similarities / temperature
@@ -236,22 +232,22 @@ def soft_weights(similarities: Array, temperature: float) -> tuple[Array, Array]
 
 
 def residual_blocks(patches: Array, weights: Array, centers: Array) -> Array:
-    """`Σ_i w_ik (p̃_i − c_k)` for unit patches `b n d`, weights `b n k`, centers `k d` → `b k d`."""
+    """Return Σ_i w_ik (p̃_i − c_k), (b, k, d), for unit patches (b, n, d), weights (b, n, k) and centers (k, d)."""
     xp = array_namespace(patches)
-    total = xp.sum(weights, axis=-2)[..., None]  # b k 1
+    total = xp.sum(weights, axis=-2)[..., None]  # (b, k, 1)
     blocks = xp.matrix_transpose(weights) @ patches - total * centers
-    # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
+    # A patch equal to its word leaves a rounding error, which normalization would turn into a unit vector.
     rounding = RESIDUAL_ROUNDING * xp.finfo(patches.dtype).eps * total
     norm = xp.sqrt(xp.sum(blocks * blocks, axis=-1, keepdims=True))
     return xp.where(norm > rounding, blocks, xp.zeros_like(blocks))
 
 
 def normalize_blocks(blocks: Array) -> tuple[Array, Array]:
-    """Blocks `b k d` → descriptors `b k·d` (L2 per block, then L2) and block norms `b k`."""
+    """Normalize blocks (b, k, d) to descriptors (b, k·d), L2 per block, then L2; also return block norms (b, k)."""
     xp = array_namespace(blocks)
     norms = xp.sqrt(xp.sum(blocks * blocks, axis=-1))
     unit = blocks / xp.where(norms > 0, norms, xp.ones_like(norms))[..., None]
-    # Every non-empty block has norm 1, so the norm of the whole is the root of their number.
+    # Non-empty blocks have norm 1, so the norm of the whole is the square root of their number.
     filled = xp.sqrt(xp.sum(xp.astype(norms > 0, blocks.dtype), axis=-1))
     unit = unit / xp.where(filled > 0, filled, xp.ones_like(filled))[..., None, None]
     return xp.reshape(unit, (blocks.shape[0], blocks.shape[1] * blocks.shape[2])), norms
@@ -260,12 +256,12 @@ def normalize_blocks(blocks: Array) -> tuple[Array, Array]:
 def describe_batch(
     patches: Array, centers: Sequence[Array], assignments: Sequence[str], temperature: float
 ) -> dict[tuple[str, int], tuple[Array, Array]]:
-    """Descriptors and block norms of patches `b n d`, for each assignment and each vocabulary `k d`."""
+    """Return descriptors and block norms of patches (b, n, d), for each assignment and vocabulary (k, d)."""
     xp = array_namespace(patches)
     unit = l2_normalize(patches)
     described = {}
     for construction, words in enumerate(centers):
-        similarities = unit @ words.T  # b n k
+        similarities = unit @ words.T  # (b, n, k)
         for assignment in assignments:
             if assignment == HARD:
                 blocks, scale = residual_blocks(unit, hard_weights(similarities), words), None
@@ -290,7 +286,7 @@ def describe_residuals(
     spill: Spill | None = None,
     progress: Progress | None = None,
 ) -> _DescribedByKey:
-    """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
+    """Compute descriptors of all images for every assignment and vocabulary, in one pass over the tokens."""
     if isinstance(tokens, DescribedTokens):
         return tokens.described(centers, assignments, temperature, backend, dtype)
     spill = spill or Spill()
@@ -321,9 +317,9 @@ def describe_residuals(
 def _image_by_image(
     tokens: Tokens, passes: Sequence[ImagePass], described_by_key: _DescribedByKey
 ) -> Iterator[tuple[int, int]]:
-    """Fill `described_by_key` on a CPU, a few images at once, one by each pass; yields the images done.
+    """Fill `described_by_key` on a CPU, one image per thread; yield the range of finished images.
 
-    Products of one thread each: the bits of a descriptor depend neither on its neighbours nor on the number of cores.
+    Products use one thread each, so that results depend neither on the batch nor on the number of cores.
     """
     free = SimpleQueue[ImagePass]()
     for one in passes:
@@ -346,7 +342,7 @@ def _image_by_image(
             images = range(start, min(start + several, len(tokens)))
             for index, finite in zip(images, map_in_threads(written, images, len(passes)), strict=True):
                 if not finite:
-                    tokens.load(index, index + 1)  # says which image has values that are not finite
+                    tokens.load(index, index + 1)  # raises an error that names the image
             for number, file in enumerate(files.values()):
                 if file:
                     file.write(np.ascontiguousarray(room[: len(images), number]).data)
@@ -354,7 +350,7 @@ def _image_by_image(
 
 
 def _open_file(array: np.ndarray) -> AbstractContextManager[BinaryIO | None]:
-    """The file of a mapped array. To fill it by its pages costs a third of the products; by writing, little."""
+    """Open the file of a mapped array: writing is much cheaper than filling pages."""
     return Path(str(array.filename)).open("r+b") if isinstance(array, np.memmap) else nullcontext()
 
 
@@ -367,7 +363,7 @@ def _batch_by_batch(
     dtype: str,
     described_by_key: _DescribedByKey,
 ) -> Iterator[tuple[int, int]]:
-    """Fill `described_by_key` on another device; yields the images done."""
+    """Fill `described_by_key` on another device; yield the range of finished images."""
     on_device = [backend.put(center, dtype) for center in centers]
     for batch in tokens.batches():
         patches = backend.put(batch.patches, dtype)
@@ -378,6 +374,6 @@ def _batch_by_batch(
 
 
 def _release(described_by_key: _DescribedByKey) -> None:
-    """Pages written to a mapped file need not stay resident."""
+    """Release pages written to mapped files."""
     for described in described_by_key.values():
         release(described.descriptors)

@@ -1,7 +1,7 @@
-"""The second-order head (ours, beyond the paper): spaces and decisions, turned into scores.
+"""The second-order head, the default: scores from fitted spaces and decisions.
 
-database alone   the carrier `tempered`
-target photos    the carrier `partial`, queries centered on them, scores calibrated from 8 photos on
+database only    the carrier `tempered`
+target photos    the carrier `partial`, queries centered on the photos, scores calibrated from 8 photos on
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.types import HeadSpec
 
 DATABASE_CARRIER, TARGET_CARRIER = "tempered", "partial"  # defaults without and with target photos
-SCORE_FROM = 8  # target photos from which scores are calibrated: with fewer, centering alone does better
-_PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
-_REPRESENTATION = "default: how the patches of an image vary together, see the documentation"
+SCORE_FROM = 8  # number of target photos from which scores are calibrated; with fewer, only centering is better
+_PSEUDO_COUNTS = 8  # weight of the database mean, in photos, when target photos are averaged
+_REPRESENTATION = "default: describes how the patches of an image vary together"
 
 
 @dataclass(frozen=True)
 class FittedSpaces:
-    """What is fitted to the database before anything is decided, and what a calibration keeps of a head."""
+    """Spaces fitted to the database, before any decision. A calibration reuses them."""
 
     spec: HeadSpec
-    spaces: tuple[SecondOrderSpace, ...]  # of each construction that was fitted; a map may keep the first alone
+    spaces: tuple[SecondOrderSpace, ...]  # one per fitted construction; a map may keep only the first
     strengths: SpectralStrengths
     sigmas: Mapping[str, tuple[float, ...]]  # spreads of each construction, by the names of `carriers.SIGMAS`
     dtype: str
 
     def decisions(self, carrier: str, *, centring: bool = False, score: bool = False) -> SecondOrderDecisions:
-        """The second-order head of that carrier."""
+        """Return the decisions for a second-order head with this carrier."""
         return SecondOrderDecisions(
             representation=SECOND_ORDER,
             carrier=carrier,
@@ -55,13 +55,13 @@ class FittedSpaces:
         )
 
     def check(self, tokens: Tokens) -> None:
-        """Raise if `tokens` do not come from the encoder this was fitted with."""
+        """Raise if `tokens` do not fit the encoder of this head."""
         check_token_channels(tokens, self.spaces[0].side.channels, None)
 
 
 @dataclass(frozen=True)
 class SecondOrderHead(BaseHead):
-    """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
+    """A fitted head. Immutable; every construction is a complete retriever (a replica)."""
 
     fitted: FittedSpaces
     decisions: SecondOrderDecisions
@@ -74,7 +74,7 @@ class SecondOrderHead(BaseHead):
         return self.fitted.spec
 
     def pseudo_scores(self, construction: int) -> tuple[ScoreBlock, Mask]:
-        """Scores of the pseudo queries under one construction, and what they may not answer."""
+        """Return scores of the pseudo queries under one construction, and their mask."""
         space, scorer = self.fitted.spaces[construction], self.scorers[construction]
         block = space.pseudo_scores(self.decisions.kernel(SECOND_ORDER, construction))
         if self.decisions.score_calibrated:
@@ -90,7 +90,7 @@ def fit_spaces(
     progress: Progress | None = None,
     constructions: int = len(CONSTRUCTIONS),
 ) -> FittedSpaces:
-    """Fit directions, descriptors and PCA of the first constructions; each is the same however many are fitted."""
+    """Fit directions, descriptors and PCA of the first constructions, which do not depend on their number."""
     spill, progress = Spill(), progress or SilentProgress()
     directions = fit_directions(tokens, spec.max_patches, constructions=constructions, dtype=dtype)
     described = describe_second_order(tokens, directions, dtype=dtype, spill=spill, progress=progress)
@@ -101,12 +101,12 @@ def fit_spaces(
 
 
 def limit_pseudo_queries(spec: HeadSpec) -> HeadSpec:
-    """Limit pseudo queries to as many as second-order spaces have."""
+    """Limit the number of pseudo queries to `MAX_PSEUDO`."""
     return replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO))
 
 
 def measure_spaces(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: str) -> FittedSpaces:
-    """Spaces that were just fitted, with the strengths and spreads that follow from them."""
+    """Measure strengths and spreads of fitted spaces."""
     facts = [space.facts for space in spaces if space.facts is not None]
     strengths = SpectralStrengths.of(
         [one.correlation for one in facts], [one.participation for one in facts], [one.displacement for one in facts]
@@ -119,17 +119,17 @@ def measure_spaces(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: 
 
 
 def measure_spread(block: ScoreBlock, space: SecondOrderSpace) -> float:
-    """σ: median over pseudo queries of a row's spread; 1 where all scores are equal and there is nothing to scale."""
+    """Return σ: the median spread of a pseudo query's row; 1 if all scores are equal."""
     return take_median_spread(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
 
 
 def carrier_spread(
     carrier: str, block: ScoreBlock, space: SecondOrderSpace, target_scores: Callable[[], np.ndarray]
 ) -> float:
-    """σ that scores are divided by before they are calibrated.
+    """Return σ, by which scores are divided before calibration.
 
-    Descriptors that a full whitening was fitted to are orthogonal to each other: their scores say nothing of its
-    spread, those of target photos `c m` do.
+    Full whitening makes the descriptors it was fitted on orthogonal, so their scores have no meaningful spread. Scores
+    (c, m) of target photos are used instead.
     """
     if carrier != "full":
         return measure_spread(block, space)
@@ -137,18 +137,18 @@ def carrier_spread(
 
 
 def target_shift(coordinates: np.ndarray) -> np.ndarray:
-    """Uᵀ(μ' − μ) `r` of target photos' coordinates `c r`: their mean, with 8 photos more at the database's mean."""
+    """Return Uᵀ(μ' − μ), (r,), from target coordinates (c, r); the database mean weighs as much as 8 photos."""
     return coordinates.sum(axis=0, dtype=np.float64) / (len(coordinates) + _PSEUDO_COUNTS)
 
 
 def decide_carrier(fitted: FittedSpaces, carrier: str) -> tuple[SecondOrderDecisions, SecondOrderEvidence]:
-    """Decide a head from the database alone: its carrier, and nothing else."""
+    """Decide a head without target photos: only its carrier."""
     how = "default" if carrier == DATABASE_CARRIER else "set when the head was fitted"
     reasons = {
         "representation": _REPRESENTATION,
         "carrier": f"{how}: {CARRIER_WORDS[carrier]}",
-        "centring": "default without calibration photos",
-        "score": "default without calibration photos",
+        "centring": "default: needs calibration photos",
+        "score": "default: needs calibration photos",
     }
     return fitted.decisions(carrier), SecondOrderEvidence({SECOND_ORDER: fitted.strengths}, reasons)
 
@@ -156,13 +156,13 @@ def decide_carrier(fitted: FittedSpaces, carrier: str) -> tuple[SecondOrderDecis
 def decide_calibration(
     fitted: FittedSpaces, photos: int, score: bool | None = None
 ) -> tuple[SecondOrderDecisions, SecondOrderEvidence]:
-    """Decide a head for so many target photos; `score` overrides whether scores are calibrated."""
+    """Decide a head for a number of target photos; `score` overrides whether scores are calibrated."""
     decisions = fitted.decisions(TARGET_CARRIER, centring=True, score=photos >= SCORE_FROM if score is None else score)
     reasons = {
         "representation": _REPRESENTATION,
         "carrier": f"default with calibration photos: {CARRIER_WORDS[TARGET_CARRIER]}",
         "centring": "default with calibration photos",
-        "score": "set by the caller" if score is not None else f"default from {SCORE_FROM} photos on, {photos} used",
+        "score": "set by the caller" if score is not None else f"default from {SCORE_FROM} photos on; {photos} used",
     }
     return decisions, SecondOrderEvidence({SECOND_ORDER: fitted.strengths}, reasons)
 
@@ -170,7 +170,7 @@ def decide_calibration(
 def assemble_second_order(
     fitted: FittedSpaces, decisions: SecondOrderDecisions, evidence: SecondOrderEvidence, target: Tokens | None = None
 ) -> SecondOrderHead:
-    """A head from its decisions. `target` are the photos that centring and score calibration learn from."""
+    """Build a head from its decisions. `target` are the photos for centering and score calibration."""
     spill = Spill()
     scorers: dict[ReplicaName, Scorer] = {}
     for s, space in enumerate(fitted.spaces):
@@ -189,7 +189,7 @@ def calibrated_scorer(
     kernel: Sequence[KernelTerm],
     space: SecondOrderSpace,
 ) -> Scorer:
-    """The scorer as decided: centred on target photos, their mean scores taken off."""
+    """Center the scorer on target photos and subtract their mean scores, as decided."""
     if target is None or not (decisions.centring or decisions.score_calibrated):
         return scorer
     [view] = scorer.describe(target)

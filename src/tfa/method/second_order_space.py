@@ -1,9 +1,9 @@
-"""The second-order space of a map (ours, beyond the paper): PCA of its descriptors, and every image's coordinates.
+"""The second-order space of a map: PCA of its descriptors, and the coordinates of every image.
 
-PCA is fitted in whichever of its two forms is smaller, both exact for the images they are given:
+The PCA is fitted in the smaller of two forms; both are exact:
 
-    dual         N ≤ D    Gram matrix `N N`: E, η;   Uᵀ = η^{-1/2} Eᵀ V,   z = E √η
-    covariance   N > D    Σ v vᵀ `D D` and Σ v, added up in one pass over the descriptors; U its eigenvectors
+    dual         N ≤ D    Gram matrix (N, N): E, η;   Uᵀ = η^{-1/2} Eᵀ V,   z = E √η
+    covariance   N > D    Σ v vᵀ, (D, D), and Σ v, in one pass over the descriptors; U are its eigenvectors
 
 D = m(m+1)/2 is 8,256 at 128 directions. Every carrier is a function of coordinates: see `SecondOrderSide`.
 """
@@ -33,19 +33,19 @@ from tfa.method.spectrum import (
 from tfa.search.gallery import BaseRows, Gallery, Rows, ScaledRows, find_duplicates
 from tfa.search.reduced import Moments
 
-MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
-MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
-_IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
-_CACHED_COORDINATES = 1 << 21  # coordinates of a map whose features are kept, 16 MB of float64
-_BLOCK = 1024  # descriptors of which products are added up at a time
-LARGE_ETA = 1e-3  # of the Gram matrix of unit descriptors: of such directions a float32 product is exact to 1e-6
+MAX_RANK = 1280  # maximum number of PCA directions, so that a map of 20,000 images stays below 5 kB per image
+MAX_PSEUDO = 1000  # maximum number of pseudo queries
+_IN_MEMORY = 256 << 20  # maximum bytes of pseudo-query scores kept in memory instead of a file
+_CACHED_COORDINATES = 1 << 21  # maximum number of coordinates with cached features, 16 MB of float64
+_BLOCK = 1024  # descriptors per product
+LARGE_ETA = 1e-3  # η of unit descriptors above which a float32 product is exact to 1e-6
 
 
 @dataclass(frozen=True)
 class SpectralFacts:
-    """What the strengths of the adaptive carrier follow from, see `controllers.decisions.SpectralStrengths`."""
+    """Inputs for the strengths of the adaptive carrier, see `decisions.SpectralStrengths`."""
 
-    correlation: float  # ρ: of the spectral energies of the database's halves
+    correlation: float  # ρ: correlation of the spectral energies of the database's halves
     participation: float  # PR^u
     displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
 
@@ -55,18 +55,18 @@ class SecondOrderSpace:
     """One construction, fitted to the database."""
 
     side: SecondOrderSide
-    coordinates: np.ndarray | ScaledRows  # m r; of a map z = n_d λ^{1/4} φ_½, see `normalize_rows`
-    pseudo: np.ndarray  # p: the images that are pseudo queries
-    mask: Mask  # what they may not answer: themselves and their duplicates
-    duplicates: np.ndarray | None  # m: index of the first image of the very same tokens; None if all differ
-    facts: SpectralFacts | None = None  # None where the space was read from a map
+    coordinates: np.ndarray | ScaledRows  # (m, r); in a map z = n_d λ^{1/4} φ_½, see `normalize_rows`
+    pseudo: np.ndarray  # (p,): pseudo queries
+    mask: Mask  # the pseudo queries and their duplicates
+    duplicates: np.ndarray | None  # (m,): index of the first image with identical tokens; None if all differ
+    facts: SpectralFacts | None = None  # None if the space was read from a map
     _cached_features: dict[tuple[int, float | None], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.coordinates)
 
     def features(self, gamma: Gamma, dtype: str, spill: Spill | None = None) -> np.ndarray:
-        """What a term compares, of every database image: z (None), 1 (MEAN) or φ_γ."""
+        """Return the features of every database image: z (None), 1 (MEAN) or φ_γ."""
         shape = (len(self), 1 if gamma == MEAN else self.coordinates.shape[1])
         features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
         for start, stop in row_blocks(*shape):
@@ -89,7 +89,7 @@ class SecondOrderSpace:
         return shape_coordinates(coordinates, self.side.eigenvalues, gamma)
 
     def gallery(self, gamma: Gamma, dtype: str, spill: Spill | None = None) -> Gallery:
-        """The same as rows of a term; of a map they are its coordinates, not a copy."""
+        """Return the features as a gallery; in a map it uses the stored coordinates without a copy."""
         if isinstance(self.coordinates, ScaledRows):
             return Gallery.of(
                 normalize_rows(self.coordinates.base, self.coordinates.scale, self.side.eigenvalues, gamma)
@@ -97,7 +97,7 @@ class SecondOrderSpace:
         return Gallery.of(self.features(gamma, dtype, spill))
 
     def scorer(self, kernel: Sequence[KernelTerm], dtype: str, spill: Spill | None = None) -> Scorer:
-        """Σ weight · kernel term, over the whole database."""
+        """Return the scorer of Σ weight · kernel term over the whole database."""
         terms = []
         for term in kernel:
             for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
@@ -107,7 +107,7 @@ class SecondOrderSpace:
     def scores_of(
         self, coordinates: np.ndarray, level: np.ndarray, kernel: Sequence[KernelTerm], spill: Spill | None = None
     ) -> np.ndarray:
-        """Scores `q m`, float64, of images by their coordinates `q r` and their ⟨v, μ⟩ `q`."""
+        """Return scores (q, m), float64, of images with coordinates (q, r) and ⟨v, μ⟩ (q,)."""
         eigenvalues, mean = self.side.eigenvalues, self.side.mean_coordinates.astype(np.float64)
         rows = np.asarray(coordinates, np.float64)
         ours = {
@@ -115,7 +115,7 @@ class SecondOrderSpace:
         }
         shape, plain = (len(rows), len(self)), sum(term.weight for term in kernel if term.gamma is None)
         scores = np.empty(shape) if spill is None else spill.empty(shape, np.float64)
-        for low in range(0, len(self), _BLOCK):  # the steps between are as large as the coordinates
+        for low in range(0, len(self), _BLOCK):  # blocks, because intermediate arrays are as large as the coordinates
             theirs = {gamma: self._block(low, gamma) for gamma in ours}
             scores[:, low : low + _BLOCK] = weighted_sum((t.weight, ours[t.gamma] @ theirs[t.gamma].T) for t in kernel)
             scores[:, low : low + _BLOCK] += plain * level[:, None]
@@ -124,7 +124,7 @@ class SecondOrderSpace:
         return scores
 
     def _block(self, low: int, gamma: float | None) -> np.ndarray:
-        """z (None) or φ_γ of a block of images; kept where the map is small: spreads and scores ask for them again."""
+        """Return z (None) or φ_γ of a block of images; cached in small maps, because spreads and scores reuse it."""
         if (low, gamma) in self._cached_features:
             return self._cached_features[low, gamma]
         features = np.asarray(self._features(slice(low, low + _BLOCK), gamma))
@@ -133,10 +133,10 @@ class SecondOrderSpace:
         return features
 
     def pseudo_scores(self, kernel: Sequence[KernelTerm]) -> ScoreBlock:
-        """Scores of the pseudo queries; a block is a copy the caller may overwrite."""
+        """Return scores of the pseudo queries; blocks are copies that the caller may overwrite."""
         coordinates = np.asarray(self.coordinates[self.pseudo], np.float64)
         mean = self.side.mean.astype(np.float64)
-        level = mean @ mean + coordinates @ self.side.mean_coordinates  # ⟨v, μ⟩ of v = μ + U z
+        level = mean @ mean + coordinates @ self.side.mean_coordinates  # ⟨v, μ⟩ with v = μ + U z
         every = self.scores_of(coordinates, level, kernel, Spill(_IN_MEMORY))
         return lambda start, stop: np.array(every[start:stop])
 
@@ -144,10 +144,10 @@ class SecondOrderSpace:
 def normalize_rows(
     halves: BaseRows, lengths: np.ndarray, eigenvalues: np.ndarray, gamma: Gamma, scale: np.ndarray | None = None
 ) -> Rows:
-    """What a term compares, from coordinates as a map keeps them: rows φ_½ `m r`, and lengths n = ‖λ^{-1/4} z‖ `m`.
+    """Return the features of a term from stored coordinates: rows φ_½, (m, r), and lengths n = ‖λ^{-1/4} z‖, (m,).
 
-    z = n λ^{1/4} φ_½ and φ_γ = L2(λ^{1/4 − γ/2} φ_½), so every feature is φ_½ with a scale a row and one a column.
-    `scale` `m` is that of the rows φ_γ, where it is known.
+    z = n λ^{1/4} φ_½ and φ_γ = L2(λ^{1/4 − γ/2} φ_½), so every feature is φ_½ with a scale per row and per column.
+    `scale` (m,) is the row scale of φ_γ, if known.
     """
     if gamma == MEAN:
         return np.ones((len(halves), 1), np.float32)
@@ -161,7 +161,7 @@ def normalize_rows(
         return ScaledRows(halves, scale, columns)
     for start, stop in row_blocks(*halves.shape):
         norms[start:stop] = np.linalg.norm(np.asarray(halves[start:stop], np.float64) * columns, axis=1)
-    norms[norms == 0] = 1.0  # an image at the mean: its row is zero
+    norms[norms == 0] = 1.0  # the row of an image at the mean is zero
     return ScaledRows(halves, (1 / norms).astype(np.float32), columns)
 
 
@@ -173,7 +173,7 @@ def fit_space(
     backend: Backend,
     spill: Spill,
 ) -> SecondOrderSpace:
-    """PCA, coordinates, duplicates and spectral facts of one construction's descriptors `m D`."""
+    """Fit PCA, coordinates, duplicates and spectral facts of one construction's descriptors (m, D)."""
     images, width = descriptors.shape
     principal = _dual if images <= width else _by_covariance
     fitted = principal(descriptors, split, min(max_rank, MAX_RANK), backend, spill)
@@ -188,7 +188,7 @@ def sample_space(
     backend: Backend,
     spill: Spill,
 ) -> SecondOrderSpace:
-    """The same for a sample `m D` of the images that the axes were fitted to."""
+    """Return the space of a sample (m, D) of the images that the axes were fitted on."""
     return _space(_along(axes, descriptors, split, backend, spill), descriptors, patch_directions, split)
 
 
@@ -206,10 +206,10 @@ def _space(
 
 @dataclass(frozen=True)
 class _Principal:
-    mean: np.ndarray  # D
-    axes: np.ndarray  # r D
-    eigenvalues: np.ndarray  # r
-    coordinates: np.ndarray  # m r, float64
+    mean: np.ndarray  # (D,)
+    axes: np.ndarray  # (r, D)
+    eigenvalues: np.ndarray  # (r,)
+    coordinates: np.ndarray  # (m, r), float64
     mask: Mask
     facts: SpectralFacts
 
@@ -232,12 +232,12 @@ def _dual(descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend:
 
 
 def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-    """Uᵀ = η^{-1/2} Eᵀ (V − μ) `r D` in the dtype of the descriptors, and μ `D`.
+    """Return Uᵀ = η^{-1/2} Eᵀ (V − μ), (r, D), in the dtype of the descriptors, and μ, (D,).
 
-    A product of float32 errs by its rounding over √η: it serves the first directions, whose η are large.
+    The rounding error of a float32 product is divided by √η, so it is used only for directions with large η.
     """
     width = descriptors.shape[1]
-    weights = (geometry.vectors / np.sqrt(geometry.eta)).T  # r m
+    weights = (geometry.vectors / np.sqrt(geometry.eta)).T  # (r, m)
     axes, mean = np.empty((geometry.rank, width), descriptors.dtype), np.empty(width)
     large = int(np.searchsorted(-geometry.eta, -LARGE_ETA))
     first, others = weights[:large].astype(descriptors.dtype), weights[large:]
@@ -245,7 +245,7 @@ def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.n
         columns = slice(low, low + _BLOCK)
         block = np.array(descriptors[:, columns])
         mean[columns] = block.mean(axis=0, dtype=np.float64)
-        block -= mean[columns].astype(block.dtype)  # its rounding cancels, since weights add up to 0
+        block -= mean[columns].astype(block.dtype)  # its rounding cancels, because weights sum to 0
         np.matmul(first, block, out=axes[:large, columns])
         axes[large:, columns] = others @ block.astype(np.float64, copy=False)
     release(descriptors)
@@ -262,7 +262,7 @@ def _by_covariance(
 def _along(
     axes: PrincipalAxes, descriptors: np.ndarray, split: DatabaseSplit, backend: Backend, spill: Spill
 ) -> _Principal:
-    """Coordinates of descriptors on axes that were fitted to them or to more; what pseudo queries may not answer."""
+    """Compute coordinates of descriptors on axes fitted on them or on more, and the mask of the pseudo queries."""
     images, width = descriptors.shape
     sums, norms = np.zeros((2, width)), np.empty(images)
     coordinates = spill.empty((images, len(axes.eigenvalues)), np.float64)

@@ -1,15 +1,13 @@
 """Gram matrices, spectra and principal axes of descriptors.
 
-Spectral geometry of the database descriptors, in its dual form.
-
-With `V` the descriptors the PCA is fitted on (the *anchors*), everything is a function of inner products:
+`Geometry` is the PCA in dual form. With V the descriptors that it is fitted on (the *anchors*), everything is a
+function of inner products:
 
     G = V Vᵀ,  g = row means of G,  m = mean of g,  G_c = G − g1ᵀ − 1gᵀ + m = E diag(η) Eᵀ,  λ = η/N
     coordinates of an image with products k = V v:   z = η^{-1/2} Eᵀ (k − mean(k) − g + m)
     φ_γ = L2(λ^{-γ/2} z)
 
-so neither the basis U (d_v × r) nor a second pass over V is needed. `reference.database.Pca` writes the same with
-U.
+so neither the basis U, (d_v, r), nor a second pass over V is needed. `reference.database.Pca` is the form with U.
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ from tfa.search.reduced import Moments
 # --- gram -----------------------------------------------------------------------------------------
 
 COLUMN_BLOCK = 2048  # descriptor columns cast to float64 at a time
-_BLOCK_BYTES = 32 << 20  # of them, or more columns if they are fewer bytes than this
+_BLOCK_BYTES = 32 << 20  # minimum bytes of a block of columns
 IMAGE_BLOCK = 2048  # images whose products with the probes are summed at a time
-SPREADING = 100  # ours: adding one product to its place costs about as much as multiplying so many channels
+SPREADING = 100  # cost of adding one product to its place, in multiplied channels
 SPREAD_ROWS = 64  # rows added to their places at a time, so that they stay in the cache
 
 
 def put_beside(values: np.ndarray, other: Array) -> Array:
-    """`values` with the dtype, and where, `other` lives."""
+    """Return `values` with the dtype and device of `other`."""
     if isinstance(other, np.ndarray):
         return np.asarray(values, dtype=other.dtype)
     xp = array_namespace(other)
@@ -41,18 +39,18 @@ def put_beside(values: np.ndarray, other: Array) -> Array:
 
 
 def gram_matrix(descriptors: np.ndarray, backend: Backend, filled: np.ndarray | None = None) -> Array:
-    """⟨v_i, v_j⟩ in float64 of all images with each other, `m m`.
+    """Return ⟨v_i, v_j⟩ of all images, (m, m), float64.
 
-    In column blocks, so that no float64 copy of the descriptors exists. Each block is `X Xᵀ`, which numpy runs as a
-    symmetric rank-k update at half the work. `filled`, `m k`, says which words an image has, where words it lacks are
-    zero blocks: pairs of images that do not share a word then cost nothing.
+    Column blocks avoid a float64 copy of the descriptors. Each block is X Xᵀ, which numpy runs as a symmetric rank-k
+    update at half the work. `filled`, (m, k), marks the words of each image, if other words are zero blocks; image
+    pairs without a common word then cost nothing.
     """
     images, width = descriptors.shape
     if filled is not None and backend.torch_device is None and _sparse_enough(filled, width // filled.shape[1]):
         return _products_by_word(descriptors, filled)
     products = backend.xp.zeros((images, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu")
     added = backend.xp.empty_like(products)
-    # Wide blocks multiply fastest; a large sum needs wide ones, so that adding to it stays cheap.
+    # Wide blocks multiply fastest, and the larger the sum, the fewer additions to it should be needed.
     columns = max(COLUMN_BLOCK, images, _BLOCK_BYTES // (8 * images))
     for low in range(0, width, columns):
         block = backend.put(descriptors[:, low : low + columns], "float64")
@@ -61,7 +59,7 @@ def gram_matrix(descriptors: np.ndarray, backend: Backend, filled: np.ndarray | 
 
 
 def probe_products(descriptors: np.ndarray, probes: np.ndarray, backend: Backend, products: np.ndarray) -> None:
-    """⟨v_p, v_d⟩ in float64 of the probes with the whole database into `products`, `p m`, which may be mapped."""
+    """Write ⟨v_p, v_d⟩ of the probes with the whole database to `products`, (p, m), float64, which may be mapped."""
     images, width = descriptors.shape
     for first in range(0, images, IMAGE_BLOCK):
         last = min(first + IMAGE_BLOCK, images)
@@ -76,13 +74,13 @@ def probe_products(descriptors: np.ndarray, probes: np.ndarray, backend: Backend
 
 
 def _sparse_enough(filled: np.ndarray, channels: int) -> bool:
-    """Is it less work to multiply, word by word, only the images that have it, and to spread the result?"""
+    """Return whether multiplying word by word, only images that have it, is less work."""
     pairs = (filled.sum(axis=0, dtype=np.float64) ** 2).sum()
     return bool(pairs * (channels + SPREADING) < len(filled) ** 2 * filled.shape[1] * channels)
 
 
 def _products_by_word(descriptors: np.ndarray, filled: np.ndarray) -> np.ndarray:
-    """G = Σ_k B_k B_kᵀ with B_k the blocks of word k, of the images that have it."""
+    """Return G = Σ_k B_k B_kᵀ, with B_k the blocks of word k in the images that have it."""
     images, words = filled.shape
     channels = descriptors.shape[1] // words
     products, space = np.zeros((images, images)), np.empty(images * images)
@@ -91,7 +89,7 @@ def _products_by_word(descriptors: np.ndarray, filled: np.ndarray) -> np.ndarray
         block = np.asarray(descriptors[have, word * channels : (word + 1) * channels], dtype=np.float64)
         square = space[: len(have) ** 2].reshape(len(have), len(have))
         _add_lower(products, have, np.matmul(block, block.T, out=square))
-    for low in range(0, images, SPREAD_ROWS):  # the upper half is the lower one
+    for low in range(0, images, SPREAD_ROWS):  # copy the lower triangle to the upper one
         rows, later = slice(low, low + SPREAD_ROWS), slice(low + SPREAD_ROWS, None)
         corner = products[rows, rows]
         products[rows, rows] = np.tril(corner) + np.tril(corner, -1).T
@@ -100,7 +98,7 @@ def _products_by_word(descriptors: np.ndarray, filled: np.ndarray) -> np.ndarray
 
 
 def _add_lower(products: np.ndarray, have: np.ndarray, added: np.ndarray) -> None:
-    """products[have, have] += added on and below the diagonal (some of it above), a few rows at a time."""
+    """Add `added` to products[have, have] on and below the diagonal (and partly above), a few rows at a time."""
     for low in range(0, len(have), SPREAD_ROWS):
         rows = have[low : low + SPREAD_ROWS]
         columns = have[: low + len(rows)]
@@ -110,7 +108,7 @@ def _add_lower(products: np.ndarray, have: np.ndarray, added: np.ndarray) -> Non
 
 
 def cross_products(one: np.ndarray, other: np.ndarray, backend: Backend) -> np.ndarray:
-    """⟨v, v'⟩ in float64 between two sets of descriptors `q D` and `m D`, in column blocks."""
+    """Return ⟨v, v'⟩, float64, between descriptors (q, D) and (m, D), in column blocks."""
     products = np.zeros((len(one), len(other)))
     for low in range(0, one.shape[1], COLUMN_BLOCK):
         left = backend.put(one[:, low : low + COLUMN_BLOCK], "float64")
@@ -124,16 +122,16 @@ def cross_products(one: np.ndarray, other: np.ndarray, backend: Backend) -> np.n
 
 @dataclass(frozen=True)
 class Geometry:
-    """PCA of the anchors: enough to give any descriptor its coordinates from its products with them."""
+    """PCA of the anchors, which maps products with the anchors to coordinates."""
 
-    anchors: np.ndarray  # a: database indices the PCA was fitted on
-    vectors: np.ndarray  # E, a r
-    eta: np.ndarray  # η, r, descending
-    anchor_means: np.ndarray  # g, a
+    anchors: np.ndarray  # (a,): database indices that the PCA was fitted on
+    vectors: np.ndarray  # (a, r): E
+    eta: np.ndarray  # (r,): η, descending
+    anchor_means: np.ndarray  # (a,): g
     grand_mean: float  # m = ‖μ‖²
-    participation: float  # PR^u of the anchors' uncentred Gram matrix
+    participation: float  # PR^u of the anchors' uncentered Gram matrix
     data_used: str = "database"
-    complete: bool = False  # no direction was left out but those of rounding: E diag(η) Eᵀ is all of G_c
+    complete: bool = False  # whether only directions of rounding were left out, so that E diag(η) Eᵀ = G_c
 
     @property
     def rank(self) -> int:
@@ -144,31 +142,31 @@ class Geometry:
         return self.eta / len(self.anchors)
 
     def coordinates(self, products: Array) -> Array:
-        """PCA coordinates `q r` from inner products with the anchors `q a`."""
+        """Return PCA coordinates (q, r) from inner products with the anchors (q, a)."""
         xp = array_namespace(products)
         means = put_beside(self.anchor_means, products)
-        centred = products - xp.mean(products, axis=1, keepdims=True) - means + self.grand_mean
-        # Images are columns of the product: see `inner` of search.gallery.
-        projected = xp.matrix_transpose(put_beside(self.vectors, products)) @ centred.T
+        centered = products - xp.mean(products, axis=1, keepdims=True) - means + self.grand_mean
+        # Images are columns of the product, see `search.gallery.inner`.
+        projected = xp.matrix_transpose(put_beside(self.vectors, products)) @ centered.T
         return projected.T / put_beside(np.sqrt(self.eta), products)
 
     def anchor_coordinates(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """The anchors' own coordinates, E √η."""
+        """Return the coordinates of the anchors, E √η."""
         return self.vectors[rows] * np.sqrt(self.eta)
 
     def scaled(self, coordinates: Array, gamma: float) -> Array:
-        """λ^{-γ/2} · coordinates: φ_γ before L2."""
+        """Return λ^{-γ/2} · coordinates: φ_γ before L2."""
         return coordinates if gamma == 0 else coordinates * put_beside(self.eigenvalues ** (-gamma / 2), coordinates)
 
     def shaped(self, coordinates: Array, gamma: float) -> Array:
-        """φ_γ: coordinates scaled by λ^{-γ/2}, then L2."""
+        """Return φ_γ: coordinates scaled by λ^{-γ/2}, then L2."""
         return l2_normalize(self.scaled(coordinates, gamma))
 
 
 def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) -> Geometry:
-    """Eigendecomposition of the centred Gram matrix `a a` of anchors of descriptor width `width`.
+    """Decompose the centered Gram matrix (a, a) of anchors with descriptor width `width`.
 
-    `gram` is overwritten: it is centred in place, since a copy would be as large as the decomposition's own.
+    `gram` is centered in place, to save the memory of a copy.
     """
     xp = array_namespace(gram)
     count = gram.shape[0]
@@ -185,7 +183,7 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
     tolerance = max(count, width) * np.finfo(np.float64).eps
     kept = eta > max(eta[0], 0.0) * tolerance
     if eta[0] <= trace * tolerance:
-        kept[:] = False  # identical images: the centred Gram matrix is rounding and has no direction
+        kept[:] = False  # the centered Gram matrix of identical images is rounding and has no direction
     rank = min(int(kept.sum()), max_rank)
     return Geometry(
         anchors=anchors,
@@ -200,25 +198,25 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
 
 # --- principal axes -------------------------------------------------------------------------------
 
-_BLOCK = 1024  # descriptors of which products are added up at a time
+_BLOCK = 1024  # descriptors per product
 
 
 @dataclass(frozen=True)
 class PrincipalAxes:
-    """The PCA of descriptors, from their moments alone."""
+    """PCA of descriptors, computed from their moments."""
 
-    mean: np.ndarray  # D, float64
-    vectors: np.ndarray  # D r, float64
-    eigenvalues: np.ndarray  # r
+    mean: np.ndarray  # (D,), float64
+    vectors: np.ndarray  # (D, r), float64
+    eigenvalues: np.ndarray  # (r,)
     participation: float  # PR^u
 
     def coordinates(self, descriptors: np.ndarray) -> np.ndarray:
-        """z `m r`, float64."""
+        """Return z, (m, r), float64."""
         return (np.asarray(descriptors, np.float64) - self.mean) @ self.vectors
 
 
 def add_moments(total: Moments, descriptors: np.ndarray) -> Moments:
-    """With Σ 1, Σ v and Σ v vᵀ of more descriptors `m D`, added to the arrays of `total` themselves."""
+    """Add Σ 1, Σ v and Σ v vᵀ of more descriptors (m, D) to the moments, in place."""
     added = np.empty_like(total.second)
     for start in range(0, len(descriptors), _BLOCK):
         block = np.asarray(descriptors[start : start + _BLOCK], np.float64)
@@ -229,13 +227,13 @@ def add_moments(total: Moments, descriptors: np.ndarray) -> Moments:
 
 
 def fit_principal_axes(moments: Moments, max_rank: int) -> PrincipalAxes:
-    """The leading eigenvectors of the covariance, those that rounding left out. It overwrites `moments`."""
+    """Return the leading eigenvectors of the covariance above rounding. `moments` is overwritten."""
     images, width, moment = moments.count, len(moments.first), moments.second
     trace = float(np.trace(moment))
     participation = trace**2 / max(float(np.linalg.norm(moment)) ** 2, 1e-300)
     mean = moments.first / images
     moment /= images
-    for row, value in enumerate(mean.tolist()):  # − μ μᵀ, without another matrix as large
+    for row, value in enumerate(mean.tolist()):  # − μ μᵀ, without another matrix of this size
         moment[row] -= value * mean
     wanted = (max(width - max_rank, 0), width - 1)
     values, vectors = scipy.linalg.eigh(moment, subset_by_index=wanted, overwrite_a=True, check_finite=False)
@@ -247,9 +245,9 @@ def fit_principal_axes(moments: Moments, max_rank: int) -> PrincipalAxes:
 
 
 def rounding(trace: float, images: int, width: int) -> float:
-    """Eigenvalues up to this are what rounding leaves of a direction that is not there.
+    """Return the largest eigenvalue that rounding can produce in a direction without variance.
 
-    Log-covariances of one encoder are alike: most of the trace is their mean's, and centring takes it off. What remains
-    in the directions of no image (N images have N − 1) is rounding of the whole, not of what is left.
+    Log-covariances of one encoder are similar, so most of the trace belongs to their mean, which centering removes. The
+    rounding that remains is proportional to the whole trace, not to the centered one.
     """
     return trace * max(images, width) * float(np.finfo(np.float64).eps)

@@ -1,5 +1,6 @@
-"""The target-calibrated controller: kernels of target photos with the map, and every decision from unlabeled target
-photos.
+"""The target-calibrated controller: kernels of target photos with the map, and all decisions.
+
+Target photos are unlabeled.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ class ScoreKernel(Protocol):
     """A similarity of images."""
 
     def target_scores(self) -> np.ndarray:
-        """`q m`: target images with the database."""
+        """Return scores (q, m) of target images with the database."""
 
     def target_gram(self) -> np.ndarray:
-        """`q q`: target images with each other."""
+        """Return scores (q, q) of target images with each other."""
 
     def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Database images with database images."""
+        """Return scores of database images with database images."""
 
     def pseudo_block(self) -> ScoreBlock:
-        """Pseudo queries with the database, block by block."""
+        """Return scores of pseudo queries with the database, block by block."""
 
 
 class VectorKernel:
@@ -100,9 +101,9 @@ class TargetBranch:
 
     branch: DatabaseBranch
     described: Described
-    products: np.ndarray  # q m, float64, with the database
-    gram: np.ndarray  # q q, float64
-    coordinates: np.ndarray  # q r
+    products: np.ndarray  # (q, m), float64, with the database
+    gram: np.ndarray  # (q, q), float64
+    coordinates: np.ndarray  # (q, r)
 
     @classmethod
     def of(cls, branch: DatabaseBranch, described: Described, backend: Backend) -> TargetBranch:
@@ -112,7 +113,7 @@ class TargetBranch:
         return cls(branch, described, products, gram, branch.geometry.coordinates(with_anchors))
 
     def scores(self, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
-        """`q m`: the kernel of the target images with the database."""
+        """Return the kernel (q, m) of the target images with the database."""
 
         def similarity(gamma: float) -> np.ndarray:
             database = self.branch.features(gamma)
@@ -121,7 +122,7 @@ class TargetBranch:
         return weighted_sum((t.weight, self.products if t.gamma is None else similarity(t.gamma)) for t in terms)
 
     def kernel(self, terms: Sequence[KernelTerm]) -> np.ndarray:
-        """`q q`: the kernel of the target images with each other."""
+        """Return the kernel (q, q) of the target images with each other."""
         shaped = {term.gamma: self._shaped(term.gamma) for term in terms if term.gamma is not None}
         return weighted_sum(
             (t.weight, self.gram if t.gamma is None else shaped[t.gamma] @ shaped[t.gamma].T) for t in terms
@@ -131,14 +132,14 @@ class TargetBranch:
         return self.branch.geometry.shaped(self.coordinates, gamma)
 
     def energies(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean squared coordinate on each axis, over the database and over the target images."""
+        """Return the mean squared coordinate on each axis, over the database and over the target images."""
         one, two = self.branch.half_energies()
         sizes = [len(half) for half in self.branch.split.halves]
         database = (one * sizes[0] + two * sizes[1]) / sum(sizes)
         return database, (self.coordinates**2).mean(axis=0)
 
     def displacement(self) -> float:
-        """‖mean_Q v − μ‖ / ‖μ‖, from products alone: μ is the mean of the anchors."""
+        """Return ‖mean_Q v − μ‖ / ‖μ‖ from products only; μ is the mean of the anchors."""
         geometry = self.branch.geometry
         mixed = float(self.products[:, self.branch.split.anchors].mean())
         squared = float(self.gram.mean()) - 2 * mixed + geometry.grand_mean
@@ -146,7 +147,7 @@ class TargetBranch:
 
 
 class BranchKernel:
-    """Branches under the terms of a carrier, each with its weight: one of weight 1, or (1 − w)·S_hard + w·S_soft."""
+    """Weighted sum of branches under a carrier: one branch, or (1 − w)·S_hard + w·S_soft."""
 
     def __init__(self, used: Sequence[tuple[float, TargetBranch, Sequence[KernelTerm]]], backend: Backend) -> None:
         self.used, self.backend = used, backend
@@ -170,9 +171,9 @@ class BranchKernel:
 
 @dataclass(frozen=True)
 class PseudoRows:
-    """The pseudo queries: which images, what each may not answer in each construction, and which of them count."""
+    """Pseudo queries, their masks in each construction, and which of them count."""
 
-    images: int  # of the database
+    images: int  # database images
     pseudo: np.ndarray
     masks: Sequence[Mask]
     counted: np.ndarray
@@ -181,9 +182,9 @@ class PseudoRows:
 def branch_relation(
     kernel: ScoreKernel, scores: np.ndarray, rows: PseudoRows, construction: int, samples: Subsamples
 ) -> tuple[np.ndarray, np.ndarray]:
-    """J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count.
+    """Return J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count.
 
-    `scores` are the kernel's of the target images.
+    `scores` are `kernel.target_scores()`.
     """
     tops = scores.argmax(axis=1)
     target = RelationView(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
@@ -192,7 +193,7 @@ def branch_relation(
 
 
 def _pseudo_view(kernel: ScoreKernel, rows: PseudoRows, construction: int) -> tuple[RelationView, np.ndarray]:
-    """The relation of the pseudo queries that count to their answers, those they may not give masked; and these."""
+    """Return the relation of the pseudo queries that count to their unmasked answers, and these answers."""
     pseudo, mask = rows.pseudo, rows.masks[construction]
     block = kernel.pseudo_block()
     scores = np.empty((len(pseudo), rows.images))
@@ -219,7 +220,7 @@ def decide_from_target(
     progress: Progress | None = None,
     rules: Rules = METHOD_RULES,
 ) -> tuple[TargetDecisions, TargetEvidence]:
-    """All decisions, in the method's order: route, strengths, carrier, global token."""
+    """Decide route, strengths, carrier and global token, in this order."""
     with (progress or SilentProgress()).task("calibration", 4) as task:
         targets = {key: TargetBranch.of(branches[key], described[key], backend) for key in branches}
         task.advance()
@@ -238,7 +239,7 @@ def decide_from_target(
             used = [[(weight, targets[a, s], terms[a]) for a, weight in weights.items()] for s in CONSTRUCTIONS]
             kernels[m] = [BranchKernel(branches_used, backend) for branches_used in used]
         scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in PAPER_CARRIERS}
-        candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in PAPER_CARRIERS}
+        candidates = {m: Candidate.of(np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in PAPER_CARRIERS}
         carrier = rules.carrier(*(candidates[m] for m in PAPER_CARRIERS))
         task.advance()
 
@@ -259,7 +260,7 @@ def decide_from_target(
             local = ScoreBranch(kernels["adaptive"], scores["adaptive"], facts)
             whole = ScoreBranch([similar] * len(masks), [similar.target_scores()] * len(masks), cls_facts)
             token = judge_global_token(local, whole, pseudo, samples)
-        scaled = min(sigma_local) > 0 and min(sigma_cls) > 0  # ours: a zero scale refuses admission
+        scaled = min(sigma_local) > 0 and min(sigma_cls) > 0  # a zero scale rejects the token
         admit = token is not None and scaled and rules.target_token(token)
         task.advance()
     decisions = TargetDecisions(
@@ -278,7 +279,7 @@ def decide_from_target(
         "carrier": f"{explain_carrier(carrier, *(candidates[m] for m in PAPER_CARRIERS))} (on the target photos)",
         "admit_cls": explain_target_token(token, admit, scaled),
     }
-    # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
+    # The reasons explain the method's rules only, not custom rules.
     given = words if rules == METHOD_RULES else {}
     count = len(targets[SOFT, 0].products)
     evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, given)
@@ -286,7 +287,7 @@ def decide_from_target(
 
 
 def select_counted(branches: Branches) -> np.ndarray:
-    """Which pseudo queries count: those with something left to answer in every branch."""
+    """Return which pseudo queries count: those with an unmasked image in every branch."""
     split = branches[SOFT, 0].split
     counted = np.ones(len(split.pseudo), dtype=bool)
     for branch in branches.values():
@@ -298,7 +299,7 @@ def select_counted(branches: Branches) -> np.ndarray:
 
 
 def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, backend: Backend) -> RouteEvidence:
-    """Capacity of both assignments, and their relation in the views of anchor mass (A) and whole descriptors (G)."""
+    """Measure capacity of both assignments, and relation in the views of anchor mass (A) and whole descriptors (G)."""
     original = carrier_terms("original")
     split = targets[SOFT, 0].branch.split
     per_image, reference = {}, {}
@@ -342,7 +343,7 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
 
 
 def mixture_weight(m_A: float) -> float:
-    """w_S = sin²(π(δ+1)/4), δ = clip(m_A, −1, 1): equal shares when the views see no difference."""
+    """Return w_S = sin²(π(δ+1)/4), δ = clip(m_A, −1, 1); equal shares at m_A = 0."""
     return float(np.sin(np.pi * (np.clip(m_A, -1, 1) + 1) / 4) ** 2)
 
 
@@ -350,7 +351,7 @@ def mixture_weight(m_A: float) -> float:
 
 
 def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
-    """c and β of one assignment, from how far the target photos keep the database's spectral energy and mean."""
+    """Compute c and β of one assignment from how well target photos keep the database's spectral energy and mean."""
     return SpectralStrengths.of(
         [correlate(*target.energies()) for target in targets],
         [target.branch.geometry.participation for target in targets],
@@ -358,12 +359,12 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
     )
 
 
-# --- global token: quality, retention, and a rescue for what complements -----------------------------------------
+# --- global token ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ScoreBranch:
-    """Local patches or the global token: in each construction its kernel, target scores and pseudo-query rows."""
+    """Local patches or the global token: kernel, target scores and pseudo-query rows in each construction."""
 
     kernels: Sequence[ScoreKernel]
     scores: Sequence[np.ndarray]
@@ -371,7 +372,7 @@ class ScoreBranch:
 
 
 def judge_global_token(local: ScoreBranch, cls: ScoreBranch, pseudo: PseudoRows, samples: Subsamples) -> GlobalEvidence:
-    """Both branches' qualities, their ratios, and the correlation of their row spreads."""
+    """Measure the quality of both branches, their ratios, and the correlation of their row spreads."""
     local_rows, cls_rows = ([row_facts(scores.copy()) for scores in branch.scores] for branch in (local, cls))
     ours, theirs = _quality(local, local_rows, pseudo, samples), _quality(cls, cls_rows, pseudo, samples)
     return GlobalEvidence(
@@ -408,5 +409,5 @@ def _quality(
 
 
 def local_share(local: float, cls: float) -> float:
-    """Q_l / (Q_l + Q_g); ½ if both are zero."""
+    """Return Q_l / (Q_l + Q_g); ½ if both are zero."""
     return local / (local + cls) if local + cls > 0 else 0.5

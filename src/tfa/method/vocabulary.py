@@ -1,15 +1,14 @@
-"""Visual vocabularies: patches sampled with a fixed seed, k-means++ starts and Lloyd iterations, deterministic on any
-number of threads.
+"""Visual vocabularies: patches sampled with a fixed seed, k-means++ starts and Lloyd iterations.
 
-Lloyd's k-means of several constructions over the same patches: one matrix product an iteration serves them all.
+One matrix product per iteration serves the k-means of all constructions over the same patches:
 
-    label(x) = argmin_k ‖x − c_k‖² = argmax_k ⟨x, c_k⟩ − ‖c_k‖²/2       the product with every word still moving
-    S_k = Σ x,  n_k = #{x : label(x) = k}                               only patches that changed their word move
-    Σ_x ‖x − c_label‖² = Σ ‖x‖² − 2 Σ_k ⟨S_k, c_k⟩ + Σ_k n_k ‖c_k‖²     no distance of a single patch is needed
+    label(x) = argmin_k ‖x − c_k‖² = argmax_k ⟨x, c_k⟩ − ‖c_k‖²/2       product with all words still moving
+    S_k = Σ x,  n_k = #{x : label(x) = k}                               updated by the patches that changed their word
+    Σ_x ‖x − c_label‖² = Σ ‖x‖² − 2 Σ_k ⟨S_k, c_k⟩ + Σ_k n_k ‖c_k‖²     without distances of single patches
 
-The start (k-means++) measures every patch against every first word; the nearest of them is the first assignment.
-Sums are kept in float64 and a patch moves a few times at most, so they end as good as if summed anew. Rows and words
-are cut alike for any number of threads: sharing them changes no bit.
+The start (k-means++) measures every patch against every first word, which gives the first assignment. Sums are float64,
+and a patch changes its word a few times at most, so updated sums are as exact as new ones. Rows and words are split
+equally for any number of threads, so results do not depend on it.
 """
 
 from __future__ import annotations
@@ -31,19 +30,18 @@ from tfa.errors import BadSpec, BadTokens
 
 # --- kmeans ---------------------------------------------------------------------------------------
 
-STOP_DECREASE = 1e-4  # ours: stop when the mean squared distance falls by less than this share of itself
-# Patches a thread looks at together. On a CPU the similarities of a block stay in the second-level cache until the
-# largest is found; a GPU wants work for all its cores at once.
+STOP_DECREASE = 1e-4  # stop if the mean squared distance decreases by less than this share
+# Patches per block. On a CPU the similarities of a block stay in the second-level cache; a GPU needs larger blocks.
 ROWS, DEVICE_ROWS = 1024, 65536
-BLOCKS_A_TURN = 8  # blocks a thread takes at a time
-START_ROWS = 8192  # whose distances to the words drawn so far are summed together
-MOVED_ROWS = 512  # patches summed together in their own dtype, before float64
+BLOCKS_A_TURN = 8  # blocks per task of a thread
+START_ROWS = 8192  # rows whose distances to the drawn words are summed together
+MOVED_ROWS = 512  # patches summed in their own dtype before float64
 
 
 class ProductThreads:
-    """As many threads as matrix products may use; inside, each of them multiplies on its own.
+    """A thread pool in which each thread runs its own one-thread matrix products.
 
-    Products split among threads wait for each other, and round otherwise than those of one thread.
+    Multithreaded products wait for each other, and round differently than those of one thread.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -66,9 +64,9 @@ class ProductThreads:
 
 
 def squared_norms(x: Array, threads: ProductThreads) -> np.ndarray:
-    """‖x‖² of each row, in float64."""
+    """Return ‖x‖² of each row, float64."""
     if not isinstance(x, np.ndarray):
-        xp = array_namespace(x)  # in blocks: `x * x` at once would be a second copy of the sample
+        xp = array_namespace(x)  # in blocks, because `x * x` would copy the whole sample
         blocks = [x[low : low + DEVICE_ROWS, :] for low in range(0, x.shape[0], DEVICE_ROWS)]
         return np.concatenate([to_numpy(xp.sum(block * block, axis=1)) for block in blocks]).astype(np.float64)
     squared = np.empty(len(x))
@@ -85,7 +83,7 @@ def rows_at_a_time(x: Array) -> int:
 
 
 def moves(before: np.ndarray, after: np.ndarray, words: int, dtype: np.dtype) -> csr_array:
-    """`k p`: +1 where a patch goes, −1 where it comes from; `before` is k where it comes from nowhere."""
+    """Return (k, p) with +1 at the new word of each patch and −1 at its old word; `before` is k if there is none."""
     labels, signs = np.concatenate([after, before]), np.repeat([1, -1], len(after)).astype(dtype)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(words + 1))
@@ -94,7 +92,7 @@ def moves(before: np.ndarray, after: np.ndarray, words: int, dtype: np.dtype) ->
 
 
 class Start:
-    """k-means++: each next word is a patch drawn with probability ∝ squared distance to the words so far."""
+    """k-means++ start: each next word is a patch drawn with probability ∝ squared distance to the words so far."""
 
     def __init__(
         self, x: Array, words: int, seeds: tuple[int, ...], squared: np.ndarray, threads: ProductThreads
@@ -105,10 +103,10 @@ class Start:
         self.labels = np.zeros((len(seeds), len(squared)), np.min_scalar_type(words))
         self.closest = np.full((len(seeds), len(squared)), -np.inf, to_numpy(x[:1, :1]).dtype)  # ⟨x, c⟩ − ‖c‖²/2
         self.nearest = np.empty((len(seeds), len(squared)))  # ‖x − c‖² of the nearest word so far
-        self.mass = np.empty((len(seeds), -(-len(squared) // START_ROWS)))  # sums of it over blocks of rows
+        self.mass = np.empty((len(seeds), -(-len(squared) // START_ROWS)))  # sums of `nearest` over blocks of rows
 
     def draw(self) -> Array:
-        """The first words `s k d`; `labels` says which of them is nearest to each patch."""
+        """Return the first words (s, k, d) and set `labels` to the nearest word of each patch."""
         for word in range(self.words):
             self._measure(word)
             if word + 1 < self.words:
@@ -118,7 +116,7 @@ class Start:
         return xp.stack([xp.stack([self.x[i] for i in drawn]) for drawn in self.drawn])
 
     def _measure(self, word: int) -> None:
-        """Every patch against the newest word of each construction."""
+        """Compare every patch with the newest word of each construction."""
         x = self.x
         newest = array_namespace(x).stack([x[drawn[-1]] for drawn in self.drawn])
         dots = None if isinstance(x, np.ndarray) else to_numpy(x @ newest.T)
@@ -127,11 +125,11 @@ class Start:
 
         def block(low: int) -> None:
             rows = slice(low, low + START_ROWS)
-            # Row by row, each is read once for all constructions: a product with so few columns would copy it first.
+            # vecdot reads each row once for all constructions; a product with so few columns would copy it first.
             near = np.vecdot(x[rows, None, :], newest[None]) if dots is None else dots[rows]
             for s, drawn in enumerate(self.drawn):
                 closeness, closest = near[:, s] - half[s], self.closest[s, rows]
-                closer = np.flatnonzero(closeness > closest)  # of equally near words the first stays
+                closer = np.flatnonzero(closeness > closest)  # ties go to the first word
                 closest[closer] = closeness[closer]
                 self.labels[s, rows][closer] = word
                 nearest = self.nearest[s, rows]
@@ -144,10 +142,10 @@ class Start:
         self.threads.each(block, range(0, len(self.squared), START_ROWS))
 
     def _next(self, s: int) -> int:
-        """The first patch up to which the distances sum to more than a drawn share of the whole."""
+        """Return the first patch at which the cumulative distance exceeds a random share of the total."""
         until = np.cumsum(self.mass[s])
         if not until[-1] > 0:
-            return self.drawn[s][-1]  # fewer distinct patches than words: no mass is left, the words repeat
+            return self.drawn[s][-1]  # fewer distinct patches than words: repeat the last word
         share = self.rngs[s].random() * until[-1]
         block = min(int(np.searchsorted(until, share, side="right")), len(until) - 1)
         low = block * START_ROWS
@@ -157,32 +155,32 @@ class Start:
 
 
 class Lloyd:
-    """Iterations of several constructions over the same patches, from a start."""
+    """Lloyd iterations of several constructions over the same patches."""
 
     def __init__(self, x: Array, words: int, seeds: tuple[int, ...], backend: Backend, threads: ProductThreads) -> None:
         self.x, self.xp, self.put, self.words, self.threads = x, array_namespace(x), backend.put, words, threads
         self.dtype = to_numpy(x[:1, :1]).dtype
         self.squared = squared_norms(x, threads)
         start = Start(x, words, seeds, self.squared, threads)
-        self.centers = to_numpy(start.draw()).astype(np.float64)  # s k d
+        self.centers = to_numpy(start.draw()).astype(np.float64)  # (s, k, d)
         self.first: np.ndarray | None = start.labels
         self.sums = np.zeros_like(self.centers)
         self.counts = np.zeros((len(seeds), words), np.int64)
-        # Label `words` means "none yet": the first iteration adds every patch and takes none away.
+        # Label `words` means "none yet": the first iteration adds every patch and removes none.
         self.labels = np.full_like(start.labels, words)
         self.distortion = [float("inf")] * len(seeds)
         self.iterations = [0] * len(seeds)
         self.active = list(range(len(seeds)))
 
     def step(self) -> bool:
-        """One assignment and one update of every construction still moving; False when none is."""
-        # The start has measured the first words already.
+        """Run one iteration of every construction still moving; return False when none is."""
+        # The start has already assigned the first words.
         assigned, self.first = self._assign() if self.first is None else self.first, None
         self.active = [s for s, labels in zip(list(self.active), assigned, strict=True) if self._update(s, labels)]
         return bool(self.active)
 
     def _assign(self) -> np.ndarray:
-        """The nearest word of each patch `s n`, in the constructions still moving."""
+        """Return the nearest word of each patch, (s, n), in the constructions still moving."""
         xp, x, each = self.xp, self.x, rows_at_a_time(self.x)
         flat = self.put(np.concatenate(self.centers[self.active]).astype(self.dtype))
         half = xp.sum(flat * flat, axis=1) / 2
@@ -202,7 +200,7 @@ class Lloyd:
         return labels
 
     def _update(self, s: int, labels: np.ndarray) -> bool:
-        """Move the patches that changed their word, then the words; is the construction still moving?"""
+        """Move the patches that changed their word, then the words; return whether the construction still moves."""
         changed = np.flatnonzero(self.labels[s] != labels)
         self.sums[s] += self._gain(changed, self.labels[s, changed], labels[changed])
         self.labels[s] = labels
@@ -210,15 +208,15 @@ class Lloyd:
         before, after = self.distortion[s], self._mean_squared_distance(s)
         self.distortion[s] = after
         self.iterations[s] += 1
-        self._centre(s)
+        self._move_centers(s)
         if not len(changed) and self.counts[s].all():
-            return False  # the same patches have the same means: every later iteration would repeat this one
+            return False  # unchanged labels give unchanged means, so every later iteration would repeat this one
         return bool(np.isinf(before) or before - after > STOP_DECREASE * before)
 
     def _gain(self, rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """What the sums of the words `k d` gain by patches that change their word, each read once.
+        """Return the change (k, d) of the words' sums by the patches that changed their word.
 
-        A sparse product, +1 at the new word and −1 at the old: a full one would multiply mostly by zero.
+        A sparse product with +1 at the new word and −1 at the old one; a dense product would be mostly zeros.
         """
         turns = range(0, len(rows), MOVED_ROWS * BLOCKS_A_TURN)
         gains = np.zeros((len(turns), *self.sums[0].shape))
@@ -236,7 +234,7 @@ class Lloyd:
     def _gathered(self, rows: np.ndarray, room: np.ndarray) -> np.ndarray:
         if not isinstance(self.x, np.ndarray):
             return to_numpy(self.x[self.put(rows), :])
-        # "clip" fills `out` as it reads; every index is within bounds.
+        # "clip" writes to `out` without a buffer; every index is within bounds.
         return np.take(self.x, rows, axis=0, out=room[: len(rows)], mode="clip")
 
     def _mean_squared_distance(self, s: int) -> float:
@@ -245,16 +243,16 @@ class Lloyd:
         within = self.counts[s] @ (centers * centers).sum(axis=1) - 2 * (self.sums[s] * centers).sum()
         return max(float(self.squared.sum() + within), 0.0) / len(self.squared)  # rounding may give −1e-12
 
-    def _centre(self, s: int) -> None:
+    def _move_centers(self, s: int) -> None:
         empty = np.flatnonzero(self.counts[s] == 0)
-        # Ours: an emptied word restarts at the patch farthest from its own word (the next one, the next).
+        # Empty words restart at the patches farthest from their words.
         farthest = np.argsort(-self._distances(s), kind="stable")[: len(empty)] if len(empty) else empty
         self.centers[s] = self.sums[s] / np.maximum(self.counts[s], 1)[:, None]
         for word, patch in zip(empty, farthest, strict=False):
             self.centers[s, word] = to_numpy(self.x[int(patch)])
 
     def _distances(self, s: int) -> np.ndarray:
-        """‖x − c_label‖² of every patch: only an emptied word needs it."""
+        """Return ‖x − c_label‖² of every patch."""
         own, rows = np.empty(len(self.squared)), rows_at_a_time(self.x)
         for low in range(0, len(own), rows):
             away = to_numpy(self.x[low : low + rows, :]) - self.centers[s, self.labels[s, low : low + rows]]
@@ -272,15 +270,15 @@ MAX_KMEANS_ITERATIONS = 100
 class Vocabulary:
     """The words of one construction, as residuals use them."""
 
-    centers: np.ndarray  # k d
-    seed: int | None  # None: supplied from outside
+    centers: np.ndarray  # (k, d)
+    seed: int | None  # None: supplied by the caller
     iterations: int
-    distortion: float  # mean squared distance of a patch to its word, before the words were normalised
+    distortion: float  # mean squared distance of patches to their words, before normalization
     data_used: str = "database"
 
 
 def unit_patches(patches: np.ndarray, out: np.ndarray) -> bool:
-    """Row-normalised `patches` in `out`, whatever their dtypes, L2(0) = 0; False if a value is not finite."""
+    """Write normalized rows of `patches` to `out`, L2(0) = 0; return False if a value is not finite."""
     widen(patches, out)
     lengths = np.sqrt(np.vecdot(out, out))
     if not (lengths < NOT_FINITE).all() and not np.isfinite(patches).all():
@@ -291,22 +289,22 @@ def unit_patches(patches: np.ndarray, out: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class DrawnPatches:
-    """Which patches are the sample: at most `max_patches`, uniform without replacement over the patches of all images.
+    """A sample of at most `max_patches` patches, uniform without replacement over all images.
 
-    Sorted, so the drawn patches of image `i` are those from `bounds[i]` to `bounds[i + 1]`.
+    It is sorted, so the drawn patches of image `i` are `chosen[bounds[i] : bounds[i + 1]]`.
     """
 
     tokens: Tokens
-    chosen: np.ndarray  # t: numbers among all patches
-    bounds: np.ndarray  # b + 1
-    firsts: np.ndarray  # b + 1: the number of each image's first patch
+    chosen: np.ndarray  # (t,): indices among all patches
+    bounds: np.ndarray  # (b + 1,)
+    firsts: np.ndarray  # (b + 1,): index of each image's first patch
 
     @classmethod
     def draw(cls, tokens: Tokens, max_patches: int) -> DrawnPatches:
         firsts = np.concatenate([[0], np.cumsum(tokens.counts)])
         total = int(firsts[-1])
         if total == 0:
-            raise BadTokens("no patches to fit to; give at least one image")
+            raise BadTokens("no patches to fit on; use at least one image")
         if total <= max_patches:
             chosen = np.arange(total)
         else:
@@ -315,21 +313,21 @@ class DrawnPatches:
 
     @property
     def counts(self) -> np.ndarray:
-        """Drawn patches of each image."""
+        """Number of drawn patches of each image."""
         return np.diff(self.bounds)
 
     def load(self, index: int, out: np.ndarray) -> None:
-        """The drawn patches of one image, row-normalised, into `out`."""
+        """Write the normalized drawn patches of one image to `out`."""
         image = self.tokens.patches[index]
         drawn = self.chosen[self.bounds[index] : self.bounds[index + 1]] - self.firsts[index]
         if not unit_patches(image if len(drawn) == len(image) else image[drawn], out):
-            self.tokens.load(index, index + 1)  # says which image has values that are not finite
+            self.tokens.load(index, index + 1)  # raises an error that names the image
 
 
 def sample_patches(tokens: Tokens, max_patches: int, dtype: str = "float32") -> np.ndarray:
-    """Row-normalised patches `t d`, at most `max_patches`, uniform without replacement over all patches.
+    """Return at most `max_patches` normalized patches (t, d), sampled uniformly without replacement.
 
-    One image is loaded at a time, so the tokens themselves may be far larger than memory.
+    Images are loaded one at a time, so the tokens may be larger than memory.
     """
     drawn = DrawnPatches.draw(tokens, max_patches)
     patches = np.empty((len(drawn.chosen), tokens.channels), dtype)
@@ -346,7 +344,7 @@ def fit_vocabularies(
     seeds: tuple[int, ...] = CONSTRUCTIONS,
     progress: Progress | None = None,
 ) -> list[Vocabulary]:
-    """One vocabulary per seed from row-normalised patches `t d`."""
+    """Fit one vocabulary per seed on normalized patches (t, d)."""
     x = backend.put(patches)
     with (
         ProductThreads() as threads,
@@ -364,7 +362,7 @@ def fit_vocabularies(
 
 
 def wrap_vocabularies(centers: Any, channels: int) -> list[Vocabulary]:
-    """Words supplied from outside, one array `k d` for each construction, used as they are."""
+    """Return vocabularies from words supplied by the caller, one array (k, d) per construction."""
     arrays = [np.asarray(to_numpy(center)) for center in centers]
     shapes = {array.shape for array in arrays}
     if len(arrays) != len(CONSTRUCTIONS) or len(shapes) != 1 or arrays[0].ndim != 2:

@@ -1,5 +1,5 @@
-"""Ours, beyond the paper: what changes with the queries, adaptation to one camera and a filter over its drive.
+"""Camera streams: adaptation to one camera, and a filter over its drive.
 
-In: photos as a head describes them, one after the other. Out: adapted scores, probabilities of places. May see: the
-queries before.
+In: photos as a head describes them, one after the other. Out: adapted scores, probabilities of map images. Data used:
+earlier photos of the stream.
 """

@@ -1,27 +1,24 @@
-"""Adaptation to a camera: a window of its recent scores shifts later scores, without labels.
+"""Adapt the scores of a camera stream to its earlier photos, without labels.
 
-What map images usually score with the last photos of a camera (ours, beyond the paper).
+Under another season, light or camera, most of a photo's offset from the *database* mean is a shift that all photos of
+the stream share. The shift is one vector, which a few photos estimate:
 
-    score = S − σ (b_d − mean b),   x = S/σ,
-    b_d = log mean exp of x(·, d) over the kept rows, without the ⌈5 %⌉ largest
+    center   c = (m + 2 c_0) / (n + 2),   z' = z − c        c_0: 0 (the database mean), or the mean of a calibration
+    count    m ← d m + z,  n ← d n + 1,   d = 1 − 1/32      so that old conditions are forgotten
+    bias     from 32 counted photos on, subtract each image's mean score on the last 256 of them (`ScoreWindow`)
 
-The bias of `method.score_calibration`, kept fresh: rows of the last photos instead of a calibration set, σ the median
-spread of these rows. The mean is given back, so that scores keep their scale. Columns are known by the ids of images.
+A camera that stands still must not adapt to one place. A photo counts only if it differs from the last counted one:
+‖y − y_last‖² ≥ 0.2 s², y = λ^(−1/4) z, with s² the decaying mean of ‖λ^(−1/4) z'‖² over counted photos.
 
-Online adaptation (ours, beyond the paper): a stream of photos adapts the head that answers it.
+`ScoreWindow` is the bias of `scorer.calibrate_scorer` over recent photos instead of a calibration set:
 
-Under another season, light or camera a photo, seen from the mean of the *database*, is mostly the shift that all photos
-of the stream share. The shift is one vector, and a handful of photos estimate it:
+    score = S − σ (b_d − mean b),   x = S/σ,   σ: median spread of the rows
+    b_d = log mean exp of x(·, d) over the rows, without the ⌈5 %⌉ largest
 
-    centre   c = (m + 2 c_0) / (n + 2),   z' = z − c        c_0: 0, the database's mean, or that of a calibration
-    count    m ← d m + z,  n ← d n + 1,   d = 1 − 1/32      so that a camera that changed is forgotten
-    bias     from 32 counted photos on, what each image usually scores with the last 256 of them (`score_window`)
+Adding mean b keeps the scale of scores. Columns are identified by image ids.
 
-A camera that stands still must not adapt itself to its own place: a photo counts only if it differs from the last one
-that did, ‖y − y_last‖² ≥ 0.2 s², y = λ^(−1/4) z, s² the decaying mean of ‖λ^(−1/4) z'‖² over counted photos.
-
-Causal: a photo never adapts its own answer, and the first is answered as the head alone would. No label is used, no
-photo is kept. The state, a few vectors and rows of scores, is that of one camera. `adapted_scorer` applies it.
+Adaptation is causal: a photo never changes its own answer, and the first photo is scored without adaptation. The state
+of a camera is a few vectors and rows of scores; photos are not stored. `AdaptedScorer` applies it.
 """
 
 from __future__ import annotations
@@ -44,51 +41,49 @@ from tfa.search.gallery import QueryVectors
 
 # --- score window ---------------------------------------------------------------------------------
 
-WINDOW_ROWS = 256  # rows that are kept: of the last so many photos
-MIN_ROWS = 32  # rows from which a bias is learnt: with fewer, photos of a drive in a row share their places
-WIDE_MAP = (
-    5_000  # images from which the bias is learnt anew with every eighth photo only: it costs a pass over all rows
-)
-WIDE_MAP_INTERVAL = 8
+WINDOW_ROWS = 256  # photos in the window
+MIN_ROWS = 32  # photos before a bias is estimated: fewer consecutive photos show too few places
+WIDE_MAP = 5_000  # images above which the bias is updated less often, because an update reads all rows
+WIDE_MAP_INTERVAL = 8  # photos between updates in a wide map
 
 
 class ScoreWindow:
-    """Score rows of the last photos, and the bias of each image that follows."""
+    """Score rows of the last photos, and the resulting bias of each image."""
 
     def __init__(self, size: int = WINDOW_ROWS) -> None:
         if size < MIN_ROWS:
-            raise BadSpec(f"size={size} is out of range: at least {MIN_ROWS} rows are kept")
+            raise BadSpec(f"size={size} is out of range: must be at least {MIN_ROWS}")
         self.size = int(size)
         self.clear()
 
     def clear(self) -> None:
-        """Forget every row, not the images."""
+        """Forget all rows, but not the images."""
         self.seen = 0
-        # size m, of which the first `len(self)` count, the oldest overwritten first; nan where an image was not in the
-        # map yet. Whole from the start, since growing it would copy it for every photo.
+        # (size, m) ring buffer whose first `len(self)` rows are filled; nan where an image was not in the map yet.
+        # Allocated at once, because growing it would copy it for every photo.
         self._ids = getattr(self, "_ids", np.zeros(0, np.int64))
         self._table = np.empty((self.size, len(self._ids)), np.float32)
         self._bias: np.ndarray | None = None
-        self._learnt_at = -1
+        self._estimated_at = -1
 
     def __len__(self) -> int:
         return min(self.seen, self.size)
 
     @property
     def rows(self) -> np.ndarray:
-        """`r m`: the kept rows, in no order that matters."""
+        """Filled rows (r, m), in arbitrary order."""
         return self._table[: len(self)]
 
     def add(self, row: np.ndarray) -> None:
-        """Keep the scores `m` of a photo, as they are without this bias; one that is not finite teaches nothing."""
+        """Add the scores (m,) of a photo, without this bias; a row that is not finite is ignored."""
         if len(row) != len(self._ids):
-            raise BadSpec(f"{len(row)} scores for {len(self._ids)} images; say which images there are with set_images")
+            raise BadSpec(f"got {len(row)} scores for {len(self._ids)} images; call set_images first")
         if np.isfinite(row).all():
             self._table[self.seen % self.size] = row
             self.seen += 1
 
     def set_images(self, ids: Sequence[int] | np.ndarray) -> None:
-        """The map's images are these, in the order of the columns; of new ones nothing is known from earlier photos."""
+        """Set the image ids of the columns; new images have no scores from earlier photos."""
         ids = np.asarray(ids, np.int64)
         if np.array_equal(ids, self._ids):
             return
@@ -98,42 +93,42 @@ class ScoreWindow:
         self._ids, self._table, self._bias = ids, table, None
 
     def bias(self) -> np.ndarray | None:
-        """What is to be added to the score of each image `m`; None before there are enough rows."""
+        """Return the bias (m,) to add to the scores; None before there are enough rows."""
         if len(self) < MIN_ROWS:
             return None
         every = WIDE_MAP_INTERVAL if len(self._ids) > WIDE_MAP else 1
-        if self._bias is None or self.seen - self._learnt_at >= every:
-            self._bias, self._learnt_at = self._learnt(), self.seen
+        if self._bias is None or self.seen - self._estimated_at >= every:
+            self._bias, self._estimated_at = self._estimate_bias(), self.seen
         return self._bias
 
-    def _learnt(self) -> np.ndarray:
+    def _estimate_bias(self) -> np.ndarray:
         known = np.isfinite(self.rows)
-        seen = self.rows[known.any(axis=1)]  # a row none of whose images is left says nothing
+        seen = self.rows[known.any(axis=1)]  # skip rows whose images were all removed
         sigma = float(np.median(np.nanstd(seen, axis=1))) if len(seen) else 0.0
-        sigma = sigma or 1.0  # all scores equal: nothing to scale
+        sigma = sigma or 1.0  # all scores are equal
         usual = np.full(self.rows.shape[1], np.nan)
         whole = known.all(axis=0)
         if whole.any():
             usual[whole] = usual_scores(self.rows[:, whole] / sigma)
         for column in np.flatnonzero(~whole & (known.sum(axis=0) >= MIN_ROWS)):
             usual[column] = usual_scores(self.rows[known[:, column], column][:, None] / sigma)[0]
-        learnt = np.isfinite(usual)
-        mean = float(usual[learnt].mean()) if learnt.any() else 0.0
-        # An image that too few of the rows have scored gets the mean bias, 0.
-        return np.where(learnt, sigma * (mean - usual), 0.0)
+        estimated = np.isfinite(usual)
+        mean = float(usual[estimated].mean()) if estimated.any() else 0.0
+        # An image with too few scores gets the mean bias, 0.
+        return np.where(estimated, sigma * (mean - usual), 0.0)
 
-    # --- keep ------------------------------------------------------------------------------------------------------
+    # --- files -----------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"ids": self._ids, "rows": self.rows.copy()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], seen: int, size: int = WINDOW_ROWS) -> ScoreWindow:
-        """The inverse; `seen` photos filled it."""
+        """Restore a window from `tensors()`, which `seen` photos filled."""
         window = cls(size)
         ids, rows = np.array(tensors["ids"]), np.array(tensors["rows"], np.float32)
         if rows.shape != (min(seen, window.size), len(ids)):
-            raise ValueError(f"rows of shape {rows.shape} do not fit {len(ids)} images and {seen} photos")
+            raise ValueError(f"rows have shape {rows.shape}, which does not fit {len(ids)} images and {seen} photos")
         if len(np.unique(ids)) != len(ids):
             raise ValueError("an image has several columns")
         window.set_images(ids)
@@ -144,25 +139,25 @@ class ScoreWindow:
 
 # --- adaptation -----------------------------------------------------------------------------------
 
-_PSEUDO_COUNTS = 2.0  # photos at c_0 that the mean begins with
-_DECAY = 1 - 1 / 32  # of what a photo counts, with every photo after it
-_DIFFERENT = 0.2  # of s²: photos nearer to the last counted one show what it showed
+_PSEUDO_COUNTS = 2.0  # weight of c_0, in photos
+_DECAY = 1 - 1 / 32  # factor on the weight of earlier photos, per photo
+_DIFFERENT = 0.2  # squared distance, in s², below which a photo shows the same as the last counted one
 _KIND = "tfa online adaptation 2"
-_INTEGERS, _FLOATS = ("seen", "counted"), ("_count", "_square", "_weight")  # what a file holds beside arrays
+_INTEGERS, _FLOATS = ("seen", "counted"), ("_count", "_square", "_weight")  # values in the file besides arrays
 
 
 class Adaptation:
-    """What the photos of one camera teach a head whose queries have coordinates `r`, of all its sides together."""
+    """State of one camera, for a head whose queries have coordinates (r,) over all sides."""
 
     def __init__(self, start: np.ndarray | None = None) -> None:
-        self.start = start  # c_0, `r`; None is the database's mean
+        self.start = start  # c_0, (r,); None is the database mean
         self.window = ScoreWindow()
         self.reset()
 
     def reset(self) -> None:
-        """Forget every photo."""
+        """Forget all photos."""
         self.seen = 0  # photos, counted or not
-        self.counted = 0  # photos that taught something
+        self.counted = 0  # photos that changed the state
         self._sum: np.ndarray | None = None  # m
         self._count = 0.0  # n
         self._last: np.ndarray | None = None  # y of the last counted photo
@@ -170,15 +165,15 @@ class Adaptation:
         self.window.clear()
 
     @property
-    def centre(self) -> np.ndarray | None:
-        """c, `r`: what the coordinates of the next photo are taken from; None is the database's mean."""
+    def center(self) -> np.ndarray | None:
+        """Mean c, (r,), to subtract from the next photo's coordinates; None is the database mean."""
         if self._sum is None:
             return self.start
         start = 0.0 if self.start is None else self.start
         return (self._sum + _PSEUDO_COUNTS * start) / (self._count + _PSEUDO_COUNTS)
 
     def bias(self) -> np.ndarray | None:
-        """What is added to each image's score with the next photo, `m`; None before enough photos were seen."""
+        """Return the bias (m,) to add to the next photo's scores; None before enough photos were counted."""
         return self.window.bias()
 
     @property
@@ -187,16 +182,16 @@ class Adaptation:
         return self._square / self._weight if self._weight else 0.0
 
     def observe(self, coordinates: np.ndarray, scale: np.ndarray, row: np.ndarray) -> bool:
-        """Learn from a photo: its coordinates `r`, and its scores `m` as centred, without the bias. Did it count?
+        """Update with a photo's coordinates (r,) and centered scores (m,) without the bias; return whether it counted.
 
-        `scale` `r` is λ^(−1/4), by which coordinates are compared.
+        `scale` (r,) is λ^(−1/4), the metric in which coordinates are compared.
         """
         self.seen += 1
         z = np.asarray(coordinates, np.float64)
         if not (np.isfinite(z).all() and np.isfinite(row).all()):
             return False
-        y, centre = scale * z, self.centre
-        away = y if centre is None else y - scale * centre
+        y, center = scale * z, self.center
+        away = y if center is None else y - scale * center
         if self._last is not None:
             moved = y - self._last
             if float(moved @ moved) < _DIFFERENT * self.variance:
@@ -208,10 +203,10 @@ class Adaptation:
         self.counted += 1
         return True
 
-    # --- describe and keep -------------------------------------------------------------------------------------------
+    # --- files -------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """What it has seen, without what it learnt."""
+        """Return counts and sizes, without the arrays."""
         bias = self.bias()
         return {
             "seen": self.seen,
@@ -221,11 +216,11 @@ class Adaptation:
         }
 
     def save(self, path: Path, about: dict[str, Any] | None = None) -> None:
-        """Write it whole, as safetensors; `about` is kept beside it, in JSON."""
+        """Write the state to a safetensors file, with `about` as JSON metadata."""
         write_tensors(Path(path), *self.contents(about))
 
     def contents(self, about: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Arrays and metadata of its file, which later photos do not change."""
+        """Return arrays and metadata for the file, as copies that later photos do not change."""
         facts = {key: getattr(self, key) for key in (*_INTEGERS, *_FLOATS)}
         tensors = self.window.tensors()
         for name, array in (("start", self.start), ("sum", self._sum), ("last", self._last)):
@@ -236,7 +231,7 @@ class Adaptation:
 
     @classmethod
     def load(cls, path: Path) -> tuple[Adaptation, dict[str, Any]]:
-        """The inverse: the adaptation, and what was kept beside it."""
+        """Read a file and return the adaptation and its `about`."""
         tensors, metadata = map_tensors(Path(path))
         try:
             if metadata.get("kind") != _KIND:
@@ -261,26 +256,30 @@ class DescribedPhoto:
     """One photo as the sides of a scorer describe it."""
 
     views: tuple[SideView, ...]
-    cls: np.ndarray | None  # 1 d
+    cls: np.ndarray | None  # (1, d)
 
     @classmethod
     def of(cls, scorer: Scorer, tokens: Tokens) -> DescribedPhoto:
         if len(tokens) != 1:
-            raise BadSpec(f"a frame is one photo, these are tokens of {len(tokens)}; give one after the other")
+            raise BadSpec(f"a frame is one photo, got tokens of {len(tokens)}; pass one photo at a time")
         return cls(tuple(scorer.describe(tokens)), tokens.cls)
 
 
 def describe_photos(scorer: Scorer, tokens: Tokens) -> Iterator[DescribedPhoto]:
-    """Describe photos in the order of `tokens`, each alone, so that its bits do not depend on the others."""
+    """Describe photos one by one, so that results do not depend on the batch."""
     for row in range(len(tokens)):
         yield DescribedPhoto.of(scorer, tokens.select([row]))
 
 
 class AdaptedScorer:
-    """Scores of a camera's photos against images with `ids`, columns `columns` of the scorer (all if not given).
+    """A scorer that adapts to the photos of one camera.
 
-    A shift or bias of the scorer's own, of a calibration, holds until photos teach more. With `adapts` False it stays
-    as it is, and photos are looked at only to say how far apart they are.
+    Args:
+        scorer: Scorer of the head; a calibration's shift is the starting point.
+        ids: Image ids of the scored columns.
+        adaptation: State to continue.
+        columns: Columns of the scorer to use [default: all].
+        adapts: If False, scores are not adapted, and photos only update `moved`.
     """
 
     def __init__(
@@ -295,12 +294,12 @@ class AdaptedScorer:
         self.adapts = adapts
         self.adaptation = adaptation or Adaptation(_start(scorer.sides))
         self.moved = math.inf  # ‖y − y_before‖² / s² of the last photo
-        self.vectors: QueryVectors | None = None  # of the last photo, as it was compared
+        self.vectors: QueryVectors | None = None  # query vectors of the last photo
         self._before: np.ndarray | None = None
         self.set_images(scorer, np.arange(len(scorer.bias)) if ids is None else ids, columns)
 
     def set_images(self, scorer: Scorer, ids: Sequence[int] | np.ndarray, columns: np.ndarray | None = None) -> None:
-        """The map's images changed, the sides that describe photos did not."""
+        """Use the images of an edited map, whose sides are unchanged."""
         self.scorer, self.rows = scorer, scorer.rows
         self._columns = np.arange(len(scorer.bias)) if columns is None else columns
         first = self._columns if scorer.duplicates is None else scorer.duplicates[self._columns]
@@ -308,23 +307,23 @@ class AdaptedScorer:
         self.adaptation.window.set_images(ids)
 
     def reset(self) -> None:
-        """Forget every photo."""
+        """Forget all photos."""
         self.adaptation.reset()
         self._before, self.moved = None, math.inf
 
     @property
     def counted(self) -> int:
-        """Photos that adapt the next answer."""
+        """Number of photos that the next answer is adapted to."""
         return self.adaptation.counted if self.adapts else 0
 
     def step(self, photo: DescribedPhoto) -> np.ndarray:
-        """Score the next photo against images `m`, then update the adaptation with it."""
+        """Return scores (m,) of the next photo, then update the adaptation with it."""
         adaptation, scorer = self.adaptation, self.scorer
         coordinates, scales = _coordinates(scorer.sides, photo.views)
         shifts: Sequence[np.ndarray | None] = [side.shift for side in scorer.sides]
-        if self.adapts and adaptation.centre is not None:
+        if self.adapts and adaptation.center is not None:
             ends = np.cumsum([len(one) for one in coordinates])
-            shifts = np.split(adaptation.centre, ends[:-1])
+            shifts = np.split(adaptation.center, ends[:-1])
         self.vectors = vectors = scorer.vectors_of(photo.views, photo.cls, shifts)
         row = self.rows.scores(vectors)[0, self._columns]
         plain = row - self._scorer_bias.astype(row.dtype)
@@ -341,7 +340,7 @@ class AdaptedScorer:
 
 
 def digest_head(scorer: Scorer) -> str:
-    """Compute the digest of the sides that describe photos; edits of the map do not change it."""
+    """Return a digest of the query sides, which map edits do not change."""
     digest = hashlib.sha256()
     for side in scorer.sides:
         parts = [side.centers] if isinstance(side, ResidualSide) else [side.patch_directions, side.mean]
@@ -357,7 +356,7 @@ def _spectral(side: QuerySide) -> bool:
 
 
 def _coordinates(sides: Sequence[QuerySide], views: Sequence[SideView]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """What a photo is centred and compared by, side by side: coordinates and λ^(−1/4), or the descriptor and 1."""
+    """Return the values to center and their scales, per side: coordinates and λ^(−1/4), or the descriptor and 1."""
     values, scales = [], []
     for side, view in zip(sides, views, strict=True):
         if view.coordinates is None:
@@ -370,7 +369,7 @@ def _coordinates(sides: Sequence[QuerySide], views: Sequence[SideView]) -> tuple
 
 
 def _start(sides: Sequence[QuerySide]) -> np.ndarray | None:
-    """c_0: the shifts of a calibration, side by side; None if there are none."""
+    """Return c_0: the calibration's shifts of all sides; None without a calibration."""
     if all(side.shift is None for side in sides):
         return None
     widths = [len(side.eigenvalues) if _spectral(side) else side.width for side in sides]

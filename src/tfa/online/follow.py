@@ -1,11 +1,10 @@
-"""Following a stream of photos (ours, beyond the paper): adaptation, verification and the sequence filter, in a row.
+"""Track a stream of photos: adaptation, reranking, then the sequence filter.
 
-    row      scores of a photo, adapted by the photos before it          `adapted_scorer`
-    ranked   its best images, the first candidates verified              `verification.reranking`
+    row      scores of a photo, adapted to earlier photos                `adaptation`
+    ranked   its best images, the top candidates reranked                `verification.reranking`
     belief   where the camera is, from all photos so far                 `sequence_filter`
 
-`follow_scores` is the whole of it for heads in memory; maps do the same, photo by photo (`tfa.maps.tracker`). Causal:
-what is said of a photo depends on no later one.
+`follow_scores` does this for heads in memory, `tfa.maps.tracker` for maps. No result depends on later photos.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ from tfa.online.sequence_filter import Belief, Motion, SequenceFilter, SequenceS
 from tfa.types import AUTO, Candidates
 from tfa.verification.reranking import Compared, Comparison, Reranked, count_candidates, rerank
 
-# Of a frame, where they are "auto": a filter also weighs images that are no likely winner of their frame alone, for
-# which 10 are often thought enough (berlin-kudamm: R@1 92.5 with 20, 90.4 with as many as pay, level on four others).
+# "auto" for a filtered frame. The filter also uses images that are unlikely to win their own frame, which the adaptive
+# number often leaves out (berlin-kudamm: R@1 92.5 with 20, 90.4 with "auto"; equal on four other datasets).
 _FRAME_CANDIDATES = 20
 
 
 @dataclass(frozen=True)
 class StreamFrame:
-    """What is said of one photo of a stream."""
+    """Result for one photo of a stream."""
 
-    scores: np.ndarray  # m: adapted by the photos before it
-    ranked: Reranked  # a table of one row: its best images, verified if they were compared
+    scores: np.ndarray  # (m,): adapted to earlier photos
+    ranked: Reranked  # one row: the best images, reranked if they were compared
     belief: Belief | None  # None if the stream is not filtered
     adaptation_photos: int  # earlier photos of this camera that shifted the scores
 
 
 class Follower:
-    """One camera: give it a photo after the other."""
+    """Tracker of one camera, updated photo by photo."""
 
     def __init__(self, scorer: AdaptedScorer, motion: Motion | None = None, spec: SequenceSpec | None = None) -> None:
         self.scorer, self.spec = scorer, spec or SequenceSpec()
         self.follow_along(motion)
 
     def follow_along(self, motion: Motion | None) -> None:
-        """Filter by this motion, beginning with the next photo; None: no longer. What was learnt stays."""
+        """Restart the filter with this motion, or stop filtering (None). The adaptation stays."""
         self.filter = None if motion is None else SequenceFilter(motion, self.spec)
         self._started = False
 
     def reset(self) -> None:
-        """Forget every photo."""
+        """Forget all photos."""
         self.scorer.reset()
         self._started = False
         if self.filter is not None:
@@ -58,9 +57,9 @@ class Follower:
     def step(
         self, photo: DescribedPhoto, comparison: Comparison | None = None, candidates: Candidates = 0, k: int = 1
     ) -> StreamFrame:
-        """The next photo; `comparison` is of this photo alone, its row 0. The best k images are ranked at least.
+        """Process the next photo and rank at least its k best images.
 
-        Of a filtered stream "auto" is 20 candidates.
+        Row 0 of `comparison` is this photo. "auto" is 20 candidates in a filtered stream.
         """
         if self.filter is not None and candidates == AUTO:
             candidates = _FRAME_CANDIDATES
@@ -69,14 +68,14 @@ class Follower:
         ranked = rerank(scores[None], max(k, count_candidates(candidates)), candidates, comparison)
         belief = None
         if self.filter is not None:
-            # A frame that shows what the last one did is no further evidence: the camera stands still.
+            # The camera stands still: a frame that shows the same as the last one adds no evidence.
             still = self._started and self.scorer.moved < self.spec.still
             belief = self.filter.belief() if still else self.filter.update(scores, ranked)
         self._started = True
         return StreamFrame(scores, ranked, belief, adaptation_photos)
 
     def skip(self) -> Belief | None:
-        """A photo that could not be read: the camera moves unseen, and nothing is learnt."""
+        """Skip a photo that could not be read: the filter predicts, and nothing is learned."""
         return None if self.filter is None else self.filter.skip()
 
 
@@ -90,13 +89,18 @@ def follow_scores(
     spec: SequenceSpec | None = None,
     online: bool = True,
 ) -> Iterator[StreamFrame]:
-    """A `StreamFrame` for each of the photos (`described_photos(scorer, tokens)`), in the order they are given in.
+    """Yield a `StreamFrame` for each photo of `describe_photos(scorer, tokens)`, in order.
 
-    `comparison` compares photos, by their place in this order, with columns of the scorer; its first `candidates` are
-    verified. `motion` says how the camera moves (`OrderMotion(m, reach)` for a map in driving order); without it there
-    is no filter: `frame.scores` are the adapted scores alone, `frame.ranked` what verification makes of them. With it
-    `frame.belief.places` `m` are what images are ranked by, `.lost` and `.confidence` say the rest. `online=False`
-    leaves the scorer as it is.
+    Args:
+        scorer: Scorer of the head.
+        photos: Described photos of one camera.
+        comparison: Compares photos, by position in the stream, with columns of the scorer.
+        candidates: Number of top images to rerank.
+        motion: Camera motion, such as `OrderMotion(m, reach)` for a map in driving order; None: no filter.
+        spec: Options of the filter.
+        online: Adapt scores to earlier photos.
+
+    Rank images by `frame.scores` without a filter, by `frame.belief.places` with one:
 
         online   rows = np.stack([frame.scores for frame in follow_scores(scorer, photos)])
         follow   rows = np.stack([frame.belief.places for frame in follow_scores(
@@ -109,7 +113,7 @@ def follow_scores(
 
 @dataclass(frozen=True)
 class _OnePhoto:
-    """One photo of a comparison, as its row 0."""
+    """A comparison whose row 0 is one photo of another comparison."""
 
     comparison: Comparison
     row: int

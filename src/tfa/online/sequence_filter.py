@@ -1,33 +1,28 @@
-"""A filter over the images of a map along a drive: motion between frames, and the probability of each image.
+"""Filter a camera's position over the images of a map: motion between frames, and the probability of each image.
 
-How a camera moves along a map from one frame to the next (ours, beyond the paper).
-
-A camera that drives keeps its pace: it is part of what is believed, beside the place.
+Motion. A moving camera keeps its pace, so the state is a pace and an image:
 
     in driving order   T_v(δ) ∝ exp(−max(|δ − v| / b − 1, 0)),   |δ| ≤ 30,   b = max(½, |v| / 4)
-                       v ∈ {0, ±½, ±1, ±2, ±3, ±5, ±8} images a frame; forward and back are paces of their own
-    by position        the same with δ = |distance| / usual step and v ≥ 0: where photos are in no order there is no
-                       forward or back
+                       v ∈ {0, ±½, ±1, ±2, ±3, ±5, ±8} images per frame; forward and backward are different paces
+    by position        the same with δ = distance / usual step and v ≥ 0: without an order there is no forward or
+                       backward
 
-Shares of an image add up to one, also at the ends of a map. Both are linear in the number of images.
+The probabilities from each image sum to one, also at the ends of a map. The cost is linear in the number of images.
 
-Sequences (ours, beyond the paper): where a camera is, frame after frame, from what single frames say.
+Filter. A hidden Markov model over these states and one more, *lost* (outside the map):
 
-A hidden Markov model whose states are a pace with an image of the map, and one more, *lost* (outside the map):
-
-    move     T((v, i) → (v, j)) = (1 − ε) T_v(j − i)    see `motion`; before a move the pace is drawn anew with
-             probability η;   T(· → lost) = ε,   T(lost → lost) = 1 − ρ,   T(lost → (v, j)) = ρ / (paces · m)
+    move     T((v, i) → (v, j)) = (1 − ε) T_v(j − i);   before a move the pace is redrawn with probability η
+             T(· → lost) = ε,   T(lost → lost) = 1 − ρ,   T(lost → (v, j)) = ρ / (paces · m)
     see      log L(j) = κ (μ x_j − μ²/2),   L(lost) = 1,   μ = √(2 ln m)
-             x = z + 4 (√M − √median M) of the images that were verified, z of the others,
-                 and all of them + clip(3 (max √M − 1.3), −1, 0)
-    filter   p_t(v, j) ∝ L(j) Σ_i T((v, i) → (v, j)) p_{t−1}(v, i)        from frames up to t alone
+             x = z + 4 (√M − √median M) for reranked images, x = z for the others;
+             then + clip(3 (max √M − 1.3), −1, 0) for all
+    filter   p_t(v, j) ∝ L(j) Σ_i T((v, i) → (v, j)) p_{t−1}(v, i)        causal: frames up to t
 
 z is the z-score of an image in the frame's row of scores, M its evidence. L is the likelihood ratio of a normal score
-of mean μ against one of mean 0: μ is the height that the best of m scores reaches by chance, so of a frame on its own
-a place is likelier than *lost* exactly if its x is above it; a frame none of whose candidates has much evidence must
-rise higher. κ < 1, because frames that follow each other err alike; smaller where x is sharpened by evidence. A frame
-that shows what the one before it showed says nothing new and leaves the belief as it is: the caller passes it over.
-Nothing is trained. Arrays in, arrays out.
+of mean μ to one of mean 0. The best of m scores reaches μ by chance, so in a single frame an image is likelier than
+*lost* if its x is above μ; a frame without much evidence must reach higher. κ < 1 because consecutive frames have
+correlated errors; it is smaller for reranked frames, whose x is sharper. The caller skips frames that show the same as
+the last one. Arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -47,48 +42,48 @@ from tfa.verification.reranking import UNVERIFIED, WEIGHT, Reranked
 
 # --- motion ---------------------------------------------------------------------------------------
 
-SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, a frame
+SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, per frame
 PACES = tuple(sign * speed for speed in SPEEDS for sign in (1, -1) if speed or sign > 0)
-MAX_STEPS_PER_FRAME = 30  # images, or usual steps, that a frame moves by at most
-MIN_SHARE = math.exp(-12.0)  # of the likeliest move: by position, rarer ones are left out
-_MAX_NEIGHBORS = 128  # images a move can lead to, where positions say who is near
-EARTH_RADIUS = 6_371_000.0  # metres
-_DRIVE_STEP = 0.25  # of the usual distance of two images: in driving order, one is nearer to the next
-_DRIVE_SHARE = 0.8  # of the images of a drive
-_SAMPLED_PAIRS = 4096  # of images whose distances are looked at
+MAX_STEPS_PER_FRAME = 30  # images, or usual steps, per frame
+MIN_SHARE = math.exp(-12.0)  # smallest probability of a move by position, as a share of the likeliest move
+_MAX_NEIGHBORS = 128  # images that a move by position can reach
+EARTH_RADIUS = 6_371_000.0  # meters
+_DRIVE_STEP = 0.25  # largest step in driving order, as a share of the median distance between images
+_DRIVE_SHARE = 0.8  # share of the steps in driving order that are this short
+_SAMPLED_PAIRS = 4096  # image pairs used to estimate the median distance
 
 
 class Motion(Protocol):
-    """Where a camera can be a frame later, lost or not aside."""
+    """Motion of a camera within the map."""
 
     images: int
     paces: int
 
     def moved(self, believed: np.ndarray) -> np.ndarray:
-        """Probabilities `v m` of pace and place, a frame later."""
+        """Return probabilities (v, m) of pace and image one frame later."""
         ...
 
     def around(self, places: np.ndarray) -> np.ndarray:
-        """Probability `m` of each image and those that show the same place."""
+        """Return the probability (m,) of each image together with nearby images."""
         ...
 
 
 def weigh_moves(distance: np.ndarray, pace: float) -> np.ndarray:
-    """Compute T_v of moves, not yet adding up to one."""
+    """Return T_v of moves, not normalized."""
     return np.exp(-np.maximum(np.abs(distance - pace) / max(0.5, abs(pace) / 4) - 1, 0))
 
 
 class OrderMotion:
-    """Motion along a map in driving order: every pace is a convolution. `reach`: images to each side of one place."""
+    """Motion along a map in driving order: each pace is a convolution. `reach` is in images to each side."""
 
     paces = len(PACES)
 
     def __init__(self, images: int, reach: float) -> None:
         self.images = _enough(images)
         moves = np.arange(-MAX_STEPS_PER_FRAME, MAX_STEPS_PER_FRAME + 1)
-        self._shares = np.stack([weigh_moves(moves, pace) for pace in PACES])  # v 61
+        self._shares = np.stack([weigh_moves(moves, pace) for pace in PACES])  # (v, 61)
         every = np.ones(images)
-        # What leaves the map at its ends is shared among the moves that do not.
+        # Moves beyond the ends of the map are redistributed over the moves within it.
         self._total = np.stack([self._along(every, shares[::-1]) for shares in self._shares])
         self._near = np.ones(2 * math.floor(reach) + 1)
 
@@ -100,13 +95,13 @@ class OrderMotion:
         return self._along(places, self._near)
 
     def _along(self, values: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-        """Convolution with a kernel whose middle is a move of 0, within the map."""
+        """Convolve with a kernel whose center is a move of 0, within the map."""
         start = len(kernel) // 2
         return np.convolve(values, kernel)[start : start + self.images]
 
 
 class PositionMotion:
-    """Motion in a map whose images stand at `places` `m 2`, in meters and in no order; `reach` is in usual steps."""
+    """Motion between images at `places` (m, 2), in meters, in arbitrary order; `reach` is in usual steps."""
 
     paces = len(SPEEDS)
 
@@ -118,7 +113,7 @@ class PositionMotion:
         source = np.broadcast_to(np.arange(self.images)[:, None], to.shape)
 
         def matrix(share: np.ndarray, mask: np.ndarray) -> csr_array:
-            """Transposed: probabilities of images stand right of it."""
+            """Return the transposed matrix, to multiply probabilities from the left."""
             return csr_array((share[mask], (to[mask], source[mask])), shape=(self.images, self.images))
 
         self._moves = []
@@ -137,14 +132,14 @@ class PositionMotion:
 
 
 def choose_motion(images: int, places: np.ndarray | None, reach: float) -> Motion:
-    """Choose motion by the order of the images; by their positions `m 2` if these show that it is no drive."""
+    """Choose motion by image order, or by positions (m, 2) if these are not in driving order."""
     if places is None or is_drive(places):
         return OrderMotion(images, reach)
     return PositionMotion(places, reach)
 
 
 def is_drive(places: np.ndarray) -> bool:
-    """Are images at `places` `m 2` in driving order: is nearly each of them much nearer to the next than to others?"""
+    """Return True if images at `places` (m, 2) are in driving order: most steps are short for this map."""
     steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
     pairs = np.random.default_rng(0).integers(len(places), size=(2, _SAMPLED_PAIRS))
     pairs = pairs[:, pairs[0] != pairs[1]]
@@ -153,7 +148,7 @@ def is_drive(places: np.ndarray) -> bool:
 
 
 def estimate_step(places: np.ndarray) -> float:
-    """Estimate the usual step: the median distance to the second nearest other place, 1 with fewer than 3 places."""
+    """Return the median distance to the second nearest other place; 1 with fewer than 3 places."""
     distinct = np.unique(places, axis=0)
     if len(distinct) < 3:
         return 1.0
@@ -161,18 +156,18 @@ def estimate_step(places: np.ndarray) -> float:
 
 
 def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarray]:
-    """The images nearest to each, itself first, of equals the smaller index; -1 and inf where there are no more."""
+    """Return each image's nearest images and distances, itself first, padded with -1 and inf; ties by index."""
     count = min(_MAX_NEIGHBORS, len(places))
     to = np.full((len(places), count), -1)
     distance = np.full((len(places), count), np.inf)
     tree = cKDTree(places)
     last = tree.query(places, k=[count])[0][:, 0]
-    # A little farther: all that tie with the last, whichever way the tree rounds.
+    # A slightly larger radius includes all ties with the last, however the tree rounds.
     candidates = tree.query_ball_point(places, np.minimum(last, farthest) * (1 + 1e-9), return_sorted=True)
     for image, listed in enumerate(candidates):
         others = np.array(listed)
         away = np.linalg.norm(places[image] - places[others], axis=-1)
-        away[others == image] = -1.0  # itself before others at the same place
+        away[others == image] = -1.0  # the image itself precedes others at the same place
         order = np.argsort(away, kind="stable")[:count]
         order = order[away[order] <= farthest]
         to[image, : len(order)], distance[image, : len(order)] = others[order], away[order].clip(min=0)
@@ -180,7 +175,7 @@ def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarra
 
 
 def project_to_meters(latitudes: np.ndarray, longitudes: np.ndarray) -> np.ndarray:
-    """Project degrees to a plane `m 2` about their middle, true to a meter over a town."""
+    """Project degrees to meters (m, 2) around their mean, accurate to a meter within a town."""
     middle = np.radians(latitudes.mean())
     east = np.radians(longitudes - longitudes.mean()) * np.cos(middle)
     return EARTH_RADIUS * np.stack([east, np.radians(latitudes - latitudes.mean())], axis=1)
@@ -188,40 +183,38 @@ def project_to_meters(latitudes: np.ndarray, longitudes: np.ndarray) -> np.ndarr
 
 def _enough(images: int) -> int:
     if images < 2:
-        raise BadSpec(f"a sequence needs a map of at least 2 images, this one has {images}")
+        raise BadSpec(f"tracking a sequence needs a map of at least 2 images; this map has {images}")
     return images
 
 
 # --- sequence filter ------------------------------------------------------------------------------
 
-PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by how much of it, and at most
+PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, the factor, and the limit
 
 
 class SequenceSpec(Options):
-    """How a camera moves and errs; all numbers are ours."""
+    """Options of the sequence filter."""
 
-    p_lost: float = opt(0.02, "ε: probability that a frame leaves the map", ge=1e-9, le=0.5)
-    p_recover: float = opt(0.1, "ρ: probability that a lost camera comes back with a frame", ge=1e-9, le=1.0)
-    new_pace: float = opt(0.02, "η: probability that the pace is drawn anew with a frame", ge=1e-9, le=1.0)
-    trust: float = opt(0.3, "κ: how much a verified frame counts beside the one before it", ge=1e-3, le=1.0)
-    trust_unverified: float = opt(0.5, "κ of a frame that was not verified", ge=1e-3, le=1.0)
-    reach: float = opt(2.0, "images (or usual steps) to each side that are the same place", ge=0.0)
-    still: float = opt(
-        0.05, "of the stream's variance: a frame nearer than that to the one before shows the same", ge=0.0
-    )
+    p_lost: float = opt(0.02, "ε: probability per frame that the camera leaves the map", ge=1e-9, le=0.5)
+    p_recover: float = opt(0.1, "ρ: probability per frame that a lost camera returns", ge=1e-9, le=1.0)
+    new_pace: float = opt(0.02, "η: probability per frame that the pace is redrawn", ge=1e-9, le=1.0)
+    trust: float = opt(0.3, "κ: weight of a reranked frame", ge=1e-3, le=1.0)
+    trust_unverified: float = opt(0.5, "κ: weight of a frame that was not reranked", ge=1e-3, le=1.0)
+    reach: float = opt(2.0, "images (or usual steps) to each side that show the same place", ge=0.0)
+    still: float = opt(0.05, "skip frames nearer to the last one than this share of the stream's variance", ge=0.0)
 
 
 @dataclass(frozen=True)
 class Belief:
-    """Where the camera is thought to be after a frame."""
+    """Position of the camera after a frame, as probabilities."""
 
-    places: np.ndarray  # m: probability of each image
+    places: np.ndarray  # (m,): probability of each image
     lost: float
-    mass: np.ndarray  # m: probability of each image and those within reach of it: of its place
+    mass: np.ndarray  # (m,): probability of each image together with the images within reach
 
     @property
     def best(self) -> int:
-        """The likeliest image; of equals the first."""
+        """Index of the likeliest image; ties go to the first."""
         return int(self.places.argmax())
 
     @property
@@ -230,36 +223,36 @@ class Belief:
 
     @property
     def is_lost(self) -> bool:
-        """Is being lost likelier than the best place?"""
+        """Whether being lost is likelier than the best image."""
         return self.lost > self.confidence
 
 
 class SequenceFilter:
-    """The forward filter: give it what a frame says, it says where the camera is. It looks at no later frame."""
+    """Forward filter over frames; it uses no later frame."""
 
     def __init__(self, motion: Motion, spec: SequenceSpec | None = None) -> None:
         self.motion, self.spec = motion, spec or SequenceSpec()
         self.reset()
 
     def reset(self) -> None:
-        """Before the first frame the camera may be anywhere, or outside the map, as after a frame of being lost."""
+        """Return to the prior: the camera may be anywhere or outside the map, as after a frame of being lost."""
         found, states = self.spec.p_recover, (self.motion.paces, self.motion.images)
-        self._believed = np.full(states, found / math.prod(states))  # v m
+        self._believed = np.full(states, found / math.prod(states))  # (v, m)
         self._lost, self._first = 1 - found, True
 
     def update(self, scores: np.ndarray, ranked: Reranked | None = None) -> Belief:
-        """Update with the scores `m` of the next frame and, if verified, its best images (a table of one row)."""
+        """Update with the scores (m,) of the next frame and, if reranked, its best images (one row)."""
         verified = ranked is not None and bool((ranked.inliers != UNVERIFIED).any())
         seen = observe_frame(scores, ranked if verified else None)
         logs = compute_log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
         believed, lost = self._predicted()
-        top = max(float(logs.max()), 0.0)  # of the largest factor, so that none overflows
+        top = max(float(logs.max()), 0.0)  # log of the largest factor, subtracted to avoid overflow
         believed, lost = believed * np.exp(logs - top), lost * math.exp(-top)
         total = float(believed.sum()) + lost
         return self._believe(believed / total, lost / total)
 
     def skip(self) -> Belief:
-        """A frame that could not be read: the camera moves unseen."""
+        """Predict a frame that could not be read."""
         return self._believe(*self._predicted())
 
     def belief(self) -> Belief:
@@ -268,9 +261,9 @@ class SequenceFilter:
         return Belief(places, self._lost, self.motion.around(places).clip(max=1.0))
 
     def follow_edit(self, motion: Motion, before: np.ndarray, ids: np.ndarray) -> None:
-        """The map's images were `before` and are `ids` now, both growing, and move as `motion` says.
+        """Carry the belief over a map edit, from image ids `before` to `ids`, both ascending.
 
-        What was believed of an image that is gone goes to the nearest that stays, in the map's order.
+        The probability of a removed image moves to the nearest remaining id.
         """
         known = np.flatnonzero(np.isin(ids, before))
         old, self.motion = self._believed, motion
@@ -285,7 +278,7 @@ class SequenceFilter:
             own += np.bincount(known[nearer], was, minlength=motion.images)
 
     def _predicted(self) -> tuple[np.ndarray, float]:
-        if self._first:  # nothing happens before the first frame
+        if self._first:  # no motion before the first frame
             return self._believed, self._lost
         spec, states = self.spec, self._believed.size
         anywhere = self._believed.sum(axis=0)
@@ -300,7 +293,7 @@ class SequenceFilter:
 
 
 def observe_frame(scores: np.ndarray, ranked: Reranked | None = None) -> np.ndarray:
-    """Compute x of every image `m`; where all scores are equal, which is no evidence, nan."""
+    """Return x of every image, (m,); nan if all scores are equal."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
     if not np.isfinite(spread[0]) or spread[0] <= ROW_EPSILON:
@@ -315,6 +308,6 @@ def observe_frame(scores: np.ndarray, ranked: Reranked | None = None) -> np.ndar
 
 
 def compute_log_likelihood(seen: np.ndarray, trust: float) -> np.ndarray:
-    """Compute log L of every image `m` from its x; of a frame that is no evidence, 0."""
+    """Return log L of every image, (m,), from x; 0 where x is nan."""
     height = math.sqrt(2 * math.log(len(seen)))
     return np.nan_to_num(trust * (height * seen - height**2 / 2))

@@ -1,4 +1,4 @@
-"""Photos on disk → pixels, positions, and tokens kept on disk.
+"""Photo files: pixels, positions, recordings and the token cache.
 
-In: files and folders. Out: upright RGB images, positions, cached tokens. May see: the files it is given.
+Input: files and folders. Output: upright RGB images, positions, cached tokens.
 """

@@ -1,9 +1,8 @@
-"""Upkeep of the user's cache: how much there is of each encoder, of the benchmark and of unfinished builds, and making
-room.
+"""Measure and prune the user's cache: tokens per encoder, benchmark files and unfinished builds.
 
-The benchmark keeps what takes it long beside the tokens: SAM's masks of photos, what a learned matcher found, and the
-vectors it makes up to measure stores. Builds in shards keep the shards that are done until the map is published. Only
-files with the names that these give are counted and deleted: the folder is the user's, and so may be others in it.
+The benchmark caches SAM masks, results of learned matchers and synthetic vectors. Sharded builds keep finished shards
+until the map is published. Only files with names of these kinds are counted and deleted, since the user may store
+other files in the folder.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from tfa.errors import BadSpec, TfaError
 from tfa.photos.token_cache import DAY, TokenCache, list_shards, make_room
 from tfa.types import CachedResults, CachedTokens, DeletedFiles, UnfinishedBuilds
 
-# Of each kind its folder, and the names of files below it.
+# Kind → folder and file name pattern.
 _BENCHMARK = {
     "masks": ("masks", re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.safetensors")),
     "matches": ("matches", re.compile(r"[^/]+/[0-9a-f]{64}\.json")),
     "vectors": ("bench-scale", re.compile(r"places-\d+-\d+\.f32")),
 }
-_BUILD = re.compile(r"[0-9a-f]{32}")  # the folder of a build, below builds/
+_BUILD = re.compile(r"[0-9a-f]{32}")  # folder of a build, in builds/
 
 
 def measure_benchmark() -> list[CachedResults]:
-    """What the user's cache holds of each kind of results that the benchmark keeps, as far as there is any."""
+    """Measure the benchmark files in the user's cache, by kind; kinds without files are left out."""
     sizes = {kind: _sizes(_files(*where)) for kind, where in _BENCHMARK.items()}
     return [CachedResults(kind, len(found), sum(found)) for kind, found in sizes.items() if found]
 
 
 def measure_unfinished_builds() -> UnfinishedBuilds:
-    """What the user's cache holds of builds in shards that have not published their map."""
+    """Measure the unfinished builds in the user's cache."""
     builds = _builds()
     sizes = [size for build in builds for size in _sizes(_inside(build))]
     return UnfinishedBuilds(len(builds), len(sizes), sum(sizes))
@@ -53,11 +52,11 @@ def _inside(build: Path) -> list[Path]:
 
 
 def _remove_builds(unused_seconds: float = 0.0) -> DeletedFiles:
-    """Whole folders, for a part of a build is of no use, of which no file was written for longer."""
+    """Remove builds without a file written in the last `unused_seconds`; whole folders, as parts are useless."""
     files = size = 0
     for build in _builds():
         inside = _inside(build)
-        with contextlib.suppress(OSError):  # it has just been published
+        with contextlib.suppress(OSError):  # it was just published
             if all(time.time() - file.stat().st_mtime >= unused_seconds for file in inside):
                 sizes = _sizes(inside)
                 shutil.rmtree(build, ignore_errors=True)
@@ -74,7 +73,7 @@ def _files(folder: str, names: re.Pattern[str]) -> list[Path]:
 def _sizes(files: Iterable[Path]) -> list[int]:
     sizes = []
     for file in files:
-        with contextlib.suppress(OSError):  # another process makes room
+        with contextlib.suppress(OSError):  # another process deleted it
             sizes.append(file.stat().st_size)
     return sizes
 
@@ -84,7 +83,7 @@ def _list_benchmark_files() -> list[Path]:
 
 
 def list_shelves(cache: TokenCache | None = None) -> list[CachedTokens]:
-    """What the cache holds of each encoder, the largest first."""
+    """Measure the cached tokens of each encoder, largest first."""
     folder = (cache or TokenCache()).folder
     found = [_facts(shelf) for shelf in sorted(folder.glob("*")) if shelf.is_dir()] if folder.is_dir() else []
     return sorted((facts for facts in found if facts.files), key=lambda facts: -facts.bytes)
@@ -94,7 +93,7 @@ def _facts(shelf: Path) -> CachedTokens:
     encoder, images, sizes = "unknown", 0, []
     for file in list_shards(shelf):
         sizes.append(file.stat().st_size)
-        with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file only takes room
+        with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file has only a size
             tensors, metadata, _ = read_tensor_header(file)
             made = {"id": metadata.get("encoder", encoder), "fingerprint": metadata.get("fingerprint")}
             encoder = use_current_name(made)["id"]
@@ -105,13 +104,13 @@ def _facts(shelf: Path) -> CachedTokens:
 def prune_cache(
     older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None
 ) -> DeletedFiles:
-    """Delete what was not used for `older_than` days; then what was used longest ago until `max_bytes` are left.
+    """Delete entries unused for `older_than` days, then least recently used ones until `max_bytes` are left.
 
-    Of a cache that is given, tokens; else of the user's, tokens and what the benchmark keeps, and builds that were left
-    for as many days. What is deleted is made again when it is needed and the photo is still there.
+    For an explicit `cache` this covers tokens; for the user's cache also benchmark files and unfinished builds. Deleted
+    entries are recomputed when needed.
     """
     if (older_than is None and max_bytes is None) or min(older_than or 0, max_bytes or 0) < 0:
-        raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: give at least one of them, 0 or more")
+        raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: set at least one of them to 0 or more")
     seconds = None if older_than is None else older_than * DAY
     besides = _list_benchmark_files() if cache is None else []
     builds = DeletedFiles(0, 0) if cache is not None or seconds is None else _remove_builds(seconds)
@@ -120,7 +119,7 @@ def prune_cache(
 
 
 def clear_cache(cache: TokenCache | None = None) -> DeletedFiles:
-    """Delete all tokens; of the user's own cache, what benchmark and unfinished builds keep as well."""
+    """Delete all tokens; in the user's cache also benchmark files and unfinished builds."""
     folder, before = (cache or TokenCache()).folder, list_shelves(cache)
     found = [DeletedFiles(facts.files, facts.bytes) for facts in before]
     if cache is None:

@@ -1,4 +1,4 @@
-"""Where photos were taken: from a CSV file, a GPX track, their names, or what they say of themselves."""
+"""Find photo positions in a CSV file, a GPX track, file names or metadata."""
 
 from __future__ import annotations
 
@@ -17,43 +17,51 @@ GPX_GAP = 60.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class PositionSources:
-    """Where positions come from, beside the photos themselves."""
+    """Sources of photo positions, in addition to file names and metadata.
 
-    csv: str | Path | None = None  # columns file,lat,lon or file,x,y, and perhaps alt,heading
-    gpx: str | Path | None = None  # a track
-    gpx_offset: float = 0.0  # seconds to add to the clock of the camera
-    gpx_gap: float = GPX_GAP  # seconds between two points of the track from which on nothing is known between them
-    utm: str | None = None  # x and y are metres of this UTM zone, such as 33N, and are kept as degrees
+    Args:
+        csv: Table with columns file,lat,lon or file,x,y, and optionally alt,heading.
+        gpx: GPX track; photos are placed by their time.
+        gpx_offset: Seconds to add to the camera's clock.
+        gpx_gap: Do not interpolate across track gaps longer than this many seconds.
+        utm: UTM zone of x and y, such as 33N; positions are converted to degrees.
+    """
+
+    csv: str | Path | None = None
+    gpx: str | Path | None = None
+    gpx_offset: float = 0.0
+    gpx_gap: float = GPX_GAP
+    utm: str | None = None
 
     def __post_init__(self) -> None:
         if self.utm is not None:
             utm_code(self.utm)
         if not math.isfinite(self.gpx_offset):
-            raise BadPositions(f"a GPX offset of {self.gpx_offset} is not allowed; give seconds")
+            raise BadPositions(f"GPX offset {self.gpx_offset} is not allowed; use a finite number of seconds")
         if not self.gpx_gap > 0:
-            raise BadPositions(f"a GPX gap of {self.gpx_gap} is not allowed; give seconds, more than 0")
+            raise BadPositions(f"GPX gap {self.gpx_gap} is not allowed; use more than 0 seconds")
 
 
 PositionsLike = str | Path | PositionSources | None
 
 
 def as_sources(positions: PositionsLike) -> PositionSources:
-    """Return the sources of positions; a path is that of a CSV file."""
+    """Convert to PositionSources; a path is a CSV file."""
     return positions if isinstance(positions, PositionSources) else PositionSources(csv=positions)
 
 
 def read_photo_position(photo: Path | bytes, name: str) -> Position | None:
-    """What a photo says by itself: by its name, by XMP, by EXIF."""
+    """Read a position from the file name, XMP or EXIF, in this order."""
     return position_from_name(name) or read_embedded_position(photo)
 
 
 def find_positions(
     paths: Sequence[Path], root: Path | None, positions: PositionsLike
 ) -> tuple[list[Position | None], list[str]]:
-    """The position of each photo, or None, and notes for the user: CSV before track before name before XMP and EXIF.
+    """Return the position of each photo, or None, and notes for the user.
 
-    A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
-    photo has: `a.jpg` will do when there is no second `a.jpg`.
+    CSV takes precedence over the track, then file name, XMP and EXIF. A CSV row names a photo by its path relative to
+    `root`, or by any unique ending of its path: `a.jpg` works if there is only one `a.jpg`.
     """
     sources = as_sources(positions)
     listed, notes = ({}, []) if sources.csv is None else match_positions(paths, root, Path(sources.csv))
@@ -69,14 +77,14 @@ def find_positions(
     kinds = [position.is_global for position in found if position is not None]
     if any(kinds) and not all(kinds):
         notes.append(
-            f"{sum(kinds)} photos are placed by lat/lon and {len(kinds) - sum(kinds)} by x/y: "
-            "positions of the two kinds cannot be compared; if x/y are UTM, --utm ZONE makes them degrees"
+            f"{sum(kinds)} photos have lat/lon and {len(kinds) - sum(kinds)} have x/y: "
+            "the two kinds cannot be compared; if x/y are UTM, convert them with --utm ZONE"
         )
     return found, notes
 
 
 def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> tuple[dict[int, Position], list[str]]:
-    """The position of each photo that was taken while the track was, by its index, and notes for the user."""
+    """Return positions of photos taken during the track, by index, and notes for the user."""
     track = read_gpx(gpx)
     times = [read_photo_time(path) for path in paths]
     placed = {
@@ -87,14 +95,14 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
     timed = [time for time in times if time is not None]
     if not timed:
         raise BadPositions(
-            f"{gpx} cannot place photos: none of {len(paths):,} says when it was taken (EXIF DateTimeOriginal); "
-            "give their positions in a CSV file"
+            f"{gpx} cannot place photos: none of {len(paths):,} has a time (EXIF DateTimeOriginal); "
+            "pass positions in a CSV file instead"
         )
     if not placed:
         early = track.times[0] - max(time.utc for time in timed)
         late = min(time.utc for time in timed) - track.times[-1]
         lag = f"they end {early:,.0f} s before it" if early > 0 else f"they begin {late:,.0f} s after it"
-        lag = lag if max(early, late) > 0 else f"its points are more than {sources.gpx_gap:g} s apart there"
+        lag = lag if max(early, late) > 0 else f"they are in gaps longer than {sources.gpx_gap:g} s"
         raise BadPositions(
             f"{gpx}: no photo was taken during the track ({lag}); correct the camera's clock with --gpx-offset "
             "SECONDS, or allow longer gaps with --gpx-gap (tfa build: --set gpx.offset=SECONDS, gpx.gap)"
@@ -102,17 +110,17 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
     notes = []
     outside = len(timed) - len(placed)
     if outside:
-        notes.append(f"{pluralize(outside, 'photo')} taken outside {gpx.name} or in a gap of it")
+        notes.append(f"{pluralize(outside, 'photo')} taken outside the track {gpx.name} or in a gap")
     if len(timed) < len(paths):
         notes.append(f"{pluralize(len(paths) - len(timed), 'photo')} without a time (EXIF DateTimeOriginal)")
     if not all(time.zoned for time in timed):
         local = sum(not time.zoned for time in timed)
         notes.append(
-            f"{pluralize(local, 'photo')} without a time zone: the clock is taken as UTC"
+            f"{pluralize(local, 'photo')} without a time zone: assuming UTC"
             + (
                 f" {sources.gpx_offset:+g} s"
                 if sources.gpx_offset
-                else "; --gpx-offset SECONDS (tfa build: --set gpx.offset=SECONDS) corrects it"
+                else "; correct it with --gpx-offset SECONDS (tfa build: --set gpx.offset=SECONDS)"
             )
         )
     return placed, notes

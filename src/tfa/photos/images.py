@@ -1,7 +1,6 @@
-"""Photos of any kind as RGB pixels: paths, bytes, PIL images and arrays.
+"""Read photos as RGB pixels, from paths, bytes, PIL images and arrays.
 
-Finds photos in folders, decodes them upright, refuses broken or hostile files, and writes photos from memory to
-files.
+Find photos in folders, decode them upright, refuse broken or malicious files, and write photos in memory to files.
 """
 
 from __future__ import annotations
@@ -34,53 +33,47 @@ if TYPE_CHECKING:
 
 # --- untrusted ------------------------------------------------------------------------------------
 
-# What cameras, phones and screens write. Pillow reads many more, whose decoders fewer people have attacked.
+# Formats of cameras, phones and screenshots. Pillow reads more, but those decoders are less tested against attacks.
 EXTENSIONS = {
-    "JPEG": ".jpg",
-    "MPO": ".jpg",
-    "PNG": ".png",
-    "WEBP": ".webp",
-    "TIFF": ".tif",
-    "BMP": ".bmp",
-    "GIF": ".gif",
-}
+    "JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "TIFF": ".tif", "BMP": ".bmp", "GIF": ".gif",
+}  # fmt: skip
 _ALLOWED_FORMATS = "JPEG, PNG, WebP, TIFF, BMP or GIF"
 
 
 class UnknownFormat(BadImage):
-    """A file that is no photo, or of a format that is not taken from strangers."""
+    """A file is not a photo, or has a format that is not accepted from untrusted sources."""
 
 
 class TooManyPixels(BadImage):
-    """A photo that would take more memory than one may."""
+    """A photo has more pixels than allowed."""
 
 
 def decode_untrusted(content: bytes, name: str, most_pixels: int) -> tuple[Image.Image, str]:
-    """The photo upright and in RGB, and Pillow's name of its format; pixels are counted before they are decoded."""
+    """Decode an upload; return the upright RGB photo and Pillow's format name. Pixels are limited before decoding."""
     kind = _format(content, name, most_pixels)
     try:
         return as_rgb(content, name), kind
     except BadImage as error:
-        raise BadImage(f"{error}; it may be truncated, send the whole file", name) from None
+        raise BadImage(f"{error}; it may be truncated, send the complete file", name) from None
 
 
 def _format(content: bytes, name: str, most_pixels: int) -> str:
-    """From the header alone."""
-    image_extensions()  # Pillow knows its formats by name only once all of them are registered
-    formats = [kind for kind in EXTENSIONS if kind in Image.OPEN]  # the reader of JPEG recognises MPO
+    """Read the format from the header and check the size."""
+    image_extensions()  # registers all formats, which Pillow needs to find them by name
+    formats = [kind for kind in EXTENSIONS if kind in Image.OPEN]  # the JPEG reader recognizes MPO
     try:
         with Image.open(io.BytesIO(content), formats=formats) as image:
             (width, height), kind = image.size, str(image.format)
     except UnidentifiedImageError:
         raise UnknownFormat(
-            f"{name} is no whole photo of a kind this service reads; send {_ALLOWED_FORMATS}", name
+            f"{name} is not a complete photo in a supported format; send {_ALLOWED_FORMATS}", name
         ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many(name, "far", most_pixels) from None
     except MemoryError:
         raise
-    except Exception:  # decoders of damaged headers raise whatever they stumble on
-        raise BadImage(f"{name} is damaged: its header cannot be read; send the whole file", name) from None
+    except Exception:  # decoders of damaged headers may raise anything
+        raise BadImage(f"{name} is damaged: its header cannot be read; send the complete file", name) from None
     if width * height > most_pixels:
         raise _too_many(name, f"{width} × {height},", most_pixels)
     return kind
@@ -94,16 +87,16 @@ def _too_many(name: str, size: str, most_pixels: int) -> TooManyPixels:
 # --- photo source ---------------------------------------------------------------------------------
 
 Source = str | os.PathLike[str]
-Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # an array is H×W×3 in RGB
+Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # arrays are (h, w, 3) in RGB
 
-ALLOWED_PHOTOS = "a path, the bytes of an image file, a PIL image, or a uint8 array of height × width × 3 in RGB"
-A_FILE = "give the path of an image file"
-EMPTY_FILE = "it is not an image: it has no bytes; give the whole file"
-_LONGEST_NAME = 200  # letters of a name that an error quotes
+ALLOWED_PHOTOS = "a path, the bytes of an image file, a PIL image, or a uint8 RGB array of height × width × 3"
+A_FILE = "pass the path of an image file"
+EMPTY_FILE = "it is not an image: it is empty; pass the complete file"
+_LONGEST_NAME = 200  # maximum characters of a name quoted in an error
 
 
 def name_photo(photo: Photo) -> str:
-    """What an answer or an error calls a photo."""
+    """Return the name of a photo for answers and errors."""
     if isinstance(photo, bytes):
         return "bytes"
     if isinstance(photo, Image.Image):
@@ -114,13 +107,13 @@ def name_photo(photo: Photo) -> str:
 
 
 def shorten_photo_name(photo: Photo) -> str:
-    """The same for an error: what was no path at all, such as a picture in base64, may be very long."""
+    """Return the name of a photo for errors, shortened: text that is not a path, such as base64, may be very long."""
     name = name_photo(photo)
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}… ({len(name):,} letters)"
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}… ({len(name):,} characters)"
 
 
 def check_kind(photo: object) -> None:
-    """Refuse what is no photo, before it is looked into."""
+    """Raise BadSpec if an object has a type that cannot be a photo."""
     if isinstance(photo, np.ndarray):
         check_array(photo)
     elif not isinstance(photo, (str, os.PathLike, bytes, Image.Image)):
@@ -129,61 +122,58 @@ def check_kind(photo: object) -> None:
 
 
 def check_array(array: NDArray[Any]) -> None:
-    """Refuse pixels that would have to be guessed at, and say how they become a photo."""
+    """Raise BadSpec if an array is not an RGB photo, with advice to convert it."""
     shape = " × ".join(map(str, array.shape)) or "no axes"
     advice = None
     if array.ndim == 2:
-        advice = "grey becomes RGB by numpy.repeat(array[..., None], 3, axis=2)"
+        advice = "convert grayscale to RGB: numpy.repeat(array[..., None], 3, axis=2)"
     elif array.ndim == 4:
-        advice = "give the photos of a batch one by one, or all of them to query_many"
+        advice = "pass the photos of a batch one by one, or a list of them to query_many"
     elif array.ndim != 3:
         advice = "a photo has three axes"
     elif array.shape[0] == 3 != array.shape[2]:
-        advice = "colours come last: array.transpose(1, 2, 0)"
+        advice = "move the color axis to the end: array.transpose(1, 2, 0)"
     elif array.shape[2] == 4:
-        advice = "leave out alpha: array[..., :3]"
+        advice = "remove the alpha channel: array[..., :3]"
     elif array.shape[2] == 1:
-        advice = "grey becomes RGB by numpy.repeat(array, 3, axis=2)"
+        advice = "convert grayscale to RGB: numpy.repeat(array, 3, axis=2)"
     elif array.shape[2] != 3:
-        advice = "three colours come last"
+        advice = "the last axis must have three colors"
     elif not array.size:
         advice = "it has no pixels"
     elif array.dtype != np.uint8:
         floats = np.issubdtype(array.dtype, np.floating)
-        scaled = "of values from 0 to 1: (array * 255).round().astype('uint8')"
-        advice = scaled if floats else "of values from 0 to 255: array.astype('uint8')"
+        scaled = "if values are from 0 to 1: (array * 255).round().astype('uint8')"
+        advice = scaled if floats else "if values are from 0 to 255: array.astype('uint8')"
     if advice is not None:
         raise BadSpec(f"a photo must be {ALLOWED_PHOTOS}, got an array of {array.dtype}, {shape}; {advice}")
 
 
 def _suggest_instead(photo: object) -> str:
-    """What to do with something that is nearly a photo."""
+    """Return advice for an object that is almost a photo."""
     if isinstance(photo, (bytearray, memoryview)):
-        return "give bytes(…) of it"
+        return "convert it with bytes(…)"
     if hasattr(photo, "read"):
-        return "give what it reads: file.read()"
+        return "pass its content: file.read()"
     if isinstance(photo, (list, tuple)):
-        return "give several photos to query_many, one by one"
+        return "for several photos use query_many"
     if hasattr(photo, "__array__"):
-        return "give numpy.asarray(…) of it, colours last"
-    return "give one of these"
+        return "convert it with numpy.asarray(…), colors last"
+    return "pass one of these"
 
 
 # --- jpeg scans -----------------------------------------------------------------------------------
 
 MOST_SCANS = 100  # a progressive photo has about ten
 _SOI, _EOI, _SOS = b"\xff\xd8", 0xD9, 0xDA
-# A marker within a scan: 0xFF of the picture itself is followed by zero, restarts (0xD0 to 0xD7) belong to the scan.
+# A marker after a scan: 0xFF in image data is followed by zero, and restarts (0xD0 to 0xD7) belong to the scan.
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 
 
 def too_many_scans(content: bytes) -> int:
-    """How many scans a JPEG has, if they are more than allowed; 0 for every other file.
-
-    Counting stops far above what is allowed: a file of scans alone would take long otherwise.
-    """
-    # Metadata and what cameras append may hold these two bytes by chance, so this is never less than the scans.
+    """Return the number of scans of a JPEG if it is above the limit; 0 for all other files."""
+    # Metadata and appended data may contain these two bytes by chance, so this is an upper bound.
     if not content.startswith(_SOI) or content.count(b"\xff\xda") <= MOST_SCANS:
         return 0
     scans = sum(kind == _SOS for kind, _ in _markers(content))
@@ -191,13 +181,13 @@ def too_many_scans(content: bytes) -> int:
 
 
 def _has_end(content: bytes) -> bool:
-    """Tell whether a JPEG has the marker that ends its first picture; one in a preview does not count."""
+    """Return True if a JPEG has the end marker of its main image; one in a preview does not count."""
     start = next((place for kind, place in _markers(content) if kind == _SOS), None)
     return start is not None and content.find(bytes([0xFF, _EOI]), start) >= 0
 
 
 def _markers(content: bytes) -> Iterator[tuple[int, int]]:
-    """Kind and end of each marker of a JPEG's first picture; a preview and a second picture are left out."""
+    """Yield kind and end of each marker of a JPEG's main image; previews and second images are left out."""
     place = len(_SOI)
     while (marker := _MARKER.search(content, place)) is not None:
         kind, place = marker[1][0], marker.end()
@@ -210,12 +200,11 @@ def _markers(content: bytes) -> Iterator[tuple[int, int]]:
 
 # --- images ---------------------------------------------------------------------------------------
 
-# Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
-# a video or a data file in it must not stop at that file.
+# Formats that Pillow names but cannot decode on every system: a video or data file in a folder must not stop a build.
 _NO_PICTURES = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
 
-_BLOCK = 1 << 20  # pixels that are widened at a time
-_SMALLER = 8  # times, each side, that a JPEG is decoded smaller where only its being whole matters
+_BLOCK = 1 << 20  # pixels converted at a time
+_SMALLER = 8  # factor by which a JPEG is decoded smaller to check that it is complete
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -230,16 +219,16 @@ _UPRIGHT = {
 
 @cache
 def image_extensions() -> frozenset[str]:
-    """Extensions, with dot and in lower case, of what Pillow can decode."""
+    """Return the file extensions that Pillow can decode, with dot and in lower case."""
     registered = Image.registered_extensions()
     return frozenset(ext for ext, kind in registered.items() if kind in Image.OPEN and kind not in _NO_PICTURES)
 
 
 def find_images(source: Source | Sequence[Source]) -> list[Path]:
-    """Image files of a folder (recursively, sorted by relative path), of one file, or of a sequence of those.
+    """Find the image files of a folder (recursively, sorted by relative path), a file, or a sequence of those.
 
-    Hidden files and folders are left out. A file that is named itself is taken whatever its extension is.
-    A sequence keeps its order and its repetitions, so that answers line up with the queries.
+    Hidden files and folders are skipped. A file that is named explicitly may have any extension.
+    A sequence keeps its order and repetitions, so that answers align with queries.
     """
     sources = [source] if isinstance(source, (str, os.PathLike)) else _listed(source)
     found: list[Path] = []
@@ -249,42 +238,41 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
             if not inside:
                 known = ", ".join(ext for ext in (".jpg", ".png", ".webp", ".tif") if ext in image_extensions())
                 raise NoImages(
-                    f"{path} holds no image; looked for {known} and what else Pillow reads, in all subfolders",
-                    path,
+                    f"no images found in {path} (searched subfolders for {known} and other Pillow formats)", path
                 )
             found += inside
         elif path.suffix.lower() in (*BAGS, *VIDEOS) and path.exists():
             raise NoImages(
-                f"{path} is a recording, not an image; make photos of it first, with: tfa frames {path.name} "
+                f"{path} is a recording, not an image; extract photos first with: tfa frames {path.name} "
                 "--out FOLDER (tfa.extract_frames)",
                 path,
             )
         elif path.exists():
             found.append(path)
         else:
-            raise NoImages(f"{path} does not exist; give an image, a folder of images, or several of them", path)
+            raise NoImages(f"{path} does not exist; pass images or folders of images", path)
     if not found:
-        raise NoImages("no image was given; give an image, a folder of images, or several of them")
+        raise NoImages("no images given; pass images or folders of images")
     return found
 
 
 def _listed(source: object) -> list[Source]:
-    """Paths of a sequence; photos in memory have no file that a map could name."""
+    """Return the paths of a sequence; raise BadSpec for photos in memory, which a map cannot reference."""
     several = list(source) if isinstance(source, Iterable) and not isinstance(source, (bytes, np.ndarray)) else [source]
     paths = [one for one in several if isinstance(one, (str, os.PathLike))]
     for one in several:
         if not isinstance(one, (str, os.PathLike)):
             raise BadSpec(
-                f"photos must be given by their paths here, got {type(one).__name__}: a map names its photos by their "
-                "files; save it as a file and give its path"
+                f"photos must be paths here, got {type(one).__name__}: a map references its images by file; save the "
+                "photo and pass its path"
             )
     return paths
 
 
 def split_nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
-    """Photos whose paths are UTF-8, as everything that names them later wants it; the others, and why.
+    """Split photos by whether their paths are UTF-8, which maps require; return the others with a reason.
 
-    Without `skip_bad` the first of the others is refused: before any work, not when the map is written.
+    Without `skip_bad`, raise BadImage for the first of the others, before any work starts.
     """
     kept: list[Path] = []
     others: list[tuple[Path, str]] = []
@@ -294,14 +282,12 @@ def split_nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path]
             kept.append(path)
         except UnicodeEncodeError:
             shown = os.fsencode(path.resolve()).decode("utf-8", "backslashreplace")
-            reason = f"{shown} has a name that is not UTF-8, which a map cannot keep"
+            reason = f"{shown} has a name that is not UTF-8, which a map cannot store"
             if not skip_bad:
-                raise BadImage(
-                    f"{reason}; rename it, or use --skip-bad (skip_bad=True) to leave it out", shown
-                ) from None
+                raise BadImage(f"{reason}; rename it, or skip it with --skip-bad (skip_bad=True)", shown) from None
             others.append((path, f"{reason}; rename it"))
     if others and not kept:
-        raise NoImages(f"no photo can be named: {others[0][1]} (and {len(others) - 1} more)", others[0][0])
+        raise NoImages(f"no photo has a valid name: {others[0][1]} (and {len(others) - 1} more)", others[0][0])
     return kept, others
 
 
@@ -323,16 +309,15 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
-    """A photo upright by its EXIF orientation, in 8-bit RGB without alpha: the same from its path, bytes, PIL image and
-    pixels.
+    """Decode a photo to 8-bit RGB without alpha, upright by its EXIF orientation.
 
-    `name` is what an error calls it.
+    Path, bytes, PIL image and pixels of a photo give the same result. `name` is used in errors.
     """
     return _opened(photo, name, _upright_rgb)
 
 
 def check_whole(photo: Photo, name: str | None = None) -> None:
-    """Refuse a photo that `as_rgb` would refuse. A JPEG is decoded smaller, which reads all of it but is quicker."""
+    """Raise BadImage if `as_rgb` would. A JPEG is decoded smaller, which reads the whole file but is faster."""
 
     def decode(image: Image.Image) -> Image.Image:
         image.draft("RGB", (max(image.width // _SMALLER, 1), max(image.height // _SMALLER, 1)))
@@ -355,25 +340,25 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
             scans = too_many_scans(_content(image)) if image.format in ("JPEG", "MPO") else 0
             if not scans:
                 return decode(image)
-            reason = f"it has {scans:,} scans and at most {MOST_SCANS} are allowed; save it again as an ordinary JPEG"
+            reason = f"it has {scans:,} scans, at most {MOST_SCANS} are allowed; save it as an ordinary JPEG"
     except UnidentifiedImageError:
-        reason = "it is not an image, or of a format Pillow does not read"
+        reason = "it is not an image, or Pillow does not support its format"
     except Image.DecompressionBombError as error:
         reason = f"it is too large: {error}"
     except FileNotFoundError:
         reason = f"it does not exist; {A_FILE}"
     except IsADirectoryError:
-        reason = "it is a folder; give one photo of it, or the folder to what takes several"
-    except Exception as error:  # decoders of damaged files raise whatever they stumble on
+        reason = "it is a folder; pass one photo, or use query_many for a folder"
+    except Exception as error:  # decoders of damaged files may raise anything
         reason = str(error) or type(error).__name__
-        if isinstance(error, OSError) and error.strerror:  # without the name, which may be very long
+        if isinstance(error, OSError) and error.strerror:  # omits the name, which may be very long
             reason = f"{error.strerror}; {A_FILE}"
     label = name or shorten_photo_name(photo)
     raise BadImage(f"{label} cannot be opened: {reason}", label)
 
 
 def _content(image: Image.Image) -> bytes:
-    """The whole file of a picture that was opened and not yet decoded."""
+    """Return the whole file of an image that is open but not decoded."""
     file = image.fp  # type: ignore[attr-defined]
     place = file.tell()
     file.seek(0)
@@ -386,12 +371,12 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     image.load()
     try:
         turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # a damaged EXIF block does not spoil the pixels
+    except Exception:  # a damaged EXIF block does not affect the pixels
         turn = None
     rgb = _rgb(image)
     if turn is not None:
         rgb = rgb.transpose(turn)
-        rgb.info = {}  # without the orientation, or the next reader would turn it again
+        rgb.info = {}  # removes the orientation, or the next reader would rotate it again
     return rgb
 
 
@@ -400,34 +385,30 @@ def _rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(_eight_bits(np.asarray(image), image.mode)).convert("RGB")
     if image.mode in ("RGBa", "La", "PA") or (image.mode == "P" and "transparency" in image.info):
         image = image.convert("RGBA")
-    # From RGBA this drops alpha and keeps the colours below it. RGB would be copied for nothing.
+    # From RGBA this drops alpha and keeps the colors below it. RGB needs no copy.
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _eight_bits(grey: np.ndarray, mode: str) -> np.ndarray:
-    """Greyscale `h w` of 16 or 32 bits or floats, scaled to bytes (Pillow itself would clip at 255)."""
-    # White belongs to the format and not to the picture, or every exposure of a place would look alike.
+def _eight_bits(gray: np.ndarray, mode: str) -> np.ndarray:
+    """Scale grayscale `(h, w)` of 16 or 32 bits or floats to bytes; Pillow would clip at 255."""
+    # White depends on the format, not the image, or every exposure of a place would look alike.
     whites = [1.0, 255.0, 65535.0] if mode == "F" else [65535.0]
-    rows = max(_BLOCK // max(grey.shape[1], 1), 1)
-    # In blocks of rows: a picture of the largest size would be gigabytes in float64.
-    blocks = [slice(start, start + rows) for start in range(0, len(grey), rows)]
-    tops = [float(np.nan_to_num(grey[block].astype(np.float64)).max(initial=0.0)) for block in blocks]
+    rows = max(_BLOCK // max(gray.shape[1], 1), 1)
+    # Blocks of rows limit memory: the largest images would take gigabytes in float64.
+    blocks = [slice(start, start + rows) for start in range(0, len(gray), rows)]
+    tops = [float(np.nan_to_num(gray[block].astype(np.float64)).max(initial=0.0)) for block in blocks]
     top = max(tops, default=0.0)
     factor = 255.0 / next((white for white in whites if top <= white), top)
-    scaled = np.empty(grey.shape, np.uint8)
+    scaled = np.empty(gray.shape, np.uint8)
     for block in blocks:
-        scaled[block] = np.rint(np.nan_to_num(grey[block].astype(np.float64)).clip(min=0) * factor)
+        scaled[block] = np.rint(np.nan_to_num(gray[block].astype(np.float64)).clip(min=0) * factor)
     return scaled
 
 
 def to_array(
-    image: Image.Image,
-    size: tuple[int, int],
-    mean: Sequence[float],
-    std: Sequence[float],
-    resample: str = "bilinear",
+    image: Image.Image, size: tuple[int, int], mean: Sequence[float], std: Sequence[float], resample: str = "bilinear"
 ) -> np.ndarray:
-    """float32 `3 h w`: resized to `size` (width, height) with antialiasing, then (x/255 - mean) / std."""
+    """Return float32 `(3, h, w)`: resized to `size` (width, height) with antialiasing, then (x/255 - mean) / std."""
     pixels = np.asarray(resize(image, size, resample), dtype=np.float32) / np.float32(255)  # h w 3
     pixels -= np.asarray(mean, np.float32)
     pixels /= np.asarray(std, np.float32)
@@ -435,22 +416,22 @@ def to_array(
 
 
 def resize(image: Image.Image, size: tuple[int, int], resample: str = "bilinear") -> Image.Image:
-    """Resized to exactly (width, height): the aspect ratio is not kept, all images share one patch grid."""
+    """Resize to exactly (width, height). The aspect ratio changes, since all images share one patch grid."""
     return image if image.size == size else image.resize(size, Image.Resampling[resample.upper()])
 
 
 # --- as files -------------------------------------------------------------------------------------
 
 PhotoFile = tuple[str, bytes]  # name and content
-PhotosLike = Photo | Sequence[Photo]  # one photo, several, or a folder of them
+PhotosLike = Photo | Sequence[Photo]  # photos or folders
 
 
 def read_photo_file(photo: Photo) -> PhotoFile:
-    """Name and content of a photo; pixels are written as PNG, which loses nothing."""
+    """Return name and content of a photo; pixels are written as PNG, which is lossless."""
     check_kind(photo)
     if isinstance(photo, bytes):
         if not photo:
-            raise BadImage(f"{shorten_photo_name(photo)} cannot be sent: {EMPTY_FILE}")
+            raise BadImage(f"{shorten_photo_name(photo)} cannot be read: {EMPTY_FILE}")
         return "photo", photo
     if isinstance(photo, (Image.Image, np.ndarray)):
         written = io.BytesIO()
@@ -459,14 +440,14 @@ def read_photo_file(photo: Photo) -> PhotoFile:
     path = Path(photo)
     try:
         return path.name, path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: no path has a zero byte in it
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in a path
         reason = getattr(error, "strerror", None) or error
         name = shorten_photo_name(photo)
         raise BadImage(f"{name} cannot be read: {reason}; {A_FILE}", name) from None
 
 
 def expand_photos(photos: PhotosLike) -> list[Photo]:
-    """Several photos one by one: a photo is a list of one, a folder is the photos in it."""
+    """Return a list of photos; folders are replaced by their photos."""
     one_alone = isinstance(photos, (str, os.PathLike, bytes, Image.Image, np.ndarray)) or hasattr(photos, "read")
     several: list[Any] = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
     found: list[Photo] = []
@@ -478,7 +459,7 @@ def expand_photos(photos: PhotosLike) -> list[Photo]:
 
 @contextmanager
 def photo_paths(photos: PhotosLike) -> Iterator[list[Path]]:
-    """Their paths; of photos in memory those of files that are there as long as the context is."""
+    """Yield the paths of photos; photos in memory are written to temporary files."""
     given = expand_photos(photos)
     for one in given:
         check_kind(one)
@@ -503,17 +484,17 @@ def _as_path(photo: Photo, number: int, folder: str) -> Path:
 
 # --- check ----------------------------------------------------------------------------------------
 
-MAX_LISTED_PHOTOS = 20  # broken photos that an error lists
-_ADVICE = "or use --skip-bad (skip_bad=True) to leave such images out"
+MAX_LISTED_PHOTOS = 20  # maximum number of broken photos listed in an error
+_ADVICE = "or skip such images with --skip-bad (skip_bad=True)"
 
 
 @dataclass(frozen=True)
 class HashedPhoto:
-    """A photo file and its sha256, which holds as long as the file's size and time stay the same."""
+    """A photo file and its sha256, valid while size and modification time of the file stay the same."""
 
     path: Path
     digest: str
-    stamp: tuple[int, int]  # size in bytes, time of the last change in nanoseconds
+    stamp: tuple[int, int]  # size in bytes, modification time in nanoseconds
 
     @classmethod
     def read(cls, path: Path) -> tuple[HashedPhoto, bytes]:
@@ -522,7 +503,7 @@ class HashedPhoto:
         return cls(path, hashlib.sha256(content).hexdigest(), stamp), content
 
     def read_again(self) -> bytes:
-        """Read the content that was hashed; it is hashed again only if the file looks changed."""
+        """Read the hashed content; raise BadImage if it changed. Hashes again only if the stamp changed."""
         content, stamp = _read_stamped(self.path)
         if stamp != self.stamp and hashlib.sha256(content).hexdigest() != self.digest:
             raise BadImage(f"{self.path} changed while it was being read")
@@ -531,25 +512,25 @@ class HashedPhoto:
 
 def _read_stamped(path: Path) -> tuple[bytes, tuple[int, int]]:
     with open(path, "rb") as file:
-        status = os.fstat(file.fileno())  # before the content: a change while it is read changes the stamp, too
+        status = os.fstat(file.fileno())  # before reading, so that a change while reading changes the stamp
         return file.read(), (status.st_size, status.st_mtime_ns)
 
 
 def check_photos(paths: Sequence[Path], decoded_before: Container[str], progress: Progress) -> dict[Path, HashedPhoto]:
-    """Hash photos, and refuse them if some are broken: all are named before any is encoded.
+    """Hash photos and raise BadImage with all broken ones, before any photo is encoded.
 
-    Those whose digest is in `decoded_before` were decoded before.
+    Photos with a digest in `decoded_before` are known to be good.
     """
     with ThreadPoolExecutor(count_cores(), thread_name_prefix="tfa-check") as pool:
         results = pool.map(lambda path: inspect_photo(path, decoded_before), paths)
-        tracked = track_progress(results, len(paths), "looking at photos", progress, "images")
+        tracked = track_progress(results, len(paths), "checking photos", progress, "images")
         checked = dict(zip(paths, tracked, strict=True))
     refuse_broken({path: result for path, result in checked.items() if isinstance(result, str)}, len(paths))
     return {path: result for path, result in checked.items() if isinstance(result, HashedPhoto)}
 
 
 def refuse_broken(broken: Mapping[Path, str], count: int) -> None:
-    """Raise an error that names the broken photos of `count`; each value says why a photo is broken."""
+    """Raise BadImage with the broken photos of `count` and their reasons, if there are any."""
     if len(broken) == 1:
         [(path, reason)] = broken.items()
         raise BadImage(f"{reason}; fix or remove it, {_ADVICE}", path)
@@ -562,9 +543,9 @@ def refuse_broken(broken: Mapping[Path, str], count: int) -> None:
 
 
 def inspect_photo(path: Path, decoded_before: Container[str]) -> HashedPhoto | str:
-    """Hash a photo, or say in a sentence why it is broken.
+    """Hash a photo, or return why it is broken.
 
-    A photo whose container is whole is not decoded here: encoding decodes it, and finds what is left to find.
+    A photo with an intact container is not decoded here; encoding finds the remaining errors.
     """
     try:
         photo, content = HashedPhoto.read(path)
@@ -578,12 +559,12 @@ def inspect_photo(path: Path, decoded_before: Container[str]) -> HashedPhoto | s
 
 
 def _has_whole_container(content: bytes) -> bool:
-    """Tell whether a file is whole by its headers, checksums and end; if not, decoding may still succeed."""
+    """Return True if headers, checksums and end of a file are intact; if not, decoding may still succeed."""
     try:
         with Image.open(io.BytesIO(content)) as image:
             if image.format in ("JPEG", "MPO"):
                 return _has_end(content) and not too_many_scans(content)
-            image.verify()  # checksums of a PNG; nothing for formats that have none
-    except Exception:  # readers of damaged headers raise whatever they stumble on
+            image.verify()  # checks the checksums of a PNG; no effect for most formats
+    except Exception:  # readers of damaged headers may raise anything
         return False
     return True

@@ -1,4 +1,4 @@
-"""An orthophoto cut into tiles, each a photo whose centre is known (rasterio, extra `geo`)."""
+"""Cut an orthophoto into tiles with known centers (rasterio, extra `geo`)."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadSpec, MissingExtra
 from tfa.types import POSITION_KINDS, Position
 
-LONGEST = 1024  # pixels of a tile: encoders look at fewer
-LEAST_SHOWN = 0.5  # of a tile; one that shows less is left out
+LONGEST = 1024  # maximum side of a tile in pixels; encoders read fewer
+LEAST_SHOWN = 0.5  # minimum fraction of a tile with data
 TILE_POSITIONS = "positions.csv"
-DEGREE = math.radians(1) * 6_371_000.0  # metres of latitude
+DEGREE = math.radians(1) * 6_371_000.0  # meters per degree of latitude
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """What was written."""
+    """Result of cutting an orthophoto."""
 
     written: int
-    left_out: int  # of nothing but nodata, or nearly
-    size: tuple[int, int]  # of a tile in pixels of the orthophoto, across and down
+    left_out: int  # tiles with little or no data
+    size: tuple[int, int]  # tile width and height in pixels of the orthophoto
 
 
 def cut_tiles(
     file: Path, out: Path, size: float, step: float | None = None, progress: bool | Progress | None = None
 ) -> Tiles:
-    """Write square tiles of `size` metres, one every `step` metres, and `positions.csv` with their centres.
+    """Write square tiles of `size` meters, one every `step` meters, and `positions.csv` with their centers.
 
-    `out` must be new or empty. One tile is in memory at a time. The last of a row, and of a column, ends at the edge.
+    `out` must be new or empty. One tile is in memory at a time. The last tile of a row or column ends at the edge.
     """
     step = size if step is None else step
     if not (0 < step <= size < math.inf):
         raise BadSpec(
-            f"tiles of {size:g} m every {step:g} m are not possible; the step is more than 0, at most the size"
+            f"tiles of {size:g} m every {step:g} m are not possible; --step must be above 0 and at most --size"
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadSpec(f"{out} exists already and is not empty; choose another --out")
+        raise BadSpec(f"{out} exists and is not empty; choose another --out")
     with _opened(file) as dataset:
-        across, down = _pixel_metres(dataset, file)
+        across, down = _measure_pixels(dataset, file)
         width, height = (max(round(size / one), 1) for one in (across, down))
         if width > dataset.width or height > dataset.height:
             covered = f"{dataset.width * across:,.0f} m by {dataset.height * down:,.0f} m"
-            raise BadSpec(f"{file} covers {covered}, less than a tile of {size:g} m; give a smaller --size")
+            raise BadSpec(f"{file} covers {covered}, less than a tile of {size:g} m; use a smaller --size")
         columns = _starts(dataset.width, width, max(round(step / across), 1))
         rows = _starts(dataset.height, height, max(round(step / down), 1))
         make_folder(out)
@@ -66,17 +66,17 @@ def cut_tiles(
                     else:
                         name = f"{file.stem}_{top:06d}_{left:06d}.jpg"
                         write_atomically(out / name, partial(tile.save, format="JPEG", quality=92))
-                        lat, lon = _centre(dataset, left + width / 2, top + height / 2).pair
+                        lat, lon = _find_center(dataset, left + width / 2, top + height / 2).pair
                         listed.append(f'"{name}",{lat:.8f},{lon:.8f}')
                     task.advance()
         if len(listed) == 1:
-            raise BadImage(f"{file} shows nothing: every tile is nodata", file)
+            raise BadImage(f"{file} has no data: every tile is empty (nodata)", file)
         write_text(out / TILE_POSITIONS, "\n".join(listed) + "\n")
     return Tiles(len(listed) - 1, left_out, (width, height))
 
 
 def _starts(length: int, size: int, step: int) -> list[int]:
-    """Where tiles begin, so that the last ends at the edge."""
+    """Return the starts of tiles; the last tile ends at the edge."""
     starts = list(range(0, length - size + 1, step))
     return starts if starts[-1] + size == length else [*starts, length - size]
 
@@ -92,19 +92,19 @@ def _opened(file: Path) -> Iterator[Any]:
         with rasterio.open(file) as dataset:
             yield dataset
     except RasterioIOError as error:
-        raise BadImage(f"{file} cannot be read: {error}; give a GeoTIFF", file) from None
+        raise BadImage(f"{file} cannot be read: {error}; pass a GeoTIFF", file) from None
 
 
-def _pixel_metres(dataset: Any, file: Path) -> tuple[float, float]:
-    """Width and height of a pixel in metres. What cannot be cut is refused."""
+def _measure_pixels(dataset: Any, file: Path) -> tuple[float, float]:
+    """Return width and height of a pixel in meters; raise BadImage if the file cannot be cut."""
     if dataset.crs is None or dataset.transform.is_identity:
-        raise BadImage(f"{file} does not say where it is; give a GeoTIFF with a coordinate system", file)
+        raise BadImage(f"{file} has no coordinate system; pass a georeferenced GeoTIFF", file)
     if dataset.transform.b or dataset.transform.d or dataset.transform.e >= 0:
-        raise BadImage(f"{file} is not north up; turn it first, with: gdalwarp {file.name} north-up.tif", file)
+        raise BadImage(f"{file} is not north up; rotate it first with: gdalwarp {file.name} north-up.tif", file)
     if set(dataset.dtypes[:3]) != {"uint8"}:
         kinds = ", ".join(sorted(set(dataset.dtypes)))
         raise BadImage(
-            f"{file} has pixels of {kinds}, must have bytes; convert it: gdal_translate -ot Byte -scale", file
+            f"{file} has {kinds} pixels, must be uint8; convert it with: gdal_translate -ot Byte -scale", file
         )
     across, down = abs(dataset.transform.a), abs(dataset.transform.e)
     if dataset.crs.is_geographic:
@@ -115,7 +115,7 @@ def _pixel_metres(dataset: Any, file: Path) -> tuple[float, float]:
 
 
 def _tile(dataset: Any, left: int, top: int, width: int, height: int) -> Image.Image | None:
-    """The picture of a window, no larger than is looked at; None where it shows nearly nothing."""
+    """Read a tile, downscaled to LONGEST pixels; None if it has too little data."""
     from rasterio.enums import Resampling
     from rasterio.windows import Window
 
@@ -129,9 +129,9 @@ def _tile(dataset: Any, left: int, top: int, width: int, height: int) -> Image.I
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels * shown, 0, -1)))
 
 
-def _centre(dataset: Any, column: float, row: float) -> Position:
+def _find_center(dataset: Any, column: float, row: float) -> Position:
     from rasterio.warp import transform
 
-    grid = dataset.transform  # north up: x depends on the column alone, y on the row
+    grid = dataset.transform  # north up: x depends only on the column, y on the row
     [lon], [lat] = transform(dataset.crs, "EPSG:4326", [grid.c + grid.a * column], [grid.f + grid.e * row])
     return Position(lat=lat, lon=lon)

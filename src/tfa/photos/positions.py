@@ -1,6 +1,4 @@
-"""Positions of photos: degrees or meters, from CSV files, GPX tracks, UTM coordinates and `@utm_east@utm_north@…`
-names.
-"""
+"""Read photo positions from CSV files, GPX tracks and `@utm_east@utm_north@…` names, and convert UTM coordinates."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 
 
 def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tuple[dict[int, Position], list[str]]:
-    """The position of each photo that a row of the CSV names, by its index, and notes for the user."""
+    """Return positions of photos named in the CSV, by index, and notes for the user."""
     return _match(read_positions_csv(csv), paths, root, csv)
 
 
 def read_positions_csv(path: Path) -> dict[str, Position]:
-    """Rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalised posix path.
+    """Read rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalized posix path.
 
-    Columns `alt` and `heading` may follow; their cells may be empty.
+    Columns `alt` and `heading` are optional; their cells may be empty.
     """
     positions: dict[str, Position] = {}
     line_of: dict[str, int] = {}
@@ -46,8 +44,8 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
     pair = next((pair for pair in POSITION_KINDS if {"file", *pair} <= set(names)), None)
     if pair is None:
         raise BadPositions(
-            f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}, must name the columns "
-            "file,lat,lon or file,x,y (separated by commas; more columns do no harm)"
+            f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}, must have the columns "
+            "file,lat,lon or file,x,y (separated by commas; other columns are ignored)"
         )
     wanted = (*pair, *(name for name in POSITION_EXTRAS if name in names))
     columns = [names.index(name) for name in ("file", *wanted)]
@@ -58,13 +56,13 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
             if not name:
                 raise BadPositions("no file name")
             if file in positions:
-                raise BadPositions(f"{name} is listed already in line {line_of[file]}")
+                raise BadPositions(f"{name} is already listed in line {line_of[file]}; keep one row")
             positions[file] = _position(dict(zip(wanted, cells, strict=True)))
         except BadPositions as error:
             raise BadPositions(f"{path}, line {line}: {error}") from None
         line_of[file] = line
     if not positions:
-        raise BadPositions(f"{path} has a header but no rows; give one line for each photo")
+        raise BadPositions(f"{path} has a header but no rows; add one row per photo")
     return positions
 
 
@@ -77,7 +75,7 @@ def _position(cells: Mapping[str, str]) -> Position:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, with the line each ends on."""
+    """Yield rows that are not blank, with the line number at which each ends."""
     try:
         reader = csv_module.reader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
         for row in reader:
@@ -102,16 +100,17 @@ def _match(
         relative[_key(below.as_posix())] = index
         by_name[parts[index][-1]].append(index)
 
-    named: dict[int, str] = {}  # the row of each photo
+    named: dict[int, str] = {}  # CSV row by photo
     unmatched: list[str] = []
-    # Exact names first: a looser one must not take a photo that another row names in full.
+    # Full paths first: an ending must not take a photo that another row names in full.
     for file in sorted(rows, key=lambda file: file not in relative):
         ending = PurePosixPath(file).parts
         alike = by_name.get(ending[-1], []) if ending else []
         ends = [relative[file]] if file in relative else [i for i in alike if parts[i][-len(ending) :] == ending]
         if len(ends) > 1:
             raise BadPositions(
-                f"{csv}: {file} may be {paths[ends[0]]} or {paths[ends[1]]}; write paths relative to the photo folder"
+                f"{csv}: {file} is ambiguous, matching {paths[ends[0]]} and {paths[ends[1]]}; write paths relative to "
+                "the photo folder"
             )
         if not ends or named.get(ends[0]) in relative:
             unmatched.append(file)
@@ -121,7 +120,10 @@ def _match(
             named[ends[0]] = file
     if not named:
         example = f"the first photo is {next(iter(relative))}" if paths else "there are no photos"
-        raise BadPositions(f"{csv}: none of its {len(rows)} rows names a photo (first row: {unmatched[0]}; {example})")
+        raise BadPositions(
+            f"{csv}: none of its {len(rows)} rows matches a photo (first row: {unmatched[0]}; {example}); write paths "
+            "relative to the photo folder"
+        )
     notes = []
     if unmatched:
         verb = "matches" if len(unmatched) == 1 else "match"
@@ -130,14 +132,14 @@ def _match(
 
 
 def pluralize(number: int, noun: str) -> str:
-    """A number of things in words."""
+    """Format a count with its noun, such as `2 photos`."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def normalize_path(path: Path | str) -> PurePosixPath:
-    """A path in posix form, with accents spelt in one way."""
+    """Return a path in posix form with composed accents."""
     text = path.as_posix() if isinstance(path, Path) else path.replace("\\", "/")
-    # One spelling of accents: macOS takes é apart in file names, most editors write it as one character.
+    # macOS decomposes é in file names, most editors write one character.
     return PurePosixPath(unicodedata.normalize("NFC", text))
 
 
@@ -146,52 +148,52 @@ def _key(file: str) -> str:
 
 
 def parse_number(text: str) -> float | None:
-    """A finite number; None where the text is none."""
+    """Parse a finite number; None if the text is not one."""
     try:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) and "_" not in text else None  # float() takes "1_000"
+    return number if math.isfinite(number) and "_" not in text else None  # float() accepts "1_000"
 
 
 # --- from a name ---
 
 
 def position_from_name(name: str) -> Position | None:
-    """Fields 1 and 2 of `@utm_east@utm_north@…`, the naming of common place recognition sets."""
+    """Read a position from a name like `@utm_east@utm_north@…`, as in common place recognition datasets."""
     fields = name.split("@")
     if len(fields) < 4 or fields[0]:
         return None
     x, y = parse_number(fields[1]), parse_number(fields[2])
     if x is None or y is None or max(abs(x), abs(y)) > POSITION_LIMITS["x"][0]:
-        return None  # numbers, but no position
+        return None  # numbers, but not a position
     return Position(x=x, y=y)
 
 
 # --- utm ------------------------------------------------------------------------------------------
 
 ZONE = re.compile(r"(0?[1-9]|[1-5][0-9]|60)([NS])")
-_OUTSIDE = "lie outside UTM zone {zone}; give the zone they are in, with N or S for the hemisphere"
+_OUTSIDE = "are outside UTM zone {zone}; use their zone, with N or S for the hemisphere"
 
 
 def utm_code(zone: str) -> int:
-    """The EPSG code of a zone such as 33N."""
+    """Return the EPSG code of a UTM zone such as 33N."""
     given = ZONE.fullmatch(zone.strip().upper())
     if given is None:
         raise BadPositions(
-            f"{zone[:20]!r} is no UTM zone; write its number, 1 to 60, and N or S for the hemisphere, such as 33N "
-            "(the letter is not that of an MGRS band, where S is north of the equator)"
+            f"{zone[:20]!r} is not a UTM zone; write a number from 1 to 60 and N or S for the hemisphere, such as 33N "
+            "(not an MGRS band letter, where S is north of the equator)"
         )
     return (32600 if given[2] == "N" else 32700) + int(given[1])
 
 
 def to_degrees(positions: Sequence[Position | None], zone: str) -> list[Position | None]:
-    """Positions in metres, of that zone, as degrees; those in degrees stay as they are."""
+    """Convert positions in meters of a UTM zone to degrees; positions in degrees are unchanged."""
     return _turned(positions, zone, to_globe=True)
 
 
-def to_metres(positions: Sequence[Position | None], zone: str) -> list[Position | None]:
-    """Positions in degrees as metres in that zone; those in metres stay as they are."""
+def to_meters(positions: Sequence[Position | None], zone: str) -> list[Position | None]:
+    """Convert positions in degrees to meters of a UTM zone; positions in meters are unchanged."""
     return _turned(positions, zone, to_globe=False)
 
 
@@ -204,7 +206,7 @@ def _turned(positions: Sequence[Position | None], zone: str, *, to_globe: bool) 
     pairs = np.array(
         [position.pair for position in positions if position is not None and position.is_global != to_globe]
     )
-    # pyproj takes and gives x before y: longitude before latitude.
+    # pyproj uses x before y: longitude before latitude.
     first, second = transformer.transform(*(pairs.T if to_globe else pairs.T[::-1]))
     back = transformer.transform(first, second, direction="INVERSE")
     given = pairs if to_globe else pairs[:, ::-1]
@@ -230,20 +232,20 @@ def _transformer(code: int, *, to_globe: bool) -> Any:
 
 # --- track ----------------------------------------------------------------------------------------
 
-_EARTH = 6_371_000.0  # metres
+_EARTH = 6_371_000.0  # radius in meters
 
 
 @dataclass(frozen=True)
 class Track:
-    """Points by growing time. Between two of them the track is straight, where both are of one segment."""
+    """Points in order of time, linearly interpolated within a segment."""
 
-    times: np.ndarray  # p, seconds since 1970
-    points: np.ndarray  # p 4: latitude and longitude, or x and y; altitude or nan; heading or nan
-    segments: np.ndarray  # p
+    times: np.ndarray  # (p,), seconds since 1970
+    points: np.ndarray  # (p, 4): latitude and longitude, or x and y; altitude or nan; heading or nan
+    segments: np.ndarray  # (p,)
     is_global: bool = True
 
     def at(self, utc: float, gap: float) -> Position | None:
-        """Where it was; None before its start, after its end, and between points more than `gap` seconds apart."""
+        """Interpolate the position at a time. None outside the track or in a gap longer than `gap` seconds."""
         after = int(np.searchsorted(self.times, utc))
         if after < len(self.times) and self.times[after] == utc:
             return self._position(self.points[after])
@@ -254,7 +256,7 @@ class Track:
             return None
         one, other = self.points[after - 1].copy(), self.points[after]
         step = other - one
-        # The short way around: across the 180th meridian, and across north.
+        # Take the short way across the 180th meridian and across north.
         turning = [1, 3] if self.is_global else [3]
         step[turning] = (step[turning] + 180) % 360 - 180
         there = one + step * ((utc - start) / (end - start))
@@ -272,8 +274,8 @@ class Track:
         return Position(x=first, y=second, **known)
 
 
-def metres_between(one: Position, other: Position) -> float:
-    """The way from one to the other over the ground, for ways that are short beside the globe."""
+def meters_between(one: Position, other: Position) -> float:
+    """Return the horizontal distance of two nearby positions in meters (flat-Earth approximation)."""
     (a, b), (c, d) = one.pair, other.pair
     if not one.is_global:
         return math.hypot(c - a, d - b)
@@ -283,15 +285,15 @@ def metres_between(one: Position, other: Position) -> float:
 
 # --- gpx ------------------------------------------------------------------------------------------
 
-TRACK_BYTES = 64_000_000  # a point a second for five days
+TRACK_BYTES = 64_000_000  # maximum size: about one point per second for five days
 
 
 def read_gpx(path: Path) -> Track:
-    """The track of a GPX file: every point of it that has a time. Two zeros are no fix, and are left out."""
+    """Read all points with a time from a GPX file; latitude and longitude 0 mean no fix and are skipped."""
     try:
         root = parse_xml(read_bounded(path, TRACK_BYTES))
         if root.tag != "gpx":
-            raise ValueError(f"it is a file of <{root.tag[:80]}>")
+            raise ValueError(f"its root element is <{root.tag[:80]}>, not <gpx>")
         rows = [
             (*row, number)
             for number, segment in enumerate(root.iter("trkseg"))
@@ -301,21 +303,21 @@ def read_gpx(path: Path) -> Track:
     except OSError as error:
         raise BadPositions(f"cannot read the track {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise BadPositions(f"cannot read the track {path}: {error}; give a GPX file with a <trk>") from None
+        raise BadPositions(f"cannot read the track {path}: {error}; pass a GPX file with a <trk>") from None
     if not rows:
         raise BadPositions(
-            f"{path} has no track point with a time (<trkpt><time>…); record a track: routes and "
+            f"{path} has no track point with a time (<trkpt><time>…); pass a recorded track: routes and "
             "waypoints have no times"
         )
-    # Of points with one time the first counts: a pause may be written twice.
+    # Keep the first point of each time: a pause may be written twice.
     table = np.array(sorted(rows, key=lambda row: row[0]), np.float64)
     _, first = np.unique(table[:, 0], return_index=True)
-    points = np.column_stack([table[first, 1:4], np.full(len(first), np.nan)])  # a track says no heading
+    points = np.column_stack([table[first, 1:4], np.full(len(first), np.nan)])  # GPX tracks have no heading
     return Track(table[first, 0], points, table[first, 4].astype(np.int64))
 
 
 def _row(point: Element) -> tuple[float, float, float, float] | None:
-    """Time, latitude, longitude and altitude of a point; None if it has no time or no fix."""
+    """Read time, latitude, longitude and altitude of a point; None if it has no time or no fix."""
     given = point.findtext("time")
     lat, lon = (_degrees(point, name) for name in ("lat", "lon"))
     if given is None or (lat == 0 and lon == 0):
@@ -323,11 +325,13 @@ def _row(point: Element) -> tuple[float, float, float, float] | None:
     try:
         time = datetime.fromisoformat(given.strip())
     except ValueError:
-        raise ValueError(f"the time {given[:80]!r} of a point is none, such as 2025-06-01T12:00:00Z") from None
+        raise ValueError(
+            f"the point time {given[:80]!r} is invalid; expected a time like 2025-06-01T12:00:00Z"
+        ) from None
     altitude = parse_number((point.findtext("ele") or "").strip())
     if altitude is None or abs(altitude) > POSITION_LIMITS["alt"][0]:
         altitude = math.nan
-    # GPX times are UTC, also where the Z is missing.
+    # GPX times are UTC even without the Z.
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp(), lat, lon, altitude
 
 
@@ -335,5 +339,5 @@ def _degrees(point: Element, name: str) -> float:
     given = point.get(name, "")
     number = parse_number(given.strip())
     if number is None or abs(number) > POSITION_LIMITS[name][0]:
-        raise ValueError(f"the {name} of a point is {given[:80]!r}, must be degrees")
+        raise ValueError(f"a point has {name} {given[:80]!r}, must be degrees")
     return number

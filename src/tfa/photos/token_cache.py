@@ -1,7 +1,7 @@
-"""The token cache: every image is encoded once, whatever its name and however often a run is interrupted.
+"""The token cache: every image is encoded once, also if it is renamed or a run is interrupted.
 
-Tokens are keyed by the encoder's fingerprint and the file's sha256, and stored in shards. Files used longest ago
-are deleted when the cache exceeds its limit.
+Tokens are keyed by the encoder's fingerprint and the file's sha256, and stored in shards. Least recently used files are
+deleted when the cache exceeds its limit.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tfa.types import DeletedFiles
 # --- cache room -----------------------------------------------------------------------------------
 
 HOUR, DAY = 3_600, 86_400  # seconds
-CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # the environment variable
-DEFAULT_GIGABYTES = 20.0  # about 50,000 photos of the default encoder
+CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # environment variable
+DEFAULT_GIGABYTES = 20.0  # about 50,000 photos with the default encoder
 
 
 def read_cache_limit() -> int | None:
-    """Bytes that the cache may hold: `$TFA_CACHE_LIMIT` gigabytes, or as many as fit (`none`)."""
+    """Return the cache limit in bytes from `$TFA_CACHE_LIMIT` (gigabytes); None if unlimited (`none`)."""
     given = os.environ.get(CACHE_LIMIT_VARIABLE, "").strip().lower()
     if given == "none":
         return None
@@ -51,8 +51,8 @@ def read_cache_limit() -> int | None:
         gigabytes = math.nan
     if not 0 <= gigabytes < math.inf:
         raise BadSpec(
-            f"{CACHE_LIMIT_VARIABLE}={os.environ[CACHE_LIMIT_VARIABLE]!r} is not allowed; give a number of gigabytes, "
-            "or none"
+            f"{CACHE_LIMIT_VARIABLE}={os.environ[CACHE_LIMIT_VARIABLE]!r} is not allowed; set a number of gigabytes, "
+            "or none for no limit"
         )
     return round(gigabytes * 1e9)
 
@@ -62,9 +62,9 @@ def list_shards(folder: Path) -> list[Path]:
 
 
 def mark_used(files: Iterable[Path]) -> None:
-    """Remember that these files were used now."""
+    """Set the modification time of files to now, as the time of last use."""
     for file in files:
-        with contextlib.suppress(OSError):  # a cache that may only be read keeps no times
+        with contextlib.suppress(OSError):  # a read-only cache stores no times
             if time.time() - file.stat().st_mtime > HOUR:
                 os.utime(file)
 
@@ -77,11 +77,12 @@ def make_room(
     spared: float = 0.0,
     besides: Iterable[Path] = (),
 ) -> DeletedFiles:
-    """Delete files of the folder, and besides, unused for longer; then those used longest ago until `max_bytes` are
-    left, but for the last `spared` seconds' own."""
+    """Delete files in `folder` and `besides` that are unused for `unused_seconds`, then least recently used ones until
+    `max_bytes` are left. Files used in the last `spared` seconds stay.
+    """
     status = {}
     for file in chain((file for shelf in folder.glob("*") for file in list_shards(shelf)), besides):
-        with contextlib.suppress(OSError):  # another process makes room, too
+        with contextlib.suppress(OSError):  # another process deleted it
             status[file] = file.stat()
     left, now = sum(one.st_size for one in status.values()), time.time()
     files = size = 0
@@ -96,7 +97,7 @@ def make_room(
 
 # --- token shards ---------------------------------------------------------------------------------
 
-_MAPPED = 4  # shards kept mapped at once: mapped pages count as resident memory
+_MAPPED = 4  # maximum number of mapped shards: mapped pages count as resident memory
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Span:
     """A float16 tensor inside a shard."""
 
     shard: Path
-    start: int  # byte
+    start: int  # offset in bytes
     shape: tuple[int, ...]
 
 
@@ -115,17 +116,17 @@ class Entry:
 
 
 class Shelf:
-    """The shards of one encoder."""
+    """Shards of one encoder."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.folder, self.fingerprint = folder, fingerprint
-        self._read: dict[tuple[str, int, int], dict[str, Entry]] = {}  # by name, size and time of the file
+        self._read: dict[tuple[str, int, int], dict[str, Entry]] = {}  # by file name, size and modification time
 
     def entries(self) -> dict[str, Entry]:
-        """What is on the shelf by image digest. Looks at the folder each time, at each file once."""
+        """Return entries by image digest. Lists the folder on each call, but reads each file once."""
         read = {}
         for path in sorted(self.folder.glob("*.safetensors")):
-            with contextlib.suppress(FileNotFoundError):  # another process may tidy up
+            with contextlib.suppress(FileNotFoundError):  # another process may delete it
                 status = path.stat()
                 key = (path.name, status.st_size, status.st_mtime_ns)
                 read[key] = self._read[key] if key in self._read else _read_shard(path, self.fingerprint)
@@ -139,18 +140,18 @@ class Shelf:
             tensors[f"{digest}.patches"] = patches
             if cls is not None:
                 tensors[f"{digest}.cls"] = cls
-        # Named by what it holds, so that a damaged shard is replaced when its images are encoded again.
+        # Named by content, so that a damaged shard is replaced when its images are encoded again.
         name = hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:32]
         path = self.folder / f"{name}.safetensors"
         write_tensors(path, tensors, {**metadata, "fingerprint": self.fingerprint})
 
     def tidy(self) -> None:
-        """Remove what killed processes left half written."""
+        """Remove incomplete files of killed processes."""
         tidy(self.folder, ".*.tmp")
 
 
 def list_digests(folder: Path) -> set[str]:
-    """List the digests of all images on a shelf, whatever their encoder."""
+    """List the digests of all images on a shelf, for any encoder."""
     found: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file has none
@@ -160,7 +161,7 @@ def list_digests(folder: Path) -> set[str]:
 
 
 def _read_shard(path: Path, fingerprint: str) -> dict[str, Entry]:
-    """Entries of a shard; none if it is truncated, of another encoder, or not a shard."""
+    """Read the entries of a shard; empty if it is damaged or from another encoder."""
     try:
         tensors, metadata, start = read_tensor_header(path)
         if metadata.get("fingerprint") != fingerprint:
@@ -183,7 +184,7 @@ def _span(path: Path, start: int, tensor: dict[str, Any]) -> Span:
 
 
 class MappedTokens(Sequence):
-    """Patches `n d` of one image after the other, read from memory-mapped shards when used."""
+    """Sequence of patches `(n, d)` per image, read from memory-mapped shards on access."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
@@ -199,12 +200,15 @@ class MappedTokens(Sequence):
         return self._view(self._entries[index].patches)
 
     def global_tokens(self) -> np.ndarray | None:
-        """`b d_g`, copied; None for an encoder without global tokens."""
+        """Copy the global tokens `(b, d_g)`; None for an encoder without them."""
         spans = [entry.cls for entry in self._entries if entry.cls is not None]
         if not spans:
             return None
         if len(spans) != len(self._entries):
-            raise BadTokens(f"the token cache has global tokens for {len(spans)} of {len(self)} images of one encoder")
+            raise BadTokens(
+                f"the token cache has global tokens for only {len(spans)} of {len(self)} images of one encoder; delete "
+                "it with: tfa cache --clear"
+            )
         return np.stack([self._view(span) for span in spans])
 
     def _view(self, span: Span) -> np.ndarray:
@@ -216,22 +220,24 @@ def _map_shard(path: Path) -> np.ndarray:
     try:
         return np.memmap(path, np.uint8, "r")
     except OSError as error:
-        raise BadTokens(f"the token cache lost {path} ({error.strerror}); encode the images again", path) from None
+        raise BadTokens(
+            f"cannot read {path} in the token cache ({error.strerror}); rerun to encode again", path
+        ) from None
 
 
 # --- token cache ----------------------------------------------------------------------------------
 
-SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
-_DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
+SHARD_IMAGES = 32  # images per shard; a killed process loses at most one shard
+_DECODERS = 2  # threads; Pillow decodes and resizes without the GIL
 
-_Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
-_Refuse = Callable[[str, Path, str], None]  # of a broken image: digest, path, reason
-_Picture = Image.Image | BadImage  # a thread hands over its errors; the caller decides
+_Encoded = tuple[np.ndarray, np.ndarray | None]  # patches (n, d), global token (d_g,)
+_Refuse = Callable[[str, Path, str], None]  # called for a broken image with digest, path, reason
+_Picture = Image.Image | BadImage  # threads return errors, which the caller handles
 
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images with their tokens, in the order given, without those that were skipped."""
+    """Images and tokens in input order, without skipped images."""
 
     paths: list[Path]
     digests: list[str]
@@ -240,19 +246,19 @@ class EncodedImages:
 
 
 class TokenCache:
-    """Tokens on disk under `folder`, by default in the user's cache folder."""
+    """Tokens on disk in `folder`, by default in the user's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = cache_folder() / "tokens" if folder is None else Path(folder)
         self._shelves: dict[str, Shelf] = {}
 
     def missing(self, encoder_fingerprint: str, digests: Sequence[str]) -> list[int]:
-        """Positions of the images that are not in the cache."""
+        """Return the indices of images that are not in the cache."""
         entries = self._shelf(encoder_fingerprint).entries()
         return [index for index, digest in enumerate(digests) if digest not in entries]
 
     def encoded_before(self) -> set[str]:
-        """Digests of all photos that are in the cache, by whatever encoder."""
+        """Return the digests of all cached photos, for any encoder."""
         return set().union(*(list_digests(shelf) for shelf in self.folder.glob("*")))
 
     def tokens(
@@ -262,14 +268,14 @@ class TokenCache:
         names: Sequence[str] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Tokens:
-        """Tokens of images that are in the cache; patches stay on disk until they are touched."""
+        """Return the tokens of cached images; patches are read from disk on access."""
         entries = self._shelf(encoder_fingerprint).entries()
         absent = [index for index, digest in enumerate(digests) if digest not in entries]
         if absent:
             first = digests[absent[0]] if names is None else names[absent[0]]
             raise BadTokens(
                 f"{len(absent)} of {len(digests)} images are not in the token cache {self.folder}, "
-                f"the first is {first}; encode them again",
+                f"the first is {first}; rerun to encode them again",
                 self.folder,
                 first,
             )
@@ -287,22 +293,20 @@ class TokenCache:
         progress: bool | Progress | None = None,
         hashed: Mapping[Path, HashedPhoto] | None = None,
     ) -> EncodedImages:
-        """Tokens of image files: from the cache where it has them, from `encoder` for the rest.
+        """Return tokens of image files from the cache, encoding those that are missing.
 
-        `hashed` holds files that were hashed before.
-
-        A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
-        it is left out and listed. Memory holds three batches of images and one shard of tokens.
+        A broken image raises BadImage after the images before it are cached; with `skip_bad` it is skipped and listed.
+        Memory holds three batches of images and one shard of tokens. `hashed` are files hashed earlier.
         """
         listener, limit = as_progress(progress), read_cache_limit()
         paths = [Path(path) for path in paths]
         shelf = self._shelf(encoder.fingerprint)
         shelf.tidy()
-        bad: dict[str, str] = {}  # reasons by digest, or by path where a file cannot even be read
+        bad: dict[str, str] = {}  # reasons by digest, or by path for unreadable files
 
         def refuse(key: str, path: Path, reason: str) -> None:
             if not skip_bad:
-                advice = "fix or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
+                advice = "fix or remove it, or skip such images with --skip-bad (skip_bad=True)"
                 raise BadImage(f"{reason}; {advice}", path)
             bad[key] = reason
 
@@ -315,7 +319,7 @@ class TokenCache:
                 refuse(str(path), path, f"{path} cannot be read: {error.strerror}")
         keys = [files[path].digest if path in files else str(path) for path in paths]
         known = shelf.entries()
-        work: dict[str, HashedPhoto] = {}  # a picture stored twice is encoded once, under its first name
+        work: dict[str, HashedPhoto] = {}  # duplicate files are encoded once, under the first name
         for digest, path in zip(keys, paths, strict=True):
             if digest not in known and digest not in bad:
                 work.setdefault(digest, files[path])
@@ -324,7 +328,7 @@ class TokenCache:
         skipped = [(p, bad[d]) for p, d in zip(paths, keys, strict=True) if d in bad]
         if len(skipped) == len(paths):
             first = f"all {len(paths)} images are broken; the first: {skipped[0][1]}" if skipped else ""
-            raise NoImages(first or "no image was given to encode", *(path for path, _ in skipped))
+            raise NoImages(first or "no images given to encode", *(path for path, _ in skipped))
         paths = [path for path, digest in zip(paths, keys, strict=True) if digest not in bad]
         keys = [digest for digest in keys if digest not in bad]
         tokens = self.tokens(encoder.fingerprint, keys, [str(path) for path in paths], encoder.grid)
@@ -341,7 +345,7 @@ class TokenCache:
 def _encode(
     work: dict[str, HashedPhoto], encoder: Encoder, shelf: Shelf, batch_size: int, refuse: _Refuse, task: Task
 ) -> None:
-    """Encode the images of `work` and put them on the shelf."""
+    """Encode the images of `work` and write them to the shelf."""
     metadata = {"encoder": encoder.id, "grid": "x".join(map(str, encoder.grid))}
     ready: dict[str, _Encoded] = {}
     with closing(_decoded(work, encoder, batch_size)) as batches:
@@ -356,7 +360,7 @@ def _encode(
                     shelf.write(ready, metadata)
                     ready = {}
                 task.advance(len(batch))
-        finally:  # also on Ctrl-C, a broken image, or an encoder that gives up
+        finally:  # also on Ctrl-C, a broken image or an encoder error
             if ready:
                 shelf.write(ready, metadata)
 
@@ -371,11 +375,11 @@ def _encode_batch(
     cls = None if cls is None else np.asarray(cls, np.float16)
     shape = (len(images), encoder.grid[0] * encoder.grid[1], encoder.channels)
     if patches.shape != shape:
-        raise BadTokens(f"{encoder.id} gave patches of shape {patches.shape}, its attributes promise {shape}")
+        raise BadTokens(f"{encoder.id} returned patches of shape {patches.shape}, expected {shape} from its attributes")
     for index, digest in enumerate(images):
         if not (all_finite(patches[index]) and (cls is None or all_finite(cls[index]))):
             raise BadTokens(
-                f"{work[digest].path}: {encoder.id} gives tokens that are not finite in float16; "
+                f"{work[digest].path}: {encoder.id} returned tokens that are not finite in float16; "
                 "choose another layer, or check the weights",
                 work[digest].path,
             )
@@ -385,14 +389,14 @@ def _encode_batch(
 def _decoded(
     work: dict[str, HashedPhoto], encoder: Encoder, batch_size: int
 ) -> Generator[dict[str, _Picture], None, None]:
-    """Batches of pictures in the order given; while the encoder works on one, threads decode the next two."""
+    """Yield batches of images in input order; threads decode the next two while the encoder works."""
     items = iter(work.items())
     with ThreadPoolExecutor(_DECODERS, thread_name_prefix="tfa-decode") as pool:
 
         def submitted(count: int) -> list[tuple[str, Future[_Picture]]]:
             return [(digest, pool.submit(_open, photo, encoder)) for digest, photo in islice(items, count)]
 
-        ahead = deque(submitted(2 * batch_size))  # two, because one does not last while a shard is synced
+        ahead = deque(submitted(2 * batch_size))  # one batch would run out while a shard is synced
         try:
             while ahead:
                 batch: dict[str, _Picture] = {}
@@ -401,9 +405,9 @@ def _decoded(
                     batch[digest] = picture.result()
                     ahead += submitted(1)  # no thread waits for the rest of a batch
                 yield batch
-                batch.clear()  # the caller is done with it: its pictures need not wait for the next batch
+                batch.clear()  # frees the images before the next batch
         finally:
-            for _, picture in ahead:  # nobody wants them after an error
+            for _, picture in ahead:  # unused after an error
                 picture.cancel()
 
 
@@ -414,6 +418,6 @@ def _open(photo: HashedPhoto, encoder: Encoder) -> _Picture:
         return BadImage(f"{photo.path} cannot be read: {error.strerror}")
     except BadImage as error:
         return error
-    # At the encoder's size at once, so that a batch of large photos does not fill the memory.
+    # Resize immediately, so that a batch of large photos does not fill the memory.
     prepare = getattr(encoder, "prepare", None)
     return image if prepare is None else prepare(image)

@@ -1,4 +1,4 @@
-"""The formulas of `method` written plainly in float64: what the fast code is tested against, and the place to read.
+"""Plain float64 versions of the formulas of `method`, to read and to test the fast code against.
 
-In: arrays. Out: arrays. May see: nothing of the package.
+In: arrays. Out: arrays. Imports nothing else of the package.
 """

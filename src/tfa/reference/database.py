@@ -1,7 +1,7 @@
-"""The method's formulas, written plainly, in float64 numpy, with no thought of speed.
+"""The published method in plain float64 numpy, not optimized.
 
-This is what the fast stages are tested against, and the shortest full statement of the method. Symbols follow
-docs/explanation/method.md. Everything takes whole arrays and loops where the formula says "for each".
+The fast stages are tested against this module, which is also the shortest full statement of the method. Symbols follow
+docs/explanation/method.md. Functions take whole arrays and loop where the formula says "for each".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAIRS = ((0, 1), (0, 2), (1, 2))
 
 
 def l2(x: np.ndarray) -> np.ndarray:
-    """L2 along the last axis, L2(0) = 0."""
+    """Normalize along the last axis, L2(0) = 0."""
     norm = np.linalg.norm(x, axis=-1, keepdims=True)
     return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
@@ -25,7 +25,7 @@ def l2(x: np.ndarray) -> np.ndarray:
 
 
 def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
-    """Lloyd with a k-means++ start; unit centres `k d`."""
+    """Return unit centers (k, d) of Lloyd's k-means with a k-means++ start."""
     rng = np.random.default_rng(seed)
     chosen = [int(rng.integers(len(x)))]
     nearest = np.full(len(x), np.inf)
@@ -55,7 +55,7 @@ def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
 def residual_descriptor(
     patches: np.ndarray, centers: np.ndarray, assignment: str, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """v `k·d` and block norms `k` of one image's patches `n d`."""
+    """Return v, (k·d,), and block norms (k,) of one image's patches (n, d)."""
     patches = l2(patches.astype(np.float64))
     similarity = patches @ centers.T
     if assignment == "hard":
@@ -74,8 +74,8 @@ def residual_descriptor(
 @dataclass(frozen=True)
 class Pca:
     mean: np.ndarray  # μ
-    basis: np.ndarray  # U, d_v r
-    eigenvalues: np.ndarray  # λ, r
+    basis: np.ndarray  # U, (d_v, r)
+    eigenvalues: np.ndarray  # λ, (r,)
 
     @classmethod
     def fit(cls, v: np.ndarray, max_rank: int = 4096) -> Pca:
@@ -93,13 +93,13 @@ class Pca:
         return l2(self.coordinates(v) * self.eigenvalues ** (-gamma / 2))
 
     def whitened(self, q: np.ndarray, d: np.ndarray, gamma: float) -> np.ndarray:
-        """S_w(γ); S_c is S_w(0), S_P is S_w(1/2)."""
+        """Return S_w(γ); S_c is S_w(0), S_P is S_w(1/2)."""
         return self.phi(q, gamma) @ self.phi(d, gamma).T
 
     def adaptive(self, q: np.ndarray, d: np.ndarray, c: float, beta: float) -> np.ndarray:
-        """S_A = (1−ℓ(c)) [(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c)."""
-        shaping, centring = np.sin(np.pi * c / 2) ** 2, np.sin(np.pi * beta / 2) ** 2
-        inner = (1 - centring) * (q @ d.T) + centring * self.whitened(q, d, 0.0)
+        """Return S_A = (1−ℓ(c)) [(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c)."""
+        shaping, centering = np.sin(np.pi * c / 2) ** 2, np.sin(np.pi * beta / 2) ** 2
+        inner = (1 - centering) * (q @ d.T) + centering * self.whitened(q, d, 0.0)
         return (1 - shaping) * inner + shaping * self.whitened(q, d, c)
 
     def carrier(self, name: str, q: np.ndarray, d: np.ndarray, c: float, beta: float) -> np.ndarray:
@@ -111,15 +111,15 @@ class Pca:
 # --- Strengths -------------------------------------------------------------------------------------------
 
 
-def dispersion_penalised(x: np.ndarray) -> float:
-    """L(x)."""
+def dispersion_penalized(x: np.ndarray) -> float:
+    """Return L(x)."""
     mad = np.median(np.abs(x - np.median(x)))
     normal = NormalDist()
     return float(np.clip(np.median(x) - normal.inv_cdf(0.975) * mad / (normal.inv_cdf(0.75) * np.sqrt(3)), 0, 1))
 
 
 def strengths(vs: list[np.ndarray], pcas: list[Pca]) -> tuple[float, float]:
-    """c and β of one assignment from its three descriptor sets."""
+    """Return c and β of one assignment from its three descriptor sets."""
     order = np.random.default_rng(0).permutation(len(vs[0]))
     one, two = order[0::2], order[1::2]
     rho, alpha, moved = [], [], []
@@ -134,15 +134,15 @@ def strengths(vs: list[np.ndarray], pcas: list[Pca]) -> tuple[float, float]:
             np.linalg.norm(v[one].mean(axis=0) - v[two].mean(axis=0))
             / max(float(np.linalg.norm(v.mean(axis=0))), 1e-30)
         )
-    beta = np.clip(np.median(moved) * (1 - dispersion_penalised(np.array(rho))), 0, 1)
-    return dispersion_penalised(np.array(alpha)), float(beta)
+    beta = np.clip(np.median(moved) * (1 - dispersion_penalized(np.array(rho))), 0, 1)
+    return dispersion_penalized(np.array(alpha)), float(beta)
 
 
 # --- Evidence and decisions ------------------------------------------------------------------------------
 
 
 def allowed(v: np.ndarray) -> np.ndarray:
-    """Which gallery entries a pseudo query may return: not itself, not its numerical duplicates."""
+    """Return the unmasked gallery entries of each pseudo query: not itself, not its numerical duplicates."""
     unit = l2(v.astype(np.float64))
     return (unit @ unit.T < SAME) & ~np.eye(len(v), dtype=bool)
 
@@ -156,7 +156,7 @@ def support(top: np.ndarray) -> float:
 
 
 def gain(one: np.ndarray, other: np.ndarray) -> float:
-    """D: the largest change of agreement over the construction pairs."""
+    """Return D: the largest change of agreement over the construction pairs."""
     return max(float((one[s] == one[t]).mean() - (other[s] == other[t]).mean()) for s, t in PAIRS)
 
 
@@ -182,7 +182,7 @@ class PlainHead:
     cls: np.ndarray | None
 
     def scores(self, v: np.ndarray, cls: np.ndarray | None, replica: int) -> np.ndarray:
-        """Scores of query descriptors of the chosen assignment."""
+        """Return scores of query descriptors of the chosen assignment."""
         local = self.pcas[replica].carrier(self.carrier, v, self.vs[replica], self.c, self.beta)
         if not self.admit_cls or cls is None or self.cls is None:
             return local
@@ -190,7 +190,7 @@ class PlainHead:
 
 
 def decide(descriptors: dict[str, list[np.ndarray]], cls: np.ndarray | None) -> PlainHead:
-    """Section 4 of the method from the descriptors of both assignments in three constructions."""
+    """Decide, as in section 4 of the method, from the descriptors of both assignments in three constructions."""
     pcas = {a: [Pca.fit(v) for v in vs] for a, vs in descriptors.items()}
     strength = {a: strengths(vs, pcas[a]) for a, vs in descriptors.items()}
     may = {a: [allowed(v) for v in vs] for a, vs in descriptors.items()}

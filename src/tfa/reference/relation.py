@@ -1,4 +1,4 @@
-"""Information and relation of calibration images, written plainly: the statistics of `tfa.reference.target`."""
+"""Information and relation of calibration images, the statistics of `tfa.reference.target`, in plain numpy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ASSIGNMENTS = ("hard", "soft")
 CARRIERS = ("original", "partial", "adaptive")
 RESAMPLES, SUBSAMPLES, LARGEST = 1000, 200, 512
 
-Sets = dict[str, list[np.ndarray]]  # assignment -> one array per construction
-Replica = dict[str, np.ndarray]  # assignment -> its array in one construction
+Sets = dict[str, list[np.ndarray]]  # assignment → one array per construction
+Replica = dict[str, np.ndarray]  # assignment → its array in one construction
 Interval = tuple[float, float]
 Draws = list[tuple[np.ndarray, np.ndarray]]  # calibration rows, pseudo rows
 
@@ -31,7 +31,7 @@ def interval(x: Iterable[float]) -> Interval:
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Correlation; undefined counts as 0."""
+    """Return the correlation; 0 if undefined."""
     if len(x) < 2:
         return 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -48,7 +48,7 @@ def unit(sets: Sets) -> Sets:
 
 
 def best(scores: Iterable[np.ndarray]) -> np.ndarray:
-    """Top-1 of every row in every construction, `s q`; ties to the smaller index."""
+    """Return the top-1 of every row in every construction, (s, q); ties go to the smaller index."""
     return np.stack([s.argmax(axis=1) for s in scores])
 
 
@@ -56,9 +56,9 @@ def best(scores: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def information(top: np.ndarray, gallery: int) -> np.ndarray:
-    """I(q) = Σ_j p(j|q) log(p(j|q) / (p(j)+ε)) / log min(N_q, N), from top-1 images `s q`."""
+    """Return I(q) = Σ_j p(j|q) log(p(j|q) / (p(j)+ε)) / log min(N_q, N), from top-1 images (s, q)."""
     constructions, images = top.shape
-    given = np.zeros((images, gallery))  # p(j|q): the share of constructions with top-1 j
+    given = np.zeros((images, gallery))  # p(j|q): share of constructions with top-1 j
     for s in range(constructions):
         for q in range(images):
             given[q, top[s, q]] += 1
@@ -72,12 +72,12 @@ def information(top: np.ndarray, gallery: int) -> np.ndarray:
 
 
 def retention(target: float, database: float) -> float:
-    """C = mean I^q / (mean I^d + ε)."""
+    """Return C = mean I^q / (mean I^d + ε)."""
     return target / (database + EPS)
 
 
 def capacity_bootstrap(target: dict[str, np.ndarray], database: dict[str, float]) -> Interval:
-    """CI_C of log((C_S+ε)/(C_H+ε)): images resampled in pairs, their I and the database reference held fixed."""
+    """Return CI_C of log((C_S+ε)/(C_H+ε)): images resampled in pairs, with fixed I and database reference."""
     rng, images = np.random.default_rng(0), len(target["hard"])
     statistic = []
     for _ in range(RESAMPLES):
@@ -88,7 +88,7 @@ def capacity_bootstrap(target: dict[str, np.ndarray], database: dict[str, float]
 
 
 def capacity_evidence(database: Sets, target: Sets, may: Sets) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """I(q) of the calibration images and mean I of the masked pseudo queries, top-1 under S_0."""
+    """Return I(q) of the calibration images and mean I of the masked pseudo queries, top-1 under S_0."""
     of_target, of_database = {}, {}
     for a in ASSIGNMENTS:
         gallery = len(database[a][0])
@@ -104,9 +104,9 @@ def capacity_evidence(database: Sets, target: Sets, may: Sets) -> tuple[dict[str
 
 @dataclass(frozen=True)
 class Seen:
-    """What one kernel says about some images: their scores, and the Grams the relation terms are taken from."""
+    """Scores of some images under one kernel, and the Gram matrices for the relation terms."""
 
-    scores: np.ndarray  # T, images × database; a masked entry is −inf
+    scores: np.ndarray  # T, images × database; −inf if masked
     rows: np.ndarray  # kernel among the images
     gallery: np.ndarray  # kernel among the database images
 
@@ -120,34 +120,34 @@ class Seen:
 
 
 def pseudo(gallery: np.ndarray, may: np.ndarray) -> Seen:
-    """The database images as their own queries, each without itself and its duplicates."""
+    """Return the database images as queries, each without itself and its duplicates."""
     return Seen(np.where(may, gallery, -np.inf), gallery, gallery)
 
 
-def centred(gram: np.ndarray) -> np.ndarray:
-    """K_c = H K H, H = I − 11ᵀ/n."""
+def centered(gram: np.ndarray) -> np.ndarray:
+    """Return K_c = H K H, H = I − 11ᵀ/n."""
     out = gram - gram.mean(axis=0, keepdims=True) - gram.mean(axis=1, keepdims=True) + gram.mean()
-    # The Gram of equal vectors is constant and centres to 0 but for rounding, which must not pass for structure.
+    # The centered Gram matrix of equal vectors is rounding, which must not count as structure.
     return np.zeros_like(out) if np.linalg.norm(out) <= 1e-13 * np.linalg.norm(gram) else out
 
 
 def cka(one: np.ndarray, other: np.ndarray) -> float:
-    """⟨K_c, K'_c⟩ / (‖K_c‖ ‖K'_c‖) of centred Grams; 0 if one of them is 0."""
+    """Return ⟨K_c, K'_c⟩ / (‖K_c‖ ‖K'_c‖) of centered Gram matrices; 0 if one of them is 0."""
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float((one * other).sum()) / norms if norms > 0 else 0.0
 
 
 def effective_rank(gram: np.ndarray) -> float:
-    """r = tr(K_c)² / (‖K_c‖_F² + ε)."""
+    """Return r = tr(K_c)² / (‖K_c‖_F² + ε)."""
     return float(np.trace(gram) ** 2 / ((gram**2).sum() + EPS))
 
 
 def terms(seen: Seen, drawn: np.ndarray) -> tuple[float, float, float, float]:
-    """κ, M, F, P of the rows `drawn`."""
+    """Return κ, M, F, P of the rows `drawn`."""
     match = seen.top[drawn]
-    query_gram = centred(seen.rows[np.ix_(drawn, drawn)])
-    match_gram = centred(seen.gallery[np.ix_(match, match)])
-    # rank of row q in column t(q), among the drawn rows alone
+    query_gram = centered(seen.rows[np.ix_(drawn, drawn)])
+    match_gram = centered(seen.gallery[np.ix_(match, match)])
+    # Rank of row q in column t(q), among the drawn rows.
     rank = np.array([1 + (seen.scores[drawn, t] > seen.scores[q, t]).sum() for q, t in zip(drawn, match, strict=True)])
     r_q, r_m = effective_rank(query_gram), effective_rank(match_gram)
     preserved = min(r_q, r_m) / max(r_q, r_m) if max(r_q, r_m) > 0 else 0.0
@@ -155,18 +155,18 @@ def terms(seen: Seen, drawn: np.ndarray) -> tuple[float, float, float, float]:
 
 
 def unit_ratio(x: float, reference: float) -> float:
-    """u(x; x^d) = clip(x / (x^d+ε), 0, 1)."""
+    """Return u(x; x^d) = clip(x / (x^d+ε), 0, 1)."""
     return float(np.clip(x / (reference + EPS), 0, 1))
 
 
 def joint(terms: tuple[float, ...], reference: tuple[float, ...]) -> float:
-    """J = [u(κ) u(M) u(F)]^{1/3} u(P)."""
+    """Return J = [u(κ) u(M) u(F)]^{1/3} u(P)."""
     alignment, reciprocal, mutual, preserved = (unit_ratio(x, d) for x, d in zip(terms, reference, strict=True))
     return (alignment * reciprocal * mutual) ** (1 / 3) * preserved
 
 
 def subsamples(images: int, pseudo_queries: int) -> Draws:
-    """The fixed draws that serve both assignments, both views and both branches."""
+    """Return the fixed draws for both assignments, both views and both branches."""
     rng, size = np.random.default_rng(0), min(max(2, math.ceil(0.8 * images)), LARGEST, images)
     drawn = []
     for _ in range(SUBSAMPLES):
@@ -177,14 +177,14 @@ def subsamples(images: int, pseudo_queries: int) -> Draws:
 
 
 def relation(target: list[Seen], reference: list[Seen], draws: Draws) -> np.ndarray:
-    """J of every draw, the mean over constructions."""
+    """Return J of every draw, mean over constructions."""
     return np.array(
         [np.mean([joint(terms(t, i), terms(d, j)) for t, d in zip(target, reference, strict=True)]) for i, j in draws]
     )
 
 
 def soft_minus_hard(target: Sets, database: Sets, may: Sets, draws: Draws) -> np.ndarray:
-    """J_S − J_H of every draw in a view given by unit vectors: scores and Grams are their cosines."""
+    """Return J_S − J_H of every draw in a view of unit vectors, with cosines as scores and Gram matrices."""
     j = {}
     for a in ASSIGNMENTS:
         found = [Seen(q @ d.T, q @ q.T, d @ d.T) for q, d in zip(target[a], database[a], strict=True)]

@@ -1,7 +1,7 @@
-"""Second-order heads and what adapts them (ours, beyond the paper), written plainly, in float64 numpy.
+"""Second-order heads and their adaptation in plain float64 numpy.
 
-The companion of `tfa.reference.database`, whose PCA, pseudo queries and spread it uses: descriptors and their scores,
-target centering, and online adaptation of a stream.
+Descriptors and their scores, target centering, and online adaptation of a stream. PCA, pseudo queries and spread are
+those of `tfa.reference.database`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ RIDGE = 1e-5
 FULL = 1.0  # γ of full whitening
 TRIMMED = 0.05
 TARGET_PSEUDO_COUNT, ONLINE_PSEUDO_COUNT = 8, 2
-BIAS_FROM, LAST_ROWS = 32, 256  # counted photos from which scores have a bias, and rows it is learnt from at most
-DECAY, DIFFERENT = 1 - 1 / 32, 0.2  # of the photos before; of their variance, by which a photo that counts differs
+BIAS_FROM, LAST_ROWS = 32, 256  # counted photos from which scores have a bias, and maximum number of rows for it
+DECAY, DIFFERENT = 1 - 1 / 32, 0.2  # weight of earlier photos; share of the variance by which a counted photo differs
 
 # --- Descriptors -----------------------------------------------------------------------------------------
 
 
 def images_of_construction(images: int, s: int) -> np.ndarray:
-    """A drawn half of the images; all of them when there are fewer than 8."""
+    """Return a random half of the images; all of them if there are fewer than 8."""
     if images < 8:
         return np.arange(images)
     return np.sort(np.random.default_rng(s).permutation(images)[: math.ceil(images / 2)])
 
 
 def drawn_patches(images: list[np.ndarray], max_patches: int) -> tuple[np.ndarray, np.ndarray]:
-    """The unit patches of the sample `t d`, and the image each belongs to `t`."""
+    """Return the sampled unit patches (t, d), and the image of each (t,)."""
     patches = np.concatenate([l2(image.astype(np.float64)) for image in images])
     owner = np.concatenate([np.full(len(image), i) for i, image in enumerate(images)])
     if len(patches) <= max_patches:
@@ -42,11 +42,11 @@ def drawn_patches(images: list[np.ndarray], max_patches: int) -> tuple[np.ndarra
 
 
 def directions(images: list[np.ndarray], s: int, max_patches: int = 300_000) -> np.ndarray:
-    """D `m d`: the leading eigenvectors of the covariance of the construction's patches, largest eigenvalue first."""
+    """Return D, (m, d): the leading eigenvectors of the covariance of the construction's patches, largest first."""
     patches, owner = drawn_patches(images, max_patches)
     x = patches[np.isin(owner, images_of_construction(len(images), s))]
     if len(x) == 0:
-        return np.eye(patches.shape[1])[:DIRECTIONS]  # nothing was drawn: any orthonormal directions
+        return np.eye(patches.shape[1])[:DIRECTIONS]  # no patch was drawn: use any orthonormal directions
     x = x - x.mean(axis=0)
     vectors = np.linalg.eigh(x.T @ x / len(x))[1].T[::-1]
     rows = [v if v[np.abs(v).argmax()] > 0 else -v for v in vectors[:DIRECTIONS]]
@@ -54,7 +54,7 @@ def directions(images: list[np.ndarray], s: int, max_patches: int = 300_000) -> 
 
 
 def log_covariance(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """log C `m m` of one image's patches `n d`: C = YᵀY / max(n−1, 1) + ε I, Y = (P̃ − mean P̃) Dᵀ."""
+    """Return log C, (m, m), of one image's patches (n, d): C = YᵀY / max(n−1, 1) + ε I, Y = (P̃ − mean P̃) Dᵀ."""
     unit = l2(patches.astype(np.float64))
     y = (unit - unit.mean(axis=0)) @ d.T
     c = y.T @ y / max(len(y) - 1, 1) + RIDGE * np.eye(len(d))
@@ -63,7 +63,7 @@ def log_covariance(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
 
 
 def descriptor(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """v `m(m+1)/2`: the half-vector of log C with √2 off the diagonal, L2."""
+    """Return v, (m(m+1)/2,): the normalized half-vector of log C with √2 off the diagonal."""
     matrix, half = log_covariance(patches, d), []
     for i in range(len(matrix)):
         for j in range(i, len(matrix)):
@@ -75,7 +75,7 @@ def descriptor(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
 
 
 def scores(carrier: str, pca: Pca, queries: np.ndarray, database: np.ndarray, c: float, beta: float) -> np.ndarray:
-    """Scores `q m` under any carrier; `blend` is ½(S_0/σ_0 + S_P/σ_P), `tempered` ⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝."""
+    """Return scores (q, m) under any carrier; `blend` is ½(S_0/σ_0 + S_P/σ_P), `tempered` ⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝."""
     if carrier == "full":
         return pca.whitened(queries, database, FULL)
     if carrier not in ("blend", "tempered"):
@@ -88,27 +88,27 @@ def scores(carrier: str, pca: Pca, queries: np.ndarray, database: np.ndarray, c:
 
 
 def sigma(carrier: str, pca: Pca, database: np.ndarray, c: float, beta: float) -> float:
-    """σ: the median over pseudo queries of the standard deviation of their scores, duplicates masked."""
+    """Return σ: the median standard deviation of a pseudo query's scores, with duplicates masked."""
     return median_spread(scores(carrier, pca, database, database, c, beta), allowed(database))
 
 
 def score_bias(rows: np.ndarray) -> np.ndarray:
-    """b_d: log mean exp of each column of rows `q m` (already over σ), without its ⌈5 %⌉ largest entries."""
+    """Return b_d: log mean exp of each column of rows (q, m), divided by σ, without its ⌈5 %⌉ largest entries."""
     left = len(rows) - math.ceil(TRIMMED * len(rows))
     return np.log(np.exp(np.sort(rows, axis=0)[:left]).mean(axis=0))
 
 
-# --- Target centring -------------------------------------------------------------------------------------
+# --- Target centering ------------------------------------------------------------------------------------
 
 
 def target_mean(pca: Pca, target: np.ndarray) -> np.ndarray:
-    """μ' = (N_q · mean_Q v + 8 μ) / (N_q + 8)."""
+    """Return μ' = (N_q · mean_Q v + 8 μ) / (N_q + 8)."""
     total = target.sum(axis=0) + TARGET_PSEUDO_COUNT * pca.mean
     return total / (len(target) + TARGET_PSEUDO_COUNT)
 
 
 def whitened_from(mean: np.ndarray, pca: Pca, queries: np.ndarray, database: np.ndarray, gamma: float) -> np.ndarray:
-    """S_w(γ) with query coordinates Uᵀ(v − mean); those of the database stay Uᵀ(v − μ)."""
+    """Return S_w(γ) with query coordinates Uᵀ(v − mean) and database coordinates Uᵀ(v − μ)."""
     return replace(pca, mean=mean).phi(queries, gamma) @ pca.phi(database, gamma).T
 
 
@@ -116,28 +116,28 @@ def whitened_from(mean: np.ndarray, pca: Pca, queries: np.ndarray, database: np.
 
 
 def online_scores(pca: Pca, stream: np.ndarray, database: np.ndarray, gamma: float = 0.5) -> np.ndarray:
-    """S_w(γ) of each photo of a stream `t d_v`, centred on and calibrated by the photos before it that counted."""
+    """Return S_w(γ) of each photo of a stream (t, d_v), adapted to the earlier photos that counted."""
     z = pca.coordinates(stream)
     y = z * pca.eigenvalues**-0.25
     counted: list[int] = []
-    rows: list[np.ndarray] = []  # of counted photos
-    squares: list[float] = []  # their squared distance from the centre they had
+    rows: list[np.ndarray] = []  # scores of counted photos
+    squares: list[float] = []  # squared distance of counted photos to their center
     found = []
     for t in range(len(z)):
         weights = DECAY ** np.arange(len(counted))[::-1]
-        centre = weights @ z[counted] / (weights.sum() + ONLINE_PSEUDO_COUNT)
-        row = l2((z[t] - centre) * pca.eigenvalues ** (-gamma / 2)) @ pca.phi(database, gamma).T
+        center = weights @ z[counted] / (weights.sum() + ONLINE_PSEUDO_COUNT)
+        row = l2((z[t] - center) * pca.eigenvalues ** (-gamma / 2)) @ pca.phi(database, gamma).T
         found.append(row + online_bias(np.array(rows[-LAST_ROWS:])) if len(rows) >= BIAS_FROM else row)
         if counted and ((y[t] - y[counted[-1]]) ** 2).sum() < DIFFERENT * (weights @ squares) / weights.sum():
-            continue  # it shows what the last one that counted did
-        squares.append((((z[t] - centre) * pca.eigenvalues**-0.25) ** 2).sum())
+            continue  # it shows the same as the last counted photo
+        squares.append((((z[t] - center) * pca.eigenvalues**-0.25) ** 2).sum())
         counted.append(t)
         rows.append(row)
     return np.array(found)
 
 
 def online_bias(rows: np.ndarray) -> np.ndarray:
-    """−σ (b_d − mean b), σ the median spread of the rows `q m`."""
+    """Return −σ (b_d − mean b), with σ the median spread of the rows (q, m)."""
     spread = float(np.median(rows.std(axis=1)))
     usual = score_bias(rows / spread)
     return spread * (usual.mean() - usual)

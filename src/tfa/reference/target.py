@@ -1,8 +1,8 @@
-"""The target-calibrated controller, written plainly, in float64 numpy, with no thought of speed.
+"""The target-calibrated controller in plain float64 numpy, not optimized.
 
-The companion of `tfa.reference` for heads that look at unlabelled calibration images of the target domain. Vocabulary
-and PCA stay database-only; all database images are pseudo queries. `s` counts the three constructions, `q`
-calibration images, `j` database images.
+For heads that use unlabeled calibration images of the target domain. Vocabulary and PCA are fitted on the database
+only; all database images are pseudo queries. `s` counts the three constructions, `q` calibration images, `j` database
+images.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from tfa.reference.target_carrier import (
 
 
 def coverage(top: np.ndarray, gallery: int) -> float:
-    """H = clip(sqrt((O/M) / (p_max M)), 0, 1), M = min(N_q, N), from the pooled top-1 images `s q`."""
+    """Return H = clip(sqrt((O/M) / (p_max M)), 0, 1), M = min(N_q, N), from the pooled top-1 images (s, q)."""
     _, counts = np.unique(top, return_counts=True)
     largest = min(top.shape[1], gallery)
     return float(np.clip(np.sqrt((len(counts) / largest) / (counts.max() / top.size * largest)), 0, 1))
 
 
 def top_z(seen: Seen) -> float:
-    """Mean over rows of (max−mean)/(std+ε), over unmasked entries, with the population std."""
+    """Return the mean over rows of (max−mean)/(std+ε), over unmasked entries, with the population std."""
     z = []
     for row, may in zip(seen.scores, seen.unmasked, strict=True):
         x = row[may]
@@ -86,14 +86,14 @@ def weigh(target: list[Seen], reference: list[Seen], draws: Draws) -> Branch:
     b = max(min(i_target, i_database), 0.0)
     j = float(np.median(relation(target, reference, draws)))
     h = coverage(top, gallery)
-    # T: how much of the top-1's prominence survives the shift
+    # T: top-1 z-score of target photos relative to that of pseudo queries.
     t = float(np.mean([top_z(t) / (top_z(d) + EPS) for t, d in zip(target, reference, strict=True)]))
     sigma = [median_spread(d.scores, d.unmasked) for d in reference]
     return Branch(sigma, [t.scores.std(axis=1) for t in target], b, j, h, (b * j * h) ** (1 / 3), t)
 
 
 def weigh_local(local: Local, database: Sets, target: Sets, may: list[np.ndarray], draws: Draws) -> Branch:
-    """Branch l: the adaptive carrier, mixed under mixture."""
+    """Weigh branch l: the adaptive carrier, mixed on the mixture route."""
     found, reference = [], []
     for s in range(3):
         d, q = at(database, s), at(target, s)
@@ -104,14 +104,14 @@ def weigh_local(local: Local, database: Sets, target: Sets, may: list[np.ndarray
 
 
 def weigh_cls(cls: np.ndarray, target_cls: np.ndarray, may: list[np.ndarray], draws: Draws) -> Branch:
-    """Branch g: the cosine of global tokens, the same in every construction but for the mask of the pseudo queries."""
+    """Weigh branch g: the cosine of global tokens; only the pseudo queries' mask differs between constructions."""
     d, q = l2(cls), l2(target_cls)
     found = Seen(q @ d.T, q @ q.T, d @ d.T)
     return weigh([found] * 3, [pseudo(d @ d.T, m) for m in may], draws)
 
 
 def retention_ratios(local: Branch, cls: Branch) -> tuple[float, float, float]:
-    """r_T, r_C, r_J."""
+    """Return r_T, r_C, r_J."""
     return (
         cls.T / (local.T + EPS),
         cls.B / (local.B + EPS),
@@ -120,7 +120,7 @@ def retention_ratios(local: Branch, cls: Branch) -> tuple[float, float, float]:
 
 
 def admits(local: Branch, cls: Branch, corr: list[float]) -> bool:
-    """(Q_g ≥ Q_l ∧ r_T ≥ 1) ∨ (all corr_s < 0 ∧ r_C, r_T, r_J ≥ 1); a zero σ refuses."""
+    """Return (Q_g ≥ Q_l ∧ r_T ≥ 1) ∨ (all corr_s < 0 ∧ r_C, r_T, r_J ≥ 1); a zero σ rejects the token."""
     if min(local.sigma + cls.sigma) <= 0:
         return False
     r_t, r_c, r_j = retention_ratios(local, cls)
@@ -130,7 +130,7 @@ def admits(local: Branch, cls: Branch, corr: list[float]) -> bool:
 
 
 def share_of_local(local: Branch, cls: Branch) -> float:
-    """Q_l / (Q_l+Q_g); one half if both are 0."""
+    """Return Q_l / (Q_l+Q_g); one half if both are 0."""
     return local.Q / (local.Q + cls.Q) if local.Q + cls.Q > 0 else 0.5
 
 
@@ -152,7 +152,7 @@ class PlainTarget:
     alpha: dict[str, list[float]]
     displacement: dict[str, list[float]]
     carrier: str
-    candidates: dict[str, tuple[float, tuple[float, float, float]]]  # carrier -> support, agreement of PAIRS
+    candidates: dict[str, tuple[float, tuple[float, float, float]]]  # carrier → support, agreement of PAIRS
     sigma_local: list[float]
     sigma_cls: list[float]
     B: dict[str, float]  # of the branches "l" and "g"; "g" is 0 without global tokens
@@ -171,7 +171,7 @@ class PlainTarget:
     cls: np.ndarray | None
 
     def scores(self, v: Replica, cls: np.ndarray | None, replica: int) -> np.ndarray:
-        """Final scores of query descriptors of one replica: assignment -> `q k·d`."""
+        """Return final scores of one replica's query descriptors: assignment → (q, k·d)."""
         local = self.local.scores(self.carrier, v, at(self.database, replica), replica)
         if not self.admit_cls or cls is None or self.cls is None:
             return local
@@ -188,13 +188,13 @@ def calibrate(
     cls: np.ndarray | None,
     target_cls: np.ndarray | None,
 ) -> PlainTarget:
-    """Every decision, from descriptors `b k·d`, block norms `b k` and global tokens of database and target."""
+    """Make every decision from descriptors (b, k·d), block norms (b, k) and global tokens of database and target."""
     database, target = as_float64(database), as_float64(target)
     masses, target_masses = unit(as_float64(database_mass)), unit(as_float64(target_mass))
     may = {a: [allowed(d) for d in ds] for a, ds in database.items()}
     draws = subsamples(len(target["hard"][0]), len(database["hard"][0]))
 
-    # Route: hard, soft, or both
+    # Route: hard, soft, or both.
     i_target, i_database = capacity_evidence(database, target, may)
     capacity = capacity_bootstrap(i_target, i_database)
     change = {
@@ -205,13 +205,13 @@ def calibrate(
     route = choose_route(capacity, median, bounds)
     used = ASSIGNMENTS if route == "mixture" else (route,)
 
-    # Strengths and carrier, of the assignments in use
+    # Strengths and carrier of the assignments in use.
     pcas = {a: [Pca.fit(d) for d in database[a]] for a in used}
     strengths = {a: transfer_strengths(database[a], target[a], pcas[a]) for a in used}
     local = Local(weight_of_soft(route, median["A"]), {a: (x.c, x.beta) for a, x in strengths.items()}, pcas)
     top = {m: best(local.scores(m, at(target, s), at(database, s), s) for s in range(3)) for m in CARRIERS}
 
-    # Global token, against the adaptive carrier; an entry is masked if any assignment in use masks it
+    # Global token against the adaptive carrier. An entry is masked if any assignment in use masks it.
     unmasked = [np.logical_and.reduce([may[a][s] for a in used]) for s in range(3)]
     l_branch = weigh_local(local, database, target, unmasked, draws)
     g_branch, corr = Branch([0.0] * 3, []), [0.0] * 3

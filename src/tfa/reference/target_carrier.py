@@ -1,4 +1,4 @@
-"""Route, strengths and carrier of the target-calibrated controller, written plainly (`tfa.reference.target`)."""
+"""Route, strengths and carrier of the target-calibrated controller `tfa.reference.target`, in plain numpy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.reference.database import PAIRS, Pca, dispersion_penalised, gain, support
+from tfa.reference.database import PAIRS, Pca, dispersion_penalized, gain, support
 from tfa.reference.relation import CARRIERS, Interval, Replica, pearson
 
 
@@ -20,7 +20,7 @@ def choose_route(capacity: Interval, median: dict[str, float], bounds: dict[str,
 
 
 def weight_of_soft(route: str, median: float) -> float:
-    """w_S = sin²(π (clip(m_A,−1,1)+1) / 4) under mixture; the pure routes are its ends."""
+    """Return w_S = sin²(π (clip(m_A,−1,1)+1) / 4) on the mixture route; 1 on the soft and 0 on the hard route."""
     if route != "mixture":
         return 1.0 if route == "soft" else 0.0
     return math.sin(math.pi * (min(max(median, -1.0), 1.0) + 1) / 4) ** 2
@@ -36,19 +36,19 @@ class Strengths:
 
 
 def transfer_strengths(database: list[np.ndarray], target: list[np.ndarray], pcas: list[Pca]) -> Strengths:
-    """c = L(α); β = clip(median_s ‖mean_Q v − μ_s‖/‖μ_s‖ · (1 − L(ρ)), 0, 1)."""
+    """Return c = L(α) and β = clip(median_s ‖mean_Q v − μ_s‖/‖μ_s‖ · (1 − L(ρ)), 0, 1)."""
     rho, alpha, moved = [], [], []
     for d, q, pca in zip(database, target, pcas, strict=True):
         rho.append(pearson((pca.coordinates(d) ** 2).mean(axis=0), (pca.coordinates(q) ** 2).mean(axis=0)))
         nu = np.linalg.eigvalsh(d @ d.T)
         alpha.append(float(np.clip(rho[-1], 0, 1) ** (2 * nu.sum() ** 2 / (nu**2).sum())))
         moved.append(float(np.linalg.norm(q.mean(axis=0) - pca.mean)) / max(float(np.linalg.norm(pca.mean)), 1e-30))
-    beta = float(np.clip(np.median(moved) * (1 - dispersion_penalised(np.array(rho))), 0, 1))
-    return Strengths(rho, alpha, moved, dispersion_penalised(np.array(alpha)), beta)
+    beta = float(np.clip(np.median(moved) * (1 - dispersion_penalized(np.array(rho))), 0, 1))
+    return Strengths(rho, alpha, moved, dispersion_penalized(np.array(alpha)), beta)
 
 
 def choose_carrier(top: dict[str, np.ndarray]) -> str:
-    """The carrier rule on top-1 images `s q` of the three carriers."""
+    """Apply the carrier rule to top-1 images (s, q) of the three carriers."""
     original, partial, adaptive = (top[name] for name in CARRIERS)
     if support(partial) <= support(original) and gain(partial, original) < 0:
         return "original"
@@ -60,14 +60,14 @@ def choose_carrier(top: dict[str, np.ndarray]) -> str:
 
 
 def agreement(top: np.ndarray) -> tuple[float, float, float]:
-    """A^{ss'} of the pairs (0,1), (0,2), (1,2)."""
+    """Return A^{ss'} of the pairs (0,1), (0,2), (1,2)."""
     one, two, three = (float((top[s] == top[t]).mean()) for s, t in PAIRS)
     return one, two, three
 
 
 @dataclass(frozen=True)
 class Local:
-    """The local score: one assignment, or S_m = (1−w_S) S_m^hard + w_S S_m^soft with each its own c and β."""
+    """The local score: one assignment, or S_m = (1−w_S) S_m^hard + w_S S_m^soft, each with its own c and β."""
 
     soft_weight: float
     strengths: dict[str, tuple[float, float]]  # (c, β) of the assignments in use

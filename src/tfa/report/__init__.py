@@ -1,4 +1,4 @@
-"""A map → a report: its decisions with their evidence, duplicates, hubs, advice.
+"""Report on the quality of a map: advice, expected recall, duplicates, hubs and decisions, as JSON and HTML.
 
-In: a map. Out: a dictionary and one HTML page. May see: the map alone; no encoder is loaded.
+Reads only the map; no encoder is loaded.
 """

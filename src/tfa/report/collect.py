@@ -1,10 +1,7 @@
-"""Collect everything the report says about a map, as JSON: headline, facts, evidence, duplicates, hubs, aged photos
-and advice.
-"""
+"""Collect the report on a map as JSON: headline, advice, facts, evidence, duplicates, hubs and aged images."""
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +26,7 @@ from tfa.report.neighbors import (
 from tfa.types import Answers, CalibrateOptions, ExpectedRecall, Hit, ImageRecord
 from tfa.version import __version__
 
-# --- what is printed ------------------------------------------------------------------------------
+# --- JSON types -----------------------------------------------------------------------------------
 
 
 class ReportImage(Value):
@@ -47,15 +44,15 @@ class DuplicateGroup(Value):
 
 
 class HubImage(ReportImage):
-    """An image that many others return."""
+    """An image that many queries return."""
 
-    returned_by: int = req("Images that return it.", ge=0)
+    returned_by: int = req("Queries that return it.", ge=0)
 
 
 class LonelyImage(ReportImage):
-    """An image and how similar its nearest one is."""
+    """An image with its largest similarity."""
 
-    cosine: float = req("Cosine of its most similar image.")
+    cosine: float = req("Cosine with the most similar image.")
 
 
 class AgedImage(ReportImage):
@@ -73,7 +70,7 @@ class Ageing(Value):
     confirmed: int = req("Images that were confirmed.", ge=0)
     never: list[AgedImage] = req("Images that were never confirmed.")
     old: list[AgedImage] = req("Images whose last confirmation is old.")
-    new: int = req("Images that are too new to tell.", ge=0)
+    new: int = req("Images too new to judge.", ge=0)
     text: str = req("The same in a sentence.")
 
 
@@ -100,37 +97,37 @@ class UnsureAnswer(Value):
 
 
 class MapReport(Value):
-    """How good a map is."""
+    """Report on the quality of a map."""
 
     tfa: str = req("Release of tfa.")
     headline: str = req("The report in a line.")
     map: dict[str, Any] = req("As `tfa info --json`, without photos and evidence.")
-    evidence: Evidence = req("Evidence of the head that answers.")
+    evidence: Evidence = req("Evidence of the active head.")
     queries: int = req("Images used as queries.", ge=0)
     answers: int = req("Hits of each query that count.", ge=1)
-    returned_by: list[int] = req("For each image, how many others return it.")
+    returned_by: list[int] = req("For each image, how many queries return it.")
     near: float = req("Cosine from which images are near duplicates.")
     duplicates: list[DuplicateGroup] = req("Groups of near duplicates.")
-    hubs: list[HubImage] = req("Images that many others return, the largest first.")
-    lonely: list[LonelyImage] = req("Images that no other one resembles.")
-    least_alike: list[LonelyImage] = req("Images whose nearest one is least similar.", max_length=6)
+    hubs: list[HubImage] = req("Images that many queries return, largest first.")
+    lonely: list[LonelyImage] = req("Isolated images, which no other image resembles.")
+    least_alike: list[LonelyImage] = req("Images with the lowest similarity to their nearest image.", max_length=6)
     least_recognised: list[UnsureAnswer] = req("Least confident answers to --photos.", max_length=6)
     ageing: Ageing | None = req("Confirmations; null if no service confirmed images.")
     recall: list[ReportRecall] = req("Expected recall for each calibration and for --photos.")
-    advice: list[str] = req("What to do.")
-    rules: dict[str, str] = req("Meaning of the words.")
+    advice: list[str] = req('What to do, most urgent first; a command follows "Run: ".')
+    rules: dict[str, str] = req("Definitions of terms.")
 
 
 # --- ageing ---------------------------------------------------------------------------------------
 
-DAYS = 90  # without a confirmation after which a photo counts as aged
-SECONDS = 86_400
+DAYS = 90  # days without a confirmation after which an image counts as aged
+SECONDS = 86_400  # per day
 
 
 def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
-    """In JSON; None where the service has confirmed no photo of the map.
+    """Find images that were not confirmed for `days`, as JSON; None if the service confirmed no image.
 
-    A photo that was never confirmed is `never` only if it could have been for so many days; else it is too `new`.
+    An image that was never confirmed is in `never` only if it is older than `days`; else it is counted as `new`.
     """
     path = getattr(place_map, "path", None)
     kept = Confirmed() if path is None else Confirmed.read(path)
@@ -167,15 +164,20 @@ def _aged(record: ImageRecord, since: int | None, last: int | None) -> dict[str,
 
 # --- advice ---------------------------------------------------------------------------------------
 
-REPEATED = 0.05  # share of images that repeat another from which removing them is advised
-_LISTED = 12  # ids written out
+REPEATED = 0.05  # fraction of near duplicates above which removing them is advised
+_LISTED = 12  # ids to list
 
 
 class Advice(NamedTuple):
-    """What to do: in a word or two, and with its reason and command; a word is empty if it depends."""
+    """An action in short form for the headline (empty if optional), and as a sentence with its command."""
 
     short: str
     sentence: str
+
+
+def _advise(short: str, sentence: str, *command: str) -> Advice:
+    """Create advice that ends with the command to run; pages format the command as code."""
+    return Advice(short, f"{sentence} Run: {' '.join(command)}")
 
 
 def give_advice(
@@ -185,77 +187,72 @@ def give_advice(
     lonely: Sequence[Any],
     called: str | None = None,
 ) -> list[Advice]:
-    """From the facts of a map (`PlaceMap.info`) and what stands out in it; none if all is well.
+    """List what to do, from the facts of a map (`PlaceMap.info`) and its outliers; the most urgent first.
 
-    `called` is how commands name the map, if not by its path.
+    `called` is the map's name in commands [default: its path].
     """
-    name = shlex.quote(called or facts.get("path") or "MAP")
+    name = called or facts.get("path") or "MAP"
     advice = [*_refit(facts, name), *_duplicates(facts, duplicates, name), *_calibrate(facts, hubs, name)]
     if lonely:
         ids = _join_ids([one["id"] for one in lonely], ", ")
-        count = f"{len(lonely):,} lonely photo{'' if len(lonely) == 1 else 's'}"
-        sentence = f"Look at the images that nothing else resembles ({ids}): a gap in the map, or photos of no place"
-        advice.append(Advice(f"look at {count}", sentence))
+        count = f"{len(lonely):,} isolated image{'' if len(lonely) == 1 else 's'}"
+        sentence = f"Check the images that nothing else resembles ({ids}): add photos around them, or remove them."
+        advice.append(Advice(f"check {count}", sentence))
     if facts["verification"] is None:
-        sentence = (
-            "Build with --rerank: this map keeps no patches, so answers can neither be verified nor be called sure"
-        )
-        advice.append(Advice("build with --rerank", sentence))
+        sentence = "Rebuild with reranking: this map stores no patches, so no answer can be sure."
+        build = format_command("tfa", "build", "PHOTOS", "--rerank", "--out", name, "--force")
+        advice.append(_advise("rebuild with --rerank", sentence, build))
     return advice
 
 
 def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
     reasons = []
     if facts["unseen_share"] > REFIT_SHARE:
-        reasons.append(f"{facts['unseen_share']:.0%} of the images were not seen when the head was fitted")
+        reasons.append(f"{facts['unseen_share']:.0%} of the images were added after the head was fitted")
     whole = facts["images"] + facts["removed_images"]
     if facts["removed_images"] > REFIT_SHARE * max(whole, 1):
         reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
-    return (
-        [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: {format_command('tfa', 'refit', name)}")]
-        if reasons
-        else []
-    )
+    if not reasons:
+        return []
+    return [_advise("refit", f"Refit the map: {' and '.join(reasons)}.", format_command("tfa", "refit", name))]
 
 
 def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[Advice]:
     repeated = [image["id"] for group in groups for image in group["images"][1:]]
     if len(repeated) <= REPEATED * facts["images"]:
         return []
-    ids = _join_ids(repeated, " ")
     sentence = (
-        f"Remove duplicates: {len(repeated)} of {facts['images']} images nearly repeat another; they cost space and "
-        f"share the first ranks among themselves. If they show nothing of their own, run: "
-        f"{format_command('tfa', 'remove', name)} {ids}"
+        f"Remove near duplicates: {len(repeated)} of {facts['images']} images take space and add no place. Look at "
+        "them below first."
     )
-    return [Advice("remove duplicates", sentence)]
+    return [_advise("remove duplicates", sentence, format_command("tfa", "remove", name), _join_ids(repeated, " "))]
 
 
 def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
-    calibrate = format_command("tfa", "calibrate", name, "PHOTOS")
+    calibrate, budget = format_command("tfa", "calibrate", name, "PHOTOS"), CalibrateOptions.budget
     made = facts["calibrations"]
     if hubs and not any(one["decisions"].get("score_calibrated") for one in made):
         most = hubs[0]
         sentence = (
-            f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
-            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean score "
-            f"of every image; give {CalibrateOptions.budget} photos of the camera in use: {calibrate}"
+            f"Calibrate with {budget} photos of your camera: {len(hubs)} "
+            f"{'image is a hub' if len(hubs) == 1 else 'images are hubs'}, returned for far too many queries (image "
+            f"{most['id']} by {most['returned_by']} others). Calibration lowers their scores."
         )
-        return [Advice("calibrate against hubs", sentence)]
+        return [_advise("calibrate against hubs", sentence, calibrate)]
     if not made:
         sentence = (
-            "Calibrate if queries differ from the map's in camera, season or light: "
-            f"{calibrate}, with {CalibrateOptions.budget} unlabelled photos of that camera"
+            f"Calibrate with {budget} unlabeled photos of your camera if they differ from the map images in camera, "
+            "season or light."
         )
-        return [Advice("", sentence)]
-    few = [one for one in made if one["calibration"]["used"] < CalibrateOptions.budget]
+        return [_advise("", sentence, calibrate)]
     return [
-        Advice(
+        _advise(
             f"calibrate for {one['name']} with more photos",
-            f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrateOptions.budget} "
-            f"are better. Run: {format_command('tfa', 'calibrate', name, 'PHOTOS', '--name', one['name'])}",
+            f"Calibrate {one['name']} again with {budget} photos: it used only {one['calibration']['used']}.",
+            format_command("tfa", "calibrate", name, "PHOTOS", "--name", one["name"]),
         )
-        for one in few
+        for one in made
+        if one["calibration"]["used"] < budget
     ]
 
 
@@ -269,9 +266,9 @@ def _join_ids(ids: Sequence[int], separator: str) -> str:
 def write_headline(
     facts: Mapping[str, Any], duplicates: Sequence[Any], recall: Sequence[Mapping[str, Any]], advice: Sequence[Advice]
 ) -> str:
-    """Photos, near duplicates, how many photos will be recognised, and what to do first.
+    """Summarize a map in a line: images, near duplicates, expected recall and the short advice.
 
-    The recall is that of photos that were asked, else of the calibration that answers.
+    The recall is that of the queried photos, else of the active calibration.
     """
     groups = len(duplicates)
     return ", ".join(
@@ -285,11 +282,11 @@ def write_headline(
 
 
 def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:
-    asked = [one for one in recall if one["calibration"] is None]
-    own = [one for one in recall if answering is not None and one["calibration"] == answering]
-    for one in [*asked, *own]:
+    queried = [one for one in recall if one["calibration"] is None]
+    active = [one for one in recall if answering is not None and one["calibration"] == answering]
+    for one in [*queried, *active]:
         return f"expected recall {100 * one['share']:.0f} %"
-    return "expected recall not known (give photos)"
+    return "expected recall unknown"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -298,19 +295,50 @@ def _counted(number: int, noun: str) -> str:
 
 # --- collect --------------------------------------------------------------------------------------
 
-_LEAST = 6  # photos shown that are recognised least, or least like any other
+_LEAST = 6  # least confident answers, and least similar images, to list
+
+# Sentences on decisions by name and first word of the choice, as `tfa.maps.describe.list_decisions` writes them.
+_DECISIONS = (
+    ("representation", "second-order", "A photo is described by how its patches vary together."),
+    ("representation", "", "A photo is described by how its patches differ from a vocabulary of visual words."),
+    ("carrier", "original", "Photos are compared by their descriptors without damping common patterns."),
+    ("carrier", "", "Patterns that most photos share, such as sky and road, count less when photos are compared."),
+    ("centering", "on the map", "The average of the map images is subtracted from every photo."),
+    ("centering", "", "The average of your camera's photos is subtracted from its queries: it holds season and light."),
+    ("scores", "calibrated", "Map images that match almost any photo of your camera get lower scores."),
+    ("scores", "", "Scores are used without a correction for each map image."),
+    ("verification", "used", "The best images are reranked by comparing where their matching patches lie."),
+    ("verification", "", "The best images are not reranked, so no answer is sure."),
+    ("assignment", "hard", "A patch counts for its nearest visual word only."),
+    ("assignment", "soft", "A patch counts for several visual words near it."),
+    ("assignment", "", "Scores with one and with several visual words per patch are mixed."),
+    ("global token", "used", "The encoder's summary of the whole photo counts in addition to the patches."),
+    ("global token", "", "Only patches count, not the encoder's summary of the whole photo."),
+    ("strengths", "", "How strongly descriptors are reshaped, computed from the photos."),
+)
+
+
+def explain_decision(row: Mapping[str, Any]) -> str:
+    """Explain a decision in a sentence without technical terms; its reason if there is none."""
+    for name, choice, sentence in _DECISIONS:
+        if row["name"] == name and str(row["choice"]).startswith(choice):
+            return sentence
+    return str(row["reason"])
 
 
 def collect_report(
-    place_map: PlaceMap,
-    answers: Answers | None = None,
-    called: str | None = None,
-    aged_days: float = DAYS,
+    place_map: PlaceMap, answers: Answers | None = None, called: str | None = None, aged_days: float = DAYS
 ) -> dict[str, Any]:
-    """A headline; facts and evidence of a map, near duplicates, hubs, the least recognised photos, what aged, advice.
+    """Collect everything the report says about a map.
 
-    `answers` are those to photos like the expected queries, if there are some; `called` is how
-    advice names the map, if not by its path; `aged_days` after how many days without a confirmation a photo is aged.
+    Args:
+        place_map: The map.
+        answers: Answers to photos like the expected queries, if any.
+        called: The map's name in commands. [default: its path]
+        aged_days: Days without a confirmation after which an image is aged.
+
+    Returns:
+        The report as JSON.
     """
     info = place_map.info().to_dict()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
@@ -320,7 +348,14 @@ def collect_report(
     hubs = [{**_identify(images[i]), "returned_by": count} for i, count in find_hubs(found)]
     lonely = [{**_identify(images[i]), "cosine": cosine} for i, cosine in find_lonely(found)]
     recall = recall_facts(info, answers)
-    advice = [*_notice(answers), *give_advice(info, duplicates, hubs, lonely, called)]
+    name = called or info["path"] or "MAP"
+    shift = _advise_on_shift(answers, name)
+    # The general advice to calibrate has no short form; a measured shift replaces it.
+    others = give_advice(info, duplicates, hubs, lonely, called)
+    advice = [*shift, *(one for one in others if one.short or not shift)]
+    if not recall:
+        sentence = "Estimate recall with a folder of photos like your queries; they need no labels."
+        advice.append(_advise("", sentence, format_command("tfa", "report", name, "--photos", "PHOTOS")))
     return {
         "tfa": __version__,
         "headline": write_headline(info, duplicates, recall, advice),
@@ -343,30 +378,32 @@ def collect_report(
 
 
 def list_heads(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The heads of a map with what each decided: the one that answers first."""
-    plain = {"title": "Without a calibration", "decided": facts["decided"]}
-    calibrated = {
-        one["name"]: {"title": f"Calibration {one['name']}", "decided": one["decided"]} for one in facts["calibrations"]
-    }
+    """List the heads of a map with their decisions, each with an explanation in `about`, the active head first."""
+
+    def describe(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"title": title, "decided": [{**row, "about": explain_decision(row)} for row in rows]}
+
+    plain = describe("Without a calibration", facts["decided"])
+    calibrated = {one["name"]: describe(f"Calibration {one['name']}", one["decided"]) for one in facts["calibrations"]}
     first = calibrated.pop(facts["answers"]["calibration"], None)
     return [*([] if first is None else [first]), plain, *calibrated.values()]
 
 
 def recall_facts(info: Mapping[str, Any], answers: Answers | None) -> list[dict[str, Any]]:
-    """How many photos will be recognised, like those of each calibration and like those that were answered."""
+    """List the expected recall on photos like those of each calibration, and like the queried ones."""
     known: list[tuple[str, str | None, ExpectedRecall]] = []
     for one in info["calibrations"]:
         if one["calibration"].get("expected_recall"):
             expected = ExpectedRecall(**one["calibration"]["expected_recall"])
             known.append((f"the photos of calibration {one['name']}", one["name"], expected))
-    asked = None if answers is None else answers.expected_recall
-    if asked is not None:
-        known.append((f"the {asked.photos:,} photos that were asked", None, asked))
+    queried = None if answers is None else answers.expected_recall
+    if queried is not None:
+        known.append((f"the {queried.photos:,} photos of --photos", None, queried))
     return [{"photos_like": like, "calibration": name, **one.to_dict(), "text": str(one)} for like, name, one in known]
 
 
 def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:
-    """Photos that were asked and have the least confident answers, each with its best hit."""
+    """List the queried photos with the least confident answers, each with its best hit."""
     answered = [one for one in answers or [] if one.hits]
     return [
         {"query": one.query, "hit": {**one.hits[0].to_dict(), "path": one.hits[0].image}, "sure": one.sure}
@@ -374,9 +411,11 @@ def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:
     ]
 
 
-def _notice(answers: Answers | None) -> list[Advice]:
-    notice = None if answers is None else answers.notice
-    return [] if notice is None else [Advice("calibrate for these photos", notice[0].upper() + notice[1:])]
+def _advise_on_shift(answers: Answers | None, name: str) -> list[Advice]:
+    if answers is None or answers.notice is None:
+        return []
+    sentence = "Calibrate with photos of this camera: they look different from the photos the map was made for."
+    return [_advise("calibrate for these photos", sentence, format_command("tfa", "calibrate", name, "PHOTOS"))]
 
 
 def _identify(record: ImageRecord) -> dict[str, Any]:

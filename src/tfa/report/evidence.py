@@ -1,4 +1,4 @@
-"""What the decisions of a map rest on, in numbers that can be drawn."""
+"""Numbers behind the decisions of a map, for plots."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Similarity(Value):
 
 
 class Evidence(Value):
-    """What the decisions of the head that answers rest on."""
+    """Evidence for the decisions of the active head."""
 
-    calibration: str | None = req("Calibration that answers.")
+    calibration: str | None = req("Active calibration.")
     decided: list[Decision] = req("Decisions for display.")
-    candidates: list[dict[str, Any]] = req("Candidates that were compared; none for a second-order head.")
-    decisions: dict[str, Any] = req("What was decided.")
-    reasons: dict[str, str] = req("Why.")
+    candidates: list[dict[str, Any]] = req("Compared candidates; none for a second-order head.")
+    decisions: dict[str, Any] = req("Decisions.")
+    reasons: dict[str, str] = req("Reasons.")
     spectrum: Spectrum | None = req("Spectrum of the descriptors; null if the head has none.")
     similarity: Similarity | None = req("Similarity of pairs; null with fewer than two images.")
 
 
 def collect_evidence(place_map: PlaceMap) -> dict[str, Any]:
-    """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
+    """Collect candidates, decisions, reasons, spectrum and similarities of sampled pairs of the active head.
 
-    A second-order head has no candidates: it is the default.
-    The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.
+    A second-order head is the default and has no candidates. The spectrum is null if the head has none; similarities
+    are null with fewer than two images.
     """
     head = place_map.state.chosen()
     made = head.decisions
@@ -68,18 +68,15 @@ def collect_evidence(place_map: PlaceMap) -> dict[str, Any]:
 
 
 def _chosen(made: Mapping[str, Any]) -> set[str]:
-    """Names of the candidates that were chosen."""
-    if "route" in made:  # by target photos carriers alone compete
+    """Return the names of the chosen candidates."""
+    if "route" in made:  # with target photos only carriers are compared
         return {made["carrier"]}
     plain = {f"{made['assignment']}/{made['carrier']}"}
     return plain | {f"{made['assignment']}/adaptive+cls"} if made["admit_cls"] else plain
 
 
 def describe_spectrum(scorer: Scorer) -> dict[str, Any] | None:
-    """Eigenvalues of the first construction's descriptors, the shaping γ with the most weight, and the spectral width.
-
-    γ is 0 where nothing is shaped.
-    """
+    """Return eigenvalues of the first construction, the shaping γ with the most weight (0: none), and the width."""
     for number, side in enumerate(scorer.sides):
         if isinstance(side, ResidualSide) and side.geometry is None:
             continue
@@ -98,7 +95,7 @@ def _is_shaped(term: ScoreTerm) -> bool:
 
 
 def measure_participation(side: QuerySide) -> float:
-    """PR^u = (tr M)² / ‖M‖_F², M = Σ v vᵀ / N. Of second-order descriptors M = U diag(λ) Uᵀ + μ μᵀ."""
+    """Compute PR^u = (tr M)² / ‖M‖_F², M = Σ v vᵀ / N; for second-order descriptors M = U diag(λ) Uᵀ + μ μᵀ."""
     if isinstance(side, ResidualSide):
         assert side.geometry is not None
         return side.geometry.participation

@@ -1,4 +1,4 @@
-"""HTML pages and SVG plots of reports, from templates."""
+"""HTML pages from templates, and SVG plots."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ PHOTO_QUALITY = 85
 
 
 class ReportDecision(NamedTuple):
-    """One thing that was decided: what, and why in a sentence."""
+    """A decision with its reason, and a sentence that explains what it is about."""
 
     name: str
     choice: str
     reason: str
+    about: str = ""
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A method: its numbers in percent by column, each a mean and its deviation (None where there is none)."""
+    """A method with its mean and deviation (None if unknown) in percent for each column."""
 
     title: str
     numbers: Mapping[str, tuple[float, float | None]]
-    notes: Mapping[str, str]  # further columns, of text
-    name: str = ""  # what the command line calls the method
+    notes: Mapping[str, str]  # text columns
+    name: str = ""  # name of the method on the command line
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Methods down, numbers across; the best of each column stands out."""
+    """Methods as rows, numbers as columns; the best of each column is highlighted."""
 
     rows: Sequence[TableRow]
 
@@ -55,12 +56,12 @@ class ReportTable:
 
     @property
     def best(self) -> dict[str, str]:
-        """As printed: two equal figures are both best."""
+        """Best number of each column as printed, so that equal figures are both highlighted."""
         return {c: f"{max(row.numbers[c][0] for row in self.rows if c in row.numbers):.1f}" for c in self.columns}
 
 
 def render_template(template: Path, **values: Any) -> str:
-    """The page of a template; `values` must hold all that it and the skeleton (`title`, `intro`) name."""
+    """Render a template; `values` must include all names of the template and of base.html (`title`, `intro`)."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, TEMPLATES]),
         autoescape=True,
@@ -77,16 +78,16 @@ def render_template(template: Path, **values: Any) -> str:
 
 
 def embed_photo(picture: Path | Image.Image) -> str:
-    """A picture as an address that holds it: a file as it is, a PIL image as JPEG."""
+    """Return a data URL of an image: a file unchanged, a PIL image as JPEG."""
     if isinstance(picture, Image.Image):
         held = io.BytesIO()
         as_rgb(picture).save(held, format="JPEG", quality=PHOTO_QUALITY)
         media, content = "image/jpeg", held.getvalue()
     else:
         if picture.suffix.lower() not in MEDIA:
-            raise TfaError(f"{picture.name} cannot be embedded in a report: its name must end in {', '.join(MEDIA)}")
+            raise TfaError(f"cannot embed {picture.name} in a report: its name must end in {', '.join(MEDIA)}")
         if not picture.is_file():
-            raise TfaError(f"{picture} is missing; draw it before the report, or write the report without it")
+            raise TfaError(f"{picture} not found; draw it before the report, or write the report without it")
         media, content = MEDIA[picture.suffix.lower()], picture.read_bytes()
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
 
@@ -101,7 +102,7 @@ LABEL_WIDE, LABEL_HIGH = 110, 13
 
 @dataclass(frozen=True)
 class Axis:
-    """From numbers to pixels, straight or logarithmic."""
+    """A linear or logarithmic scale from values to pixels."""
 
     low: float
     high: float
@@ -136,7 +137,7 @@ class Axis:
 def scatter(
     points: Sequence[tuple[float, float, str, str]], x_name: str, y_name: str, alt: str, *, labels: bool = False
 ) -> Markup:
-    """Points as (x, y, label, class); a label is written beside its point or shown when pointed at."""
+    """Plot points (x, y, label, class); labels are drawn next to the points, or shown on hover."""
     across, down = _axes([p[0] for p in points], [p[1] for p in points])
     drawn: list[str] = []
     written: list[tuple[float, float]] = []
@@ -153,7 +154,7 @@ def scatter(
 
 
 def _free_height(x: float, y: float, written: list[tuple[float, float]]) -> float:
-    """Where a label can stand without hiding those already written: as high as its point, or a line below."""
+    """Return the first height, from the point downwards, at which a label covers no other label."""
     while any(abs(x - left) < LABEL_WIDE and abs(y - high) < LABEL_HIGH for left, high in written):
         y += LABEL_HIGH
     written.append((x, y))
@@ -161,7 +162,7 @@ def _free_height(x: float, y: float, written: list[tuple[float, float]]) -> floa
 
 
 def curves(lines: Sequence[tuple[str, Sequence[float], str]], x_name: str, y_name: str, alt: str) -> Markup:
-    """Lines as (name, values over 1, 2, …, class), on logarithmic axes."""
+    """Plot lines (name, values over 1, 2, …, class) on logarithmic axes."""
     values = [value for _, line, _ in lines for value in line if value > 0]
     longest = max(len(line) for _, line, _ in lines)
     across, down = _axes([1.0, float(max(longest, 2))], values, logarithmic=True)
@@ -176,7 +177,7 @@ def curves(lines: Sequence[tuple[str, Sequence[float], str]], x_name: str, y_nam
 
 
 def bars(counts: Sequence[int], x_name: str, y_name: str, alt: str) -> Markup:
-    """How many (a bar) have 0, 1, 2, … of something."""
+    """Plot a histogram: `counts[i]` items have the value i."""
     across = Axis(-0.5, max(len(counts), 2) - 0.5, LEFT, _WIDTH - RIGHT)
     down = Axis(0, max([*counts, 1]) * 1.05, HEIGHT - BOTTOM, TOP)
     wide = max((across(1) - across(0)) * 0.85, 0.8)

@@ -1,6 +1,4 @@
-"""How the images of a map resemble each other: near duplicates, hubs, lonely images, and similarities of sampled
-pairs.
-"""
+"""Similarity among map images: near duplicates, hubs, isolated images and sampled pairs."""
 
 from __future__ import annotations
 
@@ -18,15 +16,15 @@ from tfa.search.gallery import Gallery
 # --- similarity -----------------------------------------------------------------------------------
 
 MOST_PAIRS = 2000
-_PAIR_BLOCK = 256  # rows in memory at a time
+_PAIR_BLOCK = 256  # rows in memory at once
 
-Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]  # products of pairs of rows
+Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes inner products of pairs of rows
 
 
 def sample_similarity(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
-    """Similarity of the same pairs of images: of their descriptors as they are, and under the final head.
+    """Compute the similarity of sampled pairs of images with the original descriptors and with the final head.
 
-    Half of the pairs are neighbours in the map's order, which often show one place; the others are drawn (seed 0).
+    Half of the pairs are neighbors in the map's order, which often show one place; the others are random (seed 0).
     """
     rows, original = _original(scorer, alive)
     if len(rows) < 2:
@@ -42,7 +40,7 @@ def sample_similarity(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS)
 
 
 def image_level(scorer: Scorer, rows: np.ndarray) -> np.ndarray:
-    """What each image adds to its scores with others beyond the products of their rows, zero of residual heads.
+    """Return what each image adds to its scores beyond the inner products of rows; zero for residual heads.
 
     ⟨v, v'⟩ = ⟨z, z'⟩ + 1 + l + l',   l = ⟨Uᵀμ, z⟩ + (‖μ‖² − 1) / 2,   1 the product of two rows of MEAN.
     """
@@ -56,7 +54,7 @@ def image_level(scorer: Scorer, rows: np.ndarray) -> np.ndarray:
 
 
 def _level(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> np.ndarray:
-    """⟨Uᵀμ, z⟩ + ‖μ‖² / 2 of each image."""
+    """Compute ⟨Uᵀμ, z⟩ + ‖μ‖² / 2 for each image."""
     mean = side.mean.astype(np.float64)
     origin = side.mean_coordinates.astype(np.float64)
     blocks = [rows[low : low + _PAIR_BLOCK] for low in range(0, len(rows), _PAIR_BLOCK)]
@@ -65,7 +63,7 @@ def _level(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> np.ndarr
 
 
 def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Pairs]:
-    """Gallery rows of which the map keeps the descriptor in some form, and products of pairs of them."""
+    """Return the gallery rows whose original descriptor is stored, and a function for products of pairs."""
     local = [term for term in scorer.terms if term.side != GLOBAL and term.gamma != MEAN]
     term = next((term for term in local if term.gamma is None), local[0])
     side = scorer.sides[term.side]
@@ -82,7 +80,7 @@ def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Pairs]:
 
 
 def _second_order_pairs(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> Pairs:
-    """⟨v, v'⟩ where the map has z; where it has φ_γ alone, which forgets the length of z, the cosine of z and z'."""
+    """Return ⟨v, v'⟩ if the map stores z, else the cosine of z and z', since φ_γ drops the length of z."""
     if term.gamma is None:
         level = _level(side, term, rows)
         return lambda one, other: _dots(term.gallery, rows[one], rows[other]) + level[one] + level[other]
@@ -97,41 +95,41 @@ def _second_order_pairs(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray
 
 
 def _dots(gallery: Gallery, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Inner products of pairs of rows, two rows in memory at a time."""
+    """Compute inner products of pairs of rows, with two rows in memory at once."""
     pairs = (gallery.take([a, b]) for a, b in zip(one, other, strict=True))
     return np.array([float(left @ right) for left, right in pairs])
 
 
-# --- neighbours -----------------------------------------------------------------------------------
+# --- neighbors ------------------------------------------------------------------------------------
 
-MOST_QUERIES = 2000  # images that are queries; of a larger map evenly spaced ones
-NEIGHBOR_COUNT = 5  # answers looked at
-# Cosine from which two images count as near duplicates: a photo saved anew has 0.95, the next frame of a video 0.5.
+MOST_QUERIES = 2000  # images used as queries; evenly spaced in a larger map
+NEIGHBOR_COUNT = 5  # top-k answers to count
+# Cosine of near duplicates: a photo that was saved again has 0.95, the next frame of a video 0.5.
 NEAR_COSINE = 0.9
-HUB_RATIO = 4.0  # times as often among the first answers as an image is on average
-OUTLYING = 3.0  # robust deviations below the usual likeness
-MAD_TO_SIGMA = 1.4826  # of a normal distribution
+HUB_RATIO = 4.0  # hubs are returned this many times as often as the average image
+OUTLYING = 3.0  # isolated images are this many robust deviations below the median similarity
+MAD_TO_SIGMA = 1.4826  # for a normal distribution
 _QUERY_BLOCK = 64
 
 
 @dataclass(frozen=True)
 class Resemblance:
-    """What the images say of each other. Images are columns: positions among those of the map that still answer."""
+    """Similarity among the map images; images are columns, which index the images that are not removed."""
 
-    queries: np.ndarray  # p: the images that were queries
+    queries: np.ndarray  # (p,) images used as queries
     images: int
-    first: np.ndarray  # p NEIGHBOURS: their best others, NO_ANSWER where there are fewer
-    best: np.ndarray  # p: cosine with the most similar other image
-    alike: np.ndarray  # pairs of near duplicates `j 2`, the first image below the other, in order
+    first: np.ndarray  # (p, NEIGHBOR_COUNT) best other images; NO_ANSWER if there are fewer
+    best: np.ndarray  # (p,) cosine with the most similar other image
+    alike: np.ndarray  # (j, 2) sorted pairs of near duplicates, smaller column first
 
 
 def measure_resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
-    """Compare the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
+    """Compare the gallery rows `alive` by the cosine of the compiled vectors minus their mean over the map.
 
         ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ / ‖Ψ − Ψ̄‖ ‖Ψ' − Ψ̄‖,   ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ = ⟨Ψ, Ψ'⟩ − ⟨Ψ, Ψ̄⟩ − ⟨Ψ', Ψ̄⟩ + ‖Ψ̄‖²
 
-    since what all images share (sky, road) would make any two look alike. Scores order the answers and include the
-    bias of calibrated scores; an image and its copies are hidden.
+    Without centering, what all images share (sky, road) would make any two similar. Answers are ordered by scores,
+    which include the bias of calibrated scores; an image and its copies are excluded.
     """
     count = len(alive)
     queries = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
@@ -152,7 +150,7 @@ def measure_resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUER
         alike.append(np.stack([rows[one], other], axis=1))
         scores[hidden], cosines[hidden] = -np.inf, -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, : first.shape[1]]
-        hides = np.isneginf(np.take_along_axis(scores, order, axis=1))  # fewer others than places
+        hides = np.isneginf(np.take_along_axis(scores, order, axis=1))  # fewer other images than NEIGHBOR_COUNT
         first[low : low + _QUERY_BLOCK] = np.where(hides, NO_ANSWER, order)
         best[low : low + _QUERY_BLOCK] = cosines.max(axis=1)
     pairs = np.sort(np.concatenate(alike), axis=1)
@@ -160,9 +158,9 @@ def measure_resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUER
 
 
 def group_near_duplicates(resemblance: Resemblance) -> list[list[int]]:
-    """Groups of images (columns), each led by its first: every member is at least NEAR alike to the leader.
+    """Group near duplicates (columns); every member is a near duplicate of the first image of its group.
 
-    Led groups do not chain: along a video every frame resembles the next, and a whole street would be one group.
+    Groups do not chain: in a video every frame resembles the next, and a whole street would become one group.
     """
     groups: dict[int, list[int]] = {}
     taken: set[int] = set()
@@ -174,25 +172,25 @@ def group_near_duplicates(resemblance: Resemblance) -> list[list[int]]:
 
 
 def count_answers(resemblance: Resemblance) -> np.ndarray:
-    """How often each image `m` is among the first answers of another."""
+    """Count how often each image is among the top answers of another, (m,)."""
     return np.bincount(resemblance.first[resemblance.first != NO_ANSWER], minlength=resemblance.images)
 
 
 def find_hubs(resemblance: Resemblance) -> list[tuple[int, int]]:
-    """Images (columns) that far more images return than is usual, with how many; the largest first."""
+    """Find images (columns) that far more queries return than on average, with their counts, largest first."""
     counts = count_answers(resemblance)
     usual = resemblance.first.size / max(resemblance.images, 1)
-    # A hub of a tiny map would be any image: it must be returned more often than there are answers to give.
+    # In a tiny map any image would be a hub, so a hub must also be returned more often than NEIGHBOR_COUNT.
     bar = max(HUB_RATIO * usual, NEIGHBOR_COUNT + 1)
     chosen = np.flatnonzero(counts >= bar)
     return [(int(i), int(counts[i])) for i in chosen[np.argsort(-counts[chosen], kind="stable")]]
 
 
 def find_lonely(resemblance: Resemblance) -> list[tuple[int, float]]:
-    """Images (columns) that nothing resembles, with their largest cosine; the loneliest first.
+    """Find isolated images (columns) with their largest cosine, the most isolated first.
 
-    No image returns them among its first answers, and their most similar image is less so than is usual, by three
-    robust standard deviations.
+    No image returns them among its top answers, and their largest cosine is three robust standard deviations below
+    the median.
     """
     best = resemblance.best
     known = np.isfinite(best)
@@ -206,9 +204,9 @@ def find_lonely(resemblance: Resemblance) -> list[tuple[int, float]]:
 
 
 def find_least_alike(resemblance: Resemblance, count: int) -> list[tuple[int, float]]:
-    """The images (columns) whose most similar one is least so, with their largest cosine; they need not stand out.
+    """Return the images (columns) with the lowest largest cosine; they need not be outliers.
 
-    Copies hide each other: an image that has nothing but copies is left out.
+    An image is not compared with its copies, so one that has only copies is left out.
     """
     order = np.argsort(resemblance.best, kind="stable")
     chosen = order[np.isfinite(resemblance.best[order])][:count]
@@ -216,7 +214,7 @@ def find_least_alike(resemblance: Resemblance, count: int) -> list[tuple[int, fl
 
 
 def _level_and_norms(scorer: Scorer, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each image `m` ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
+    """Return ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, whose sum over a pair is subtracted from its score, and ‖Ψ − Ψ̄‖, both (m,)."""
     squared, along, of_mean = np.zeros(len(indices)), np.zeros(len(indices)), 0.0
     starts = range(0, len(indices), _QUERY_BLOCK)
     for term in scorer.terms:
@@ -227,6 +225,6 @@ def _level_and_norms(scorer: Scorer, indices: np.ndarray) -> tuple[np.ndarray, n
             rows = term.gallery.take(indices[low : low + _QUERY_BLOCK]).astype(np.float64)
             squared[low : low + _QUERY_BLOCK] += term.weight * np.einsum("md,md->m", rows, rows)
             along[low : low + _QUERY_BLOCK] += term.weight * (rows @ mean)
-    # Images that are all alike have nothing but rounding beside their mean.
-    centred = np.maximum(squared - 2 * along + of_mean, 1e-6 * np.maximum(squared, 1e-30))
-    return along - of_mean / 2, np.sqrt(centred)
+    # If all images are alike, only rounding errors remain after centering.
+    centered = np.maximum(squared - 2 * along + of_mean, 1e-6 * np.maximum(squared, 1e-30))
+    return along - of_mean / 2, np.sqrt(centered)

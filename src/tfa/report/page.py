@@ -1,4 +1,4 @@
-"""The report of a map as one HTML file."""
+"""Write the report on a map as one HTML file."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from tfa.report.html import TEMPLATES, ReportDecision, bars, curves, embed_photo
 
 # --- plan view ------------------------------------------------------------------------------------
 
-PLAN_VIEW = Path(__file__).parent / "templates" / "plan_view.js"  # an ES module, as a server gives it to a page
+PLAN_VIEW = Path(__file__).parent / "templates" / "plan_view.js"  # ES module, for pages with a server
 
 
 def plan_view_script() -> str:
-    """The same for a page of one file, whose scripts share one scope and export nothing."""
+    """Return the plan view without exports, for a page in one file."""
     return re.sub(r"^export ", "", PLAN_VIEW.read_text("utf-8"), flags=re.MULTILINE)
 
 
 # --- page -----------------------------------------------------------------------------------------
 
-_SHOWN = 12  # groups, hubs and lonely images shown
-IN_GROUP = 6
-THUMB = 160  # longest side of a small picture
+_SHOWN = 12  # groups, hubs and isolated images to show
+IN_GROUP = 6  # images of a group to show
+THUMB = 160  # longest side of a thumbnail, in pixels
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write what `report_of` collected as a page."""
+    """Write the result of `collect_report` as an HTML page."""
     facts, evidence, counts = report["map"], report["evidence"], report["returned_by"]
-    placed = f"{facts['positions']:,} with a position" if facts["positions"] else "positions unknown"
+    placed = f"{facts['positions']:,} with a position" if facts["positions"] else "without positions"
+    removed = f"; {facts['removed_images']:,} removed since the last fit" if facts["removed_images"] else ""
     calibrations = ", ".join(one["name"] for one in facts["calibrations"]) or "none"
     page = render_template(
         TEMPLATES / "map.html",
         title=f"Report on {facts['name'] or 'a map'}",
         headline=report["headline"],
         intro=[
-            f"{facts['images']:,} images, {placed}; {facts['removed_images']:,} removed since the head was fitted.",
-            f"Encoder {facts['encoder']['id']}; stored as {facts['storage']}; calibrations: {calibrations}.",
+            f"{facts['images']:,} images, {placed}{removed}. Encoder {facts['encoder']['id']}; stored as "
+            f"{facts['storage']}; calibrations: {calibrations}.",
             *facts["notes"],
         ],
         report=report,
@@ -53,7 +54,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
         plots=list(_plots(evidence)),
         repeated=sum(len(group["images"]) - 1 for group in report["duplicates"]),
         histogram=counts
-        and bars(np.bincount(counts).tolist(), "returned by so many images", "images", "How often images are returned"),
+        and bars(np.bincount(counts).tolist(), "queries that return it", "images", "How often images are returned"),
         thumbnail=_thumbnail,
         names=lambda path: Path(path).name,
         shown=_SHOWN,
@@ -63,11 +64,11 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[ReportDecision]:
-    return [ReportDecision(row["name"], row["choice"], format_reason(row)) for row in rows]
+    return [ReportDecision(row["name"], row["choice"], format_reason(row), row["about"]) for row in rows]
 
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
-    """Drawings of the evidence, each with its caption."""
+    """Draw the evidence; yield each plot with its caption."""
     points = [
         (one["support"], float(np.mean(one["agreement"])), one["name"], "chosen" if one["chosen"] else "dot")
         for one in evidence["candidates"]
@@ -77,34 +78,34 @@ def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
         alt = "Support against agreement of every candidate"
         yield (
             scatter(points, "support", "mean agreement", alt, labels=True),
-            "Every way to score that was weighed: how many distinct images its pseudo queries reach (support) against "
-            "how often its three vocabularies give the same answer (agreement). Filled: chosen.",
+            "Candidate heads: how many distinct images their self-test queries reach (support) against how often their "
+            "three vocabularies give the same answer (agreement). The chosen one is highlighted.",
         )
     spectrum = evidence["spectrum"]
     if spectrum is not None and spectrum["eigenvalues"]:
         values, gamma = spectrum["eigenvalues"], spectrum["gamma"]
         shaped = [value ** (1 - gamma) if value > 0 else 0.0 for value in values]
-        # Both start at 1, so that their fall can be compared.
-        drawn = [("as it is", [v / values[0] for v in values], "line")]
+        # Scale both to start at 1, so that their decay can be compared.
+        drawn = [("original", [v / values[0] for v in values], "line")]
         if gamma:
             drawn.append((f"shaped, γ = {gamma:.2f}", [v / shaped[0] for v in shaped], "chosen"))
         yield (
             curves(drawn, "direction", "variance", "Spectrum and its shaping"),
-            f"Spectrum of the descriptors relative to its largest value: the first {len(values)} of {spectrum['rank']} "
-            f"directions; spectral width {spectrum['participation']:.1f}."
-            + (" Shaping lifts the directions that vary less." if gamma else ""),
+            f"Variance of the descriptors by direction, relative to the largest: the first {len(values)} of "
+            f"{spectrum['rank']} directions; spectral width {spectrum['participation']:.1f}."
+            + (" Shaping raises directions with less variance." if gamma else ""),
         )
     pairs = evidence["similarity"]
     if pairs is not None:
         spots = [(x, y, "", "dot") for x, y in zip(pairs["original"], pairs["final"], strict=True)]
         yield (
-            scatter(spots, "original similarity", "final score", "Original and final"),
-            "The same pairs of the map's images: similarity of the descriptors as they are, and the final score.",
+            scatter(spots, "original similarity", "final score", "Original similarity and final score"),
+            "Pairs of map images: similarity of the original descriptors, and the final score.",
         )
 
 
 def _thumbnail(path: str) -> str | None:
-    """The address of a small picture; None if the photo is missing or broken."""
+    """Return the data URL of a thumbnail; None if the photo is missing or broken."""
     try:
         photo = as_rgb(Path(path))
     except (BadImage, OSError):

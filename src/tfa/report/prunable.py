@@ -1,4 +1,4 @@
-"""What a map can do without: near duplicates, photos that were never confirmed; and what expected recall loses."""
+"""Find images to prune (near duplicates, never confirmed images), and estimate the loss of recall."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from tfa.report.collect import DAYS, find_aged
 from tfa.report.neighbors import group_near_duplicates, measure_resemblance
 from tfa.types import ExpectedRecall, ImageRecord, PrunedImage, RecallLoss
 
-_AT_ONCE = 64  # photos asked at a time
+_AT_ONCE = 64  # photos per batch
 DUPLICATE: Literal["near duplicate"] = "near duplicate"
 UNCONFIRMED: Literal["never confirmed"] = "never confirmed"
 
 
 def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PrunedImage]:
-    """Find the images that a map can do without.
+    """Find images that can be removed from a map.
 
-    One image of each group of near duplicates stays: the one confirmed last, else the first. It stays though it may
-    never have been confirmed. `days` is how long others must have gone without a confirmation; None keeps them, and so
-    does a map of which the service has confirmed nothing.
+    One image of each group of near duplicates stays: the one confirmed last, else the first. Other images can go if
+    they were never confirmed for `days`; None keeps them, and so does a map without any confirmation.
     """
     images = place_map.images
     kept = Confirmed() if place_map.path is None else Confirmed.read(place_map.path)
@@ -51,9 +50,9 @@ def estimate_losses(
     photos: PhotosLike | None,
     progress: bool | Progress | None = None,
 ) -> tuple[list[RecallLoss], list[str]]:
-    """What expected recall loses without these images, and what could not be told.
+    """Estimate the expected recall without these images; also return notes on what could not be measured.
 
-    The photos that go are asked of what stays; so are `photos`, before and after, if some are given.
+    The removed photos are queries to the remaining map; so are `photos`, before and after.
     """
     ids = {one.id for one in candidates}
     progress, records = as_progress(progress), [image for image in place_map.images if image.id in ids]
@@ -65,16 +64,16 @@ def estimate_losses(
     losses, notes = [], []
     if lost:
         notes.append(
-            f"photos that could go and are neither in the token cache nor on disk: {len(lost):,}; what stays was not "
-            "asked about them"
+            f"{len(lost):,} of the images to remove are neither in the token cache nor on disk, so the remaining map "
+            "was not queried with them"
         )
     after = _estimate_recall(without, there, progress)
     if after is not None:
-        losses.append(_lose(f"the {len(there):,} photos that go, asked of what stays", None, after))
+        losses.append(_lose(f"the {len(there):,} removed photos, as queries to the remaining map", None, after))
     if photos is not None:
         both = [one.query_many(photos, k=1, progress=progress).expected_recall for one in (place_map, without)]
         if both[1] is not None:
-            losses.append(_lose(f"the {both[1].photos:,} photos that were given", both[0], both[1]))
+            losses.append(_lose(f"the {both[1].photos:,} photos of --photos", both[0], both[1]))
     return losses, notes
 
 
@@ -84,14 +83,14 @@ def _lose(photos_like: str, before: ExpectedRecall | None, after: ExpectedRecall
 
 
 def _leave_out(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
-    """The map as it would answer; nothing is written."""
+    """Return the map without these images; nothing is written."""
     removed = place_map.state.removed.union(record.id for record in gone)
     return place_map.with_storage(MemoryStorage(place_map.state.changed(removed=removed)))
 
 
 def _estimate_recall(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:
     confidence, sure = [], []
-    with progress.task("asking what stays", len(records), "photos") as task:
+    with progress.task("querying the remaining map", len(records), "photos") as task:
         for start in range(0, len(records), _AT_ONCE):
             some = records[start : start + _AT_ONCE]
             for hits in place_map.query_tokens(load_tokens(place_map, some), 1):

@@ -1,5 +1,4 @@
-"""Rows of vectors → the k best of them: galleries, exact and reduced search, ties, and stores for large maps.
+"""Nearest-neighbor search: galleries, exact and reduced search, ties, and stores for large maps.
 
-In: vectors and a bias per image. Out: row numbers and scores, ties broken by the smaller row. May see: vectors, not
-what they mean.
+Input: vectors and a bias per image. Output: row numbers and scores; ties go to the smaller row.
 """

@@ -1,10 +1,10 @@
-"""The gallery: rows `m D` of floats or integers, in chunks, their inner products with queries, and exact search.
+"""Galleries: rows `(m, D)` of floats or integers in chunks, their inner products with queries, and exact search.
 
     score(q, d) = ⟨vector(q), vector(d)⟩ + bias(d),   ties to the smaller id
 
-A map grows by chunks and a head has one. Rows are float32, float64, float16 or integers (`QuantizedRows`), or such
-rows on another scale (`ScaledRows`); what reads them sees floats. Products do not depend on other queries of a batch.
-Images of equal content score equally to the last bit, and of equal scores the smaller index wins.
+A map grows by chunks; a head has one. Rows are float32, float64, float16 or integers (`QuantizedRows`), or such rows on
+another scale (`ScaledRows`); readers get floats. Products do not depend on other queries of a batch. Images of equal
+content have equal scores to the last bit, and ties go to the smaller index.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tfa.search.quantized import FINE_PLANE_BASE, PLANE_BASE, QuantizedRows, joi
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """Rows `m D` that are other rows on another scale, without a copy of them. It stands for an array of rows.
+    """Array-like rows `(m, D)` that are other rows on another scale, without copying them.
 
         row_i = scale_i · columns ∘ base_i,   so   ⟨q, row_i⟩ = scale_i · ⟨columns ∘ q, base_i⟩
 
-    All features of a second-order map are its coordinates on some scale: it stores them once, for every head and term.
+    All features of a second-order map are scaled coordinates, which it stores once for all heads and terms.
     """
 
     base: np.ndarray | QuantizedRows
-    scale: np.ndarray  # m
-    columns: np.ndarray  # D
+    scale: np.ndarray  # (m,)
+    columns: np.ndarray  # (D,)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,33 +44,33 @@ class ScaledRows:
         return ScaledRows(self.base[rows], self.scale[rows], self.columns)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The rows in floats."""
+        """Return the rows as floats."""
         rows = np.asarray(self.base, np.float64) * self.columns
         return (rows * self.scale[:, None]).astype(np.float32 if dtype is None else dtype)
 
     def prepare(self) -> None:
-        """Pack a base of integers for its kernel."""
+        """Pack integer rows for their kernel."""
         if isinstance(self.base, QuantizedRows):
             self.base.prepare()
 
 
-# Queries are multiplied in blocks of this many, the last one padded: matrix products then have the same shape for
-# any number of queries, and a score does not depend, in its last bit, on the queries beside it.
+# Number of queries multiplied together, the last block padded: matrix products then have the same shape for any number
+# of queries, and no score depends, in its last bit, on the other queries.
 QUERY_BLOCK = 16
 _GALLERY_BLOCK = 256  # rows of a float16 gallery widened to float32 at a time
-BaseRows = np.ndarray | QuantizedRows  # numbers of their own
+BaseRows = np.ndarray | QuantizedRows
 Rows = BaseRows | ScaledRows
-# Products `q m` that were made already, each with the rows it is of.
+# Precomputed products (q, m), each with its rows.
 Products = Sequence[tuple[Rows, np.ndarray]]
 _Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Rows of one term of a score. It never changes: `appended` makes another one that shares its chunks."""
+    """Immutable rows of one term of a score; `appended` returns a new gallery that shares the chunks."""
 
     chunks: tuple[Rows, ...]
-    # What was derived from each chunk (`derived`): it lives as long as the chunk is in some gallery.
+    # Cached results of `derived`, by chunk.
     _derived: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -85,20 +85,20 @@ class Gallery:
         return self.chunks[0].shape[1]
 
     def appended(self, rows: Rows) -> Gallery:
-        """With one more chunk."""
+        """Return a gallery with one more chunk."""
         return Gallery((*self.chunks, rows), dict(self._derived))
 
     def starting_with(self, other: Gallery) -> Gallery:
-        """The same rows, the first chunk being that of `other`, which is equal and may have been prepared."""
+        """Replace the first chunk by that of `other`, which is equal and may be prepared."""
         return Gallery((other.chunks[0], *self.chunks[1:]), {i: d for i, d in other._derived.items() if i == 0})
 
     def take(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Some rows as floats, float32 unless they are float64; no other row is read."""
+        """Return some rows as floats, float32 unless they are float64; no other row is read."""
         stored = [chunk.dtype for chunk in self.chunks if isinstance(chunk, np.ndarray)]
         return take_rows(self.chunks, indices, np.result_type(np.float32, *stored))
 
     def select(self, indices: np.ndarray) -> Gallery:
-        """Some rows, by growing index, as they are stored; no other row is read."""
+        """Return some rows, by increasing index, in stored form; no other row is read."""
         ends = np.cumsum([len(chunk) for chunk in self.chunks])
         pieces = np.split(indices, np.searchsorted(indices, ends[:-1]))
         starts = [0, *ends[:-1].tolist()]
@@ -106,28 +106,28 @@ class Gallery:
         return Gallery(tuple(chunks))
 
     def between(self, start: int, stop: int) -> Rows | None:
-        """Rows `start` to `stop` as they are stored; None if there are none."""
+        """Return rows `start` to `stop` in stored form; None if there are none."""
         return rows_between(self.chunks, start, stop)
 
     def inner(self, features: np.ndarray, computed: Products = ()) -> np.ndarray:
-        """⟨f(q), row⟩ `q m`; products with chunks that are computed already are not made again."""
+        """Return ⟨f(q), row⟩ `(q, m)`, reusing products in `computed`."""
         return np.concatenate([_products(features, chunk, computed) for chunk in self.chunks], axis=1)
 
     def derived(self, make: Callable[[Rows], _Made]) -> list[_Made]:
-        """`make` of each chunk, made once: a chunk that an edit leaves in place is not worked on again."""
+        """Return `make(chunk)` for each chunk, cached, so that an edit recomputes only changed chunks."""
         for index, chunk in enumerate(self.chunks):
             if index not in self._derived:
                 self._derived[index] = make(chunk)
         return [self._derived[index] for index in range(len(self.chunks))]
 
     def prepare(self) -> None:
-        """Pack rows of integers for their kernel; products stay as they are."""
+        """Pack integer rows for their kernel; products do not change."""
         for chunk in self.chunks:
             if not isinstance(chunk, np.ndarray):
                 chunk.prepare()
 
     def release(self) -> None:
-        """Give back the memory of rows that were read from files."""
+        """Release the memory of rows read from files."""
         for base in map(_base, self.chunks):
             base.release() if isinstance(base, QuantizedRows) else release(base)
 
@@ -135,7 +135,7 @@ class Gallery:
 def inner_of_terms(
     galleries: Sequence[Gallery], features: Sequence[np.ndarray], computed: Products = ()
 ) -> list[np.ndarray]:
-    """⟨f_t(q), row⟩ `q m` of each term t. Rows that several terms have on other scales are read once."""
+    """Return ⟨f_t(q), row⟩ `(q, m)` for each term t. Rows shared by several terms are read once."""
     products: list[np.ndarray] = [np.empty(0)] * len(galleries)
     for terms in _of_equal_bases(galleries):
         if len(terms) == 1:
@@ -152,7 +152,7 @@ def inner_of_terms(
 
 
 def _of_equal_bases(galleries: Sequence[Gallery]) -> list[list[int]]:
-    """Terms whose galleries have the same numbers below their scales, in the order of the first of each."""
+    """Group terms whose galleries share their base rows."""
     groups: list[list[int]] = []
     for term, gallery in enumerate(galleries):
         for group in groups:
@@ -172,17 +172,17 @@ def _base(rows: Rows) -> BaseRows:
 
 
 def _onto_base(features: np.ndarray, rows: Rows) -> np.ndarray:
-    """Features whose products with the base are, but for a scale a row, those with the rows."""
+    """Scale features for products with the base rows; `_scaled` then applies the row scales."""
     return features * rows.columns.astype(features.dtype) if isinstance(rows, ScaledRows) else features
 
 
 def _scaled(products: np.ndarray, rows: Rows) -> np.ndarray:
-    """Products `q m` with the base as those with the rows."""
+    """Convert products `(q, m)` with the base rows to products with the scaled rows."""
     return products * rows.scale.astype(products.dtype) if isinstance(rows, ScaledRows) else products
 
 
 def take_rows(chunks: Sequence[Rows], indices: Sequence[int] | np.ndarray, dtype: Any) -> np.ndarray:
-    """Some rows of chunks, as `dtype`, in the order of `indices`."""
+    """Return some rows of chunks as `dtype`, in the order of `indices`."""
     indices = np.asarray(indices, np.int64)
     taken, start = np.empty((len(indices), *chunks[0].shape[1:]), dtype), 0
     for chunk in chunks:
@@ -194,7 +194,7 @@ def take_rows(chunks: Sequence[Rows], indices: Sequence[int] | np.ndarray, dtype
 
 
 def rows_between(chunks: Sequence[Rows], start: int, stop: int) -> Rows | None:
-    """Rows `start` to `stop` of chunks, as they are stored; a whole chunk is not copied."""
+    """Return rows `start` to `stop` of chunks in stored form; a whole chunk is not copied."""
     pieces, row = [], 0
     for chunk in chunks:
         low, high = max(start - row, 0), min(stop - row, len(chunk))
@@ -208,7 +208,7 @@ def rows_between(chunks: Sequence[Rows], start: int, stop: int) -> Rows | None:
 
 
 def query_blocks(features: np.ndarray, rows: Rows) -> list[np.ndarray]:
-    """Features `q D` in blocks of 16, the last filled up with its first; in one where the rows are integers."""
+    """Split features `(q, D)` into blocks of 16, padding the last; integer rows need one block."""
     if isinstance(rows, ScaledRows):
         return query_blocks(features, rows.base)
     if isinstance(rows, QuantizedRows):
@@ -227,7 +227,7 @@ def _products(features: np.ndarray, rows: Rows, computed: Products) -> np.ndarra
 
 
 def as_multiplied(features: np.ndarray, rows: Rows) -> np.ndarray:
-    """Features `q D` as products with such rows see them, float64: beside rows of integers they are rounded, too."""
+    """Return features `(q, D)` as used in products with these rows, float64: rounded if the rows are integers."""
     if isinstance(rows, ScaledRows):
         onto = as_multiplied(_onto_base(features, rows), rows.base)
         return np.divide(onto, rows.columns, out=np.zeros_like(onto), where=rows.columns != 0)
@@ -238,10 +238,10 @@ def as_multiplied(features: np.ndarray, rows: Rows) -> np.ndarray:
 
 
 def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
-    """⟨f(q), row⟩ `q m`; rows stored in another dtype are widened a block at a time.
+    """Return ⟨f(q), row⟩ `(q, m)`; rows stored in another dtype are converted a block at a time.
 
-    The rows stand left of the product, so that a query is a column: BLAS kernels treat the columns of a block of 16
-    alike, which they do not do for rows.
+    Rows are the left factor, so that a query is a column: BLAS kernels compute all columns of a block of 16 the same
+    way, but not all rows.
     """
     if isinstance(rows, ScaledRows):
         return _scaled(inner(_onto_base(features, rows), rows.base), rows)
@@ -262,14 +262,14 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
 # --- ties ----------------------------------------------------------------------------------------------------------
 
 
-_GLIMPSES = 256  # numbers of a row that show whether it may be equal to another
-_ROW_BLOCK = 512  # rows glimpsed at together
+_GLIMPSES = 256  # values sampled per row to find possible duplicates
+_ROW_BLOCK = 512  # rows sampled together
 
 
 def find_duplicates(*galleries: np.ndarray | None) -> np.ndarray | None:
-    """For each row the first row equal to it in all galleries; None if all rows differ.
+    """Return for each row the first row equal to it in all galleries; None if all rows differ.
 
-    Only rows that agree with another in a few places are read whole. Bytes are compared, so −0 is made 0 first.
+    Only rows with equal samples are read whole. Bytes are compared, so −0 is converted to 0 first.
     """
     present = [to_numpy(gallery) for gallery in galleries if gallery is not None]
     places = [np.linspace(0, g.shape[1] - 1, min(g.shape[1], _GLIMPSES)).astype(np.int64) for g in present]
@@ -289,7 +289,7 @@ def find_duplicates(*galleries: np.ndarray | None) -> np.ndarray | None:
 
 
 def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and scores of the k best of each row, ties to the smaller index; fewer if the gallery is smaller."""
+    """Return indices and scores of the k best per row, ties to the smaller index; fewer if the gallery is smaller."""
     k = min(k, scores.shape[1])
     indices = np.empty((len(scores), k), np.int64)
     if k > 0:
@@ -303,30 +303,29 @@ def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 # --- exact search ---------------------------------------------------------------------------------
 
 DAMAGED = (
-    "a photo's scores are not finite numbers: files of the map were damaged since they were written; see which with "
-    "tfa info MAP --checksum, and build the map again"
+    "scores are not finite: map files are damaged; find them with tfa info MAP --checksum, and build the map again"
 )
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best rows of each query, best first, and the mean and spread of all its scores."""
+    """Best rows per query, best first, and mean and spread of all scores."""
 
-    ids: np.ndarray  # q k, int64
-    scores: np.ndarray  # q k, float32
-    mean: np.ndarray  # q, float64: over everything that can be found
-    spread: np.ndarray  # q, float64: the population standard deviation
+    ids: np.ndarray  # (q, k), int64
+    scores: np.ndarray  # (q, k), float32
+    mean: np.ndarray  # (q,), float64: over all images
+    spread: np.ndarray  # (q,), float64: population standard deviation
 
 
 @dataclass(frozen=True)
 class QueryVectors:
-    """Queries `q D`, still as the terms they are the direct sum of. `np.asarray` makes one array of them.
+    """Queries `(q, D)` as the terms of a direct sum. `np.asarray` concatenates them.
 
-    The search multiplies the terms as they are, so that scores are those of the formula to the last bit, and reuses
-    the `products` with rows that describing the queries needed anyway.
+    The search multiplies the separate terms, so that scores equal the formula to the last bit, and reuses `products`
+    computed while describing the queries.
     """
 
-    terms: tuple[np.ndarray, ...]  # q D_t each
+    terms: tuple[np.ndarray, ...]  # (q, D_t) each
     weights: tuple[float, ...]
     products: Products = ()
 
@@ -339,12 +338,12 @@ class QueryVectors:
 
 @dataclass(frozen=True)
 class WeightedGalleries:
-    """score(q, d) = Σ_t weight_t · ⟨f_t(q), f_t(d)⟩ + b_d: all that scoring needs of the database."""
+    """Database side of score(q, d) = Σ_t weight_t · ⟨f_t(q), f_t(d)⟩ + b_d."""
 
     weights: tuple[float, ...]
-    galleries: tuple[Gallery, ...]  # m D_t each
-    bias: np.ndarray  # m
-    duplicates: np.ndarray | None = None  # m: the first image of the very same content; None if all differ
+    galleries: tuple[Gallery, ...]  # (m, D_t) each
+    bias: np.ndarray  # (m,)
+    duplicates: np.ndarray | None = None  # (m,): first image of equal content; None if all differ
     dtype: str = "float32"
 
     def __len__(self) -> int:
@@ -355,7 +354,7 @@ class WeightedGalleries:
         return [gallery.width for gallery in self.galleries]
 
     def scores(self, vectors: QueryVectors) -> np.ndarray:
-        """`q m`. Duplicates tie to the last bit, so that the smaller index wins."""
+        """Return scores `(q, m)`. Duplicates tie to the last bit, so that the smaller index wins."""
         total = np.zeros((len(vectors), len(self)), self.dtype)
         similarities = inner_of_terms(self.galleries, vectors.terms, vectors.products)
         for weight, similarity in zip(self.weights, similarities, strict=True):
@@ -364,7 +363,7 @@ class WeightedGalleries:
         return total if self.duplicates is None else total[:, self.duplicates]
 
     def split_terms(self, vectors: np.ndarray | QueryVectors) -> QueryVectors:
-        """Vectors `q D` as the terms they are the direct sum of."""
+        """Split vectors `(q, D)` into the terms of the direct sum."""
         if isinstance(vectors, QueryVectors):
             return vectors
         vectors = np.asarray(vectors, self.dtype)
@@ -376,9 +375,9 @@ class WeightedGalleries:
 
 
 class ExactSearch:
-    """Searches rows where they lie: those of a map, or its own.
+    """Exact search of rows in place.
 
-    `rows` may hold images that are not to be found; `alive` are those that are, in the order of their ids.
+    `alive` are the rows to search, in the order of `ids`; other rows are ignored.
     """
 
     def __init__(self, rows: WeightedGalleries, ids: np.ndarray, alive: np.ndarray | None = None) -> None:
@@ -387,36 +386,36 @@ class ExactSearch:
         self.rows, self.ids, self.alive = rows, ids[order], alive[order]
 
     def __len__(self) -> int:
-        """How many images can be found."""
+        """Return the number of searched images."""
         return len(self.ids)
 
     def scores(self, vectors: np.ndarray | QueryVectors) -> np.ndarray:
-        """Return scores `q n` of everything that can be found, in the order of `ids`."""
+        """Return scores `(q, n)` of all searched images, in the order of `ids`."""
         return self.rows.scores(self.rows.split_terms(vectors))[:, self.alive]
 
     def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
-        """Return the k best for each query `q D`, or all if there are fewer."""
+        """Return the k best for each query `(q, D)`, or all if there are fewer."""
         return _rank(self.scores(vectors), self.ids, check_k(k))
 
     def prepare(self) -> None:
-        """Make ready for many searches: pack rows of integers for their kernel."""
+        """Prepare for many searches: pack integer rows for their kernel."""
         for gallery in self.rows.galleries:
             gallery.prepare()
 
 
 def gather_rows(vectors: np.ndarray, bias: np.ndarray) -> WeightedGalleries:
-    """Return vectors `m D` with a bias `m` each as rows to search."""
+    """Return vectors `(m, D)` and biases `(m,)` as rows to search."""
     vectors, bias = np.ascontiguousarray(vectors, np.float32), np.asarray(bias, np.float32)
     if len(vectors) != len(bias):
-        raise BadSpec(f"{len(vectors)} vectors need as many biases; got {len(bias)}")
+        raise BadSpec(f"{len(vectors)} vectors need {len(vectors)} biases, got {len(bias)}")
     same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
     return WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same)
 
 
 def _rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
-    """The k best columns of scores `q n`, ties to the smaller id, and mean and spread of each row."""
-    wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
-    if not np.isfinite(wide).all():  # of queries that are finite
+    """Return the k best columns of scores `(q, n)`, ties to the smaller id, with mean and spread of each row."""
+    wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on the memory layout
+    if not np.isfinite(wide).all():  # queries are finite, so the map is damaged
         raise BadMap(DAMAGED)
     columns, best = top_k(scores, k)
     empty = not scores.shape[1]
@@ -425,13 +424,13 @@ def _rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
 
 
 def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:
-    """Ψ: features side by side, each scaled by the root of its weight."""
+    """Concatenate features, each scaled by the root of its weight (Ψ)."""
     scaled = [f if w == 1 else f * f.dtype.type(np.sqrt(w)) for w, f in zip(weights, features, strict=True)]
     return np.concatenate(scaled, axis=1)
 
 
 def check_k(k: int) -> int:
-    """Return k, refused below 1."""
+    """Return k; raise BadSpec if it is below 1."""
     if k < 1:
         raise BadSpec(f"k={k} is out of range: must be at least 1")
     return k

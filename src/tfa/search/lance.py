@@ -1,12 +1,12 @@
 """LanceDB as a store: tables in a folder (`lance:///FOLDER`) or in a bucket (`lance+s3://BUCKET/PREFIX`), no server.
 
-Keys of a bucket come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); another service than
-Amazon's is named by `?endpoint=http://HOST:PORT`, or by AWS_ENDPOINT_URL.
+Bucket keys are read from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION). For services other
+than Amazon's, set `?endpoint=http://HOST:PORT` or AWS_ENDPOINT_URL.
 
 Indexes of a collection:
 
-scan      every vector is read, exact
-ivf_rq    one bit a dimension first, the best of these scored again
+scan      reads every vector; exact
+ivf_rq    one bit per dimension, then rescores the best
 """
 
 from __future__ import annotations
@@ -27,18 +27,14 @@ from tfa.search.lance_tables import FAILURES, DocumentTables, PieceTables, is_ab
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
-for variable in (
-    "LANCEDB_LOG",
-    "LANCE_LOG",
-    "RUST_LOG",
-):  # before LanceDB is imported: it logs a line a query otherwise
-    os.environ.setdefault(variable, "error")  # else it logs a line a query
+for variable in ("LANCEDB_LOG", "LANCE_LOG", "RUST_LOG"):  # before LanceDB is imported, or it logs a line per query
+    os.environ.setdefault(variable, "error")
 
-_READ_STALENESS = timedelta(0)  # how old what is read may be
+_READ_STALENESS = timedelta(0)  # maximum age of cached table versions
 
 
 class LanceStore(Store):
-    """Collections are tables; documents are tables in the folder `documents` beside them, pieces in `pieces`."""
+    """LanceDB store. Collections are tables; documents and pieces are tables in subfolders of these names."""
 
     scheme = "lance"
 
@@ -62,30 +58,30 @@ class LanceStore(Store):
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         unknown = sorted(set(query) - {"endpoint", "region"})
         if unknown:
-            raise BadSpec(f"a lance URL takes endpoint= and region=, not {unknown[0]}=")
+            raise BadSpec(f"unknown option {unknown[0]}= in a lance URL; use endpoint= or region=")
         if parts.scheme == "lance+s3":
             if not parts.netloc:
-                raise BadSpec(f"{url} names no bucket; give lance+s3://BUCKET/PREFIX/NAME")
-            options = {f"aws_{key}": value for key, value in query.items()}  # so spelled they override the environment
+                raise BadSpec(f"{url} has no bucket; use lance+s3://BUCKET/PREFIX/NAME")
+            options = {f"aws_{key}": value for key, value in query.items()}  # this spelling overrides the environment
             endpoint = query.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
             if endpoint.startswith("http://"):
                 options["allow_http"] = "true"
             return cls(f"s3://{parts.netloc}{parts.path}", options)
         if parts.netloc or not parts.path:
-            raise BadSpec(f"{url} names no folder; three slashes begin a path: lance:///FOLDER/NAME")
+            raise BadSpec(f"{url} has no folder; use three slashes: lance:///FOLDER/NAME")
         return cls(unquote(parts.path), {})
 
     @translate_errors
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
         if dtype not in _TYPES:
-            raise BadSpec(f"LanceDB stores vectors in {' or '.join(_TYPES)} here, not {dtype!r}")
+            raise BadSpec(f"LanceDB cannot store {dtype!r} vectors; use {' or '.join(_TYPES)}")
         try:
             self._tables.create_table(name, schema=_make_schema(dimensions, dtype), mode="create")
         except FAILURES as error:
             if "exist" not in str(error) and "conflict" not in str(error):
                 raise
             raise StoreConflict(
-                f"there is a collection {name!r} in {self.place} already; choose another name, or drop it"
+                f"collection {name!r} already exists in {self.place}; choose another name, or drop it"
             ) from None
         return self.open(name)
 
@@ -96,9 +92,9 @@ class LanceStore(Store):
         except FAILURES as error:
             if not is_absent(error):
                 raise
-            raise StoreConflict(f"there is no collection {name!r} in {self.place}; build the map again") from None
+            raise StoreConflict(f"collection {name!r} not found in {self.place}; build the map again") from None
         if b"tfa" not in (table.schema.metadata or {}):
-            raise StoreConflict(f"the table {name!r} in {self.place} is not of our making; choose another name")
+            raise StoreConflict(f"the table {name!r} in {self.place} was not created by tfa; choose another name")
         return LanceCollection(table, name, self.place)
 
     @translate_errors
@@ -145,7 +141,7 @@ class LanceStore(Store):
         self._pieces.seal(folder)
 
     def close(self) -> None:
-        """There is no connection."""
+        """No-op: there is no connection."""
 
 
 # --- collections ---------------------------------------------------------------------------------------------------
@@ -154,9 +150,9 @@ class LanceStore(Store):
 _TYPES = {"float32": pa.float32(), "float16": pa.float16()}
 _INDEXES = ("scan", "ivf_rq")
 _ROWS_OF_A_PARTITION = 4096
-_LEAST_ROWS = 1024  # an index of fewer has nothing to learn from
-_PROBES, _REFINED = 64, 10  # partitions looked into; how many times k are scored again
-_SPARE = 16  # beyond k, so that ties are seen and sorted here
+_LEAST_ROWS = 1024  # minimum number of rows to train an index
+_PROBES, _REFINED = 64, 10  # partitions searched; rescored candidates as a multiple of k
+_SPARE = 16  # extra results beyond k, to sort ties
 _ROWS = ["id", "vector", "payload", "full"]
 
 
@@ -175,7 +171,7 @@ def _make_schema(dimensions: int, dtype: str) -> pa.Schema:
 
 
 class LanceCollection(Collection):
-    """Rows of a table; every answer is of its newest version."""
+    """Rows of a table, always read from its newest version."""
 
     def __init__(self, table: Any, name: str, place: str) -> None:
         self._table, self._schema, self.name, self.place = table, table.schema, name, place
@@ -186,7 +182,7 @@ class LanceCollection(Collection):
     def write(self, entries: Entries) -> None:
         vectors = self.fit(entries.vectors).astype(self.dtype)
         if not np.isfinite(vectors).all():
-            raise BadSpec(f"vectors for {self.name!r} hold numbers that {self.dtype} cannot")
+            raise BadSpec(f"vectors for {self.name!r} contain values outside the range of {self.dtype}")
         last = {int(own): place for place, own in enumerate(entries.ids)}
         if not last:
             return
@@ -226,7 +222,7 @@ class LanceCollection(Collection):
     def _best(
         self, query: np.ndarray, k: int, count: int, condition: str | None, indexed: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """LanceDB sorts no ties. As long as the last result may tie with the k-th, more are requested."""
+        """Return the k best. LanceDB does not sort ties: request more while the last result may tie with the k-th."""
         wanted = k + _SPARE
         while True:
             search = (
@@ -281,12 +277,12 @@ class LanceCollection(Collection):
 
     @translate_errors
     def seal(self, index: str | None = None) -> None:
-        """Also gathers the rows of many writes in few files, and sorts ids and digests for finding them."""
+        """Compact the table, index ids and digests, and build the named index."""
         from lancedb.index import BTree, IvfRq
 
         index = index or "scan"
         if index not in _INDEXES:
-            raise BadSpec(f"LanceDB has no index {index!r} here; there are {', '.join(_INDEXES)}")
+            raise BadSpec(f"unknown index {index!r} for LanceDB; use {', '.join(_INDEXES)}")
         self._table.optimize()
         for own in self._table.list_indices():
             if own.columns == ["vector"]:

@@ -1,12 +1,12 @@
-"""Documents and pieces as tables of LanceDB, and what LanceDB raises in our own words.
+"""Documents and pieces as LanceDB tables, and translation of LanceDB errors.
 
-Each version of a document is a small table that is written once and has a number. Who replaces version n creates table
-n + 1. Of several that do, Lance gives one the first commit of the table, in a folder and in a bucket alike, and that
-one counts; others fail, or their commit comes second. The highest number is the document. A document that was erased is
-a version without data, so that numbers never begin again. Old versions are taken away, perhaps before their writer
-looked whether it had won; so each version names the writers of those before it.
+Each version of a document is a small numbered table that is written once. Replacing version n creates table n + 1. Of
+concurrent writers, Lance grants one the first commit of the table, in folders and buckets alike; that one wins, others
+fail or commit second. The highest number is the current document. An erased document is a version without data, so
+that numbers are never reused. Old versions are deleted, possibly before their writer checked whether it won; so each
+version lists the writers of earlier versions.
 
-Pieces: a table a folder, a row a piece. All that are read come in one request, however many there are.
+Pieces are rows of one table per folder and are read with one request.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tfa.errors import DiskFull, StoreConflict, StoreUnavailable, TfaError
 # --- errors --------------------------------------------------------------------------------------------------------
 
 
-FAILURES = (ValueError, OSError, RuntimeError)  # what LanceDB raises
+FAILURES = (ValueError, OSError, RuntimeError)  # exceptions of LanceDB
 _ABSENT = ("not found", "no such", "does not exist")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def is_absent(error: Exception) -> bool:
-    """Is it that a table, or a version of it, is not there?"""
+    """Return True if the error means that a table or a version is missing."""
     return any(word in str(error).lower() for word in _ABSENT)
 
 
 def translate_errors(method: _Method) -> _Method:
-    """A method of an object that has a `place`: its failures name that."""
+    """Decorate a method of an object with a `place`, so that errors name it."""
 
     @wraps(method)
     def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -54,26 +54,26 @@ def translate_errors(method: _Method) -> _Method:
 def _translate(error: Exception, place: str) -> TfaError:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     if "No space left" in said or "os error 28" in said:
-        return DiskFull(f"the disk of {place} is full; what was saved before is as it was. Free some room there")
+        return DiskFull(f"the disk of {place} is full; existing data is unchanged. Free disk space and try again")
     if "NoSuchBucket" in str(error):
-        return StoreUnavailable(f"there is no bucket for {place}; check its name and endpoint=, or create it")
+        return StoreUnavailable(f"the bucket of {place} does not exist; check its name and endpoint=, or create it")
     if "credentials" in str(error).lower():
         return StoreUnavailable(
-            f"there are no keys for {place}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+            f"no credentials for {place}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
         )
     if is_absent(error):
-        return StoreConflict(f"LanceDB in {place}: what was opened is not there any more ({said}); build the map again")
+        return StoreConflict(f"LanceDB in {place}: a table no longer exists ({said}); build the map again")
     return StoreUnavailable(
-        f"LanceDB cannot work in {place} ({said}); check the folder's or the bucket's name, who may write there, and "
-        "for a bucket endpoint= and the keys in the environment"
+        f"LanceDB failed in {place} ({said}); check the folder or bucket name and write permission, and for a bucket "
+        "endpoint= and the credentials in the environment"
     )
 
 
 # --- documents -----------------------------------------------------------------------------------------------------
 
 
-_OLD_VERSIONS = 8  # older versions, for readers on their way to them
-_NAMED_WRITERS = 256  # writers of older versions that a version names
+_OLD_VERSIONS = 8  # older versions kept for concurrent readers
+_NAMED_WRITERS = 256  # writers of older versions listed in a version
 _DOCUMENT_SCHEMA = pa.schema(
     [
         pa.field("data", pa.large_binary()),  # null: erased
@@ -81,32 +81,32 @@ _DOCUMENT_SCHEMA = pa.schema(
         pa.field("before", pa.list_(pa.string())),
     ]
 )
-_PAUSE = 0.05  # seconds at most before another look at what others write
-_LOOKS = 100  # at versions that cannot be read and that nobody replaces
+_PAUSE = 0.05  # maximum seconds between retries
+_LOOKS = 100  # retries for unreadable versions that no writer replaces
 
 
 @dataclass(frozen=True)
 class _Version:
     number: int
     data: bytes | None
-    writers: tuple[str, ...] = ()  # its own last, those of the versions before it first
+    writers: tuple[str, ...] = ()  # of all versions, oldest first
 
 
 _NONE = _Version(0, None)
 
 
 class DocumentTables:
-    """Those of one LanceDB connection."""
+    """Documents of one LanceDB connection."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
-        self._erased: dict[str, bool] = {}  # of versions; what is written once never changes
+        self._erased: dict[str, bool] = {}  # by version; versions never change
 
     def read(self, key: str) -> bytes | None:
         return self._latest(key).data
 
     def put(self, key: str, data: bytes | None) -> None:
-        while not self._created(key, self._latest(key), data):  # one of those that write it succeeds each time
+        while not self._created(key, self._latest(key), data):  # one of the concurrent writers succeeds each time
             time.sleep(random.uniform(0, _PAUSE))
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
@@ -118,7 +118,7 @@ class DocumentTables:
             self.put(key, None)
 
     def keys(self, prefix: str) -> list[str]:
-        there = {_decode_key(table): table for table in sorted(self._tables(_encode_key(prefix)))}  # the newest of each
+        there = {_decode_key(table): table for table in sorted(self._tables(_encode_key(prefix)))}  # newest versions
         return sorted(key for key, table in there.items() if not self._is_erased(key, table))
 
     def _is_erased(self, key: str, highest: str) -> bool:
@@ -144,7 +144,7 @@ class DocumentTables:
         raise RuntimeError(f"no version of the document {key!r} can be read")
 
     def _version(self, name: str) -> _Version | None:
-        """None if it is still being created, was never finished, or is old and was taken away."""
+        """Read a version; None if it is incomplete or was deleted."""
         try:
             table = self._database.open_table(name)
             table.checkout(1)
@@ -156,7 +156,7 @@ class DocumentTables:
         return _Version(int(name.rpartition(".")[2]), row["data"], (*row["before"], row["writer"]))
 
     def _created(self, key: str, latest: _Version, data: bytes | None) -> bool:
-        """Whether the version after `latest` is ours."""
+        """Create the version after `latest`; return True if this writer won."""
         number, writer = latest.number + 1, uuid4().hex
         name = f"{_encode_key(key)}.{number:012}"
         try:
@@ -169,7 +169,9 @@ class DocumentTables:
         if writer not in newest.writers:
             mine = self._version(name) if newest.number > number else None
             if mine is not None and mine.writers[-1] == writer:
-                self._database.drop_table(name, ignore_missing=True)  # our number had been taken away before we came
+                self._database.drop_table(
+                    name, ignore_missing=True
+                )  # the version with our number was deleted before we wrote ours
             return False
         for old in sorted(self._tables(_encode_key(key) + "."))[: -_OLD_VERSIONS - 1]:
             self._database.drop_table(old, ignore_missing=True)
@@ -187,7 +189,7 @@ def table_names(database: Any) -> list[str]:
 
 
 def _encode_key(key: str) -> str:
-    """A key as the beginning of a table's name: letters, digits and _ as they are, other bytes in hexadecimal."""
+    """Encode a key as prefix of a table name: letters, digits and _ unchanged, other bytes in hexadecimal."""
     return "".join(
         chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else f"-{byte:02x}"
         for byte in key.encode()
@@ -203,15 +205,15 @@ def _decode_key(table: str) -> str:
 
 
 _PIECE_SCHEMA = pa.schema([pa.field("number", pa.int64()), pa.field("data", pa.large_binary())])
-_PIECES_AT_ONCE = 1000  # pieces of a write: some 60 MB
+_PIECES_AT_ONCE = 1000  # pieces per write, about 60 MB
 
 
 class PieceTables:
-    """Those of one LanceDB connection."""
+    """Pieces of one LanceDB connection."""
 
     def __init__(self, database: Any) -> None:
         self._database, self._lock = database, threading.Lock()
-        self._open: dict[str, Any] = {}  # a folder's table is never made again
+        self._open: dict[str, Any] = {}  # tables by folder; a table is never recreated
 
     def put(self, folder: str, pieces: Mapping[int, bytes]) -> None:
         numbers = sorted(pieces)
@@ -230,7 +232,7 @@ class PieceTables:
         return dict(zip(rows["number"].to_pylist(), rows["data"].to_pylist(), strict=True))
 
     def seal(self, folder: str) -> None:
-        """Gathers the rows of many writes in few files, and sorts their numbers."""
+        """Compact the table of a folder and index piece numbers."""
         from lancedb.index import BTree
 
         table = self._there(folder)
@@ -262,7 +264,7 @@ class PieceTables:
             try:
                 self._database.create_table(_encode_key(folder), schema=_PIECE_SCHEMA, mode="create")
             except FAILURES:
-                if self._there(folder) is None:  # else somebody else was faster
+                if self._there(folder) is None:  # else another writer created it
                     raise
             table = self._there(folder)
         return table

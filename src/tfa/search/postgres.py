@@ -1,12 +1,12 @@
-"""PostgreSQL with pgvector as a store: tables in the schema `tfa`, a table a collection, one for all documents and one
-for all pieces. With `?shards=HOST:PORT,…` new collections are partitioned tables over foreign tables.
+"""PostgreSQL with pgvector as a store: in the schema `tfa`, one table per collection, one for all documents and one for
+all pieces. With `?shards=HOST:PORT,…` new collections are partitioned tables over foreign tables.
 
 Indexes of a collection:
 
-scan       every vector is read, exact
-ivfflat    all its lists are probed: exact, and several times faster
-hnsw       a graph, approximate
-bit        signs and lengths first, and of the best of these the vectors
+scan       reads every vector; exact
+ivfflat    probes all lists; exact, and several times faster
+hnsw       graph; approximate
+bit        signs and lengths, then rescores the best with their vectors
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tfa.search.postgres_server import Address, PostgresConnection, PostgresServ
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
-_MOST_DIMENSIONS = 16_000  # pgvector's own limit
-_PART = 8_000_000  # bytes of a document in one row
+_MOST_DIMENSIONS = 16_000  # limit of pgvector
+_PART = 8_000_000  # bytes of a document per row
 _FOLDERS = """(with recursive folders as (
     (select folder from tfa.pieces order by folder limit 1) union all
     select (select folder from tfa.pieces where folder > folders.folder order by folder limit 1)
     from folders where folders.folder is not null)
-    select folder from folders where starts_with(folder, %s))"""  # from one to the next: pieces are many, folders few
+    select folder from folders where starts_with(folder, %s))"""  # skips from folder to folder: there are few
 _COLUMNS = """(id bigint not null, vector {type}({dimensions}) not null, payload json not null, session text,
     east float8, north float8, digest text, "full" bytea not null)"""
 
@@ -48,12 +48,14 @@ class PostgresStore(Store):
 
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
         if dtype not in _TYPES:
-            raise BadSpec(f"PostgreSQL stores vectors in {' or '.join(_TYPES)}, not {dtype!r}")
+            raise BadSpec(f"PostgreSQL cannot store {dtype!r} vectors; use {' or '.join(_TYPES)}")
         if not 1 <= dimensions <= _MOST_DIMENSIONS:
-            raise BadSpec(f"pgvector stores 1 to {_MOST_DIMENSIONS} dimensions, not {dimensions}; build with --dims")
+            raise BadSpec(
+                f"{dimensions} dimensions are out of range: pgvector stores 1 to {_MOST_DIMENSIONS}; build with --dims"
+            )
         shards, columns = self._server.address.shards, _COLUMNS.format(type=_TYPES[dtype], dimensions=dimensions)
         taken = StoreConflict(
-            f"there is a collection {name!r} at {self._server.address} already; choose another name, or drop it"
+            f"collection {name!r} already exists at {self._server.address}; choose another name, or drop it"
         )
         if self._listed(name):
             raise taken
@@ -73,7 +75,7 @@ class PostgresStore(Store):
     def open(self, name: str) -> Collection:
         for own, dimensions, dtype, index, shards in self._listed(name):
             return PostgresCollection(self._server, own, dimensions, dtype, index, shards)
-        raise StoreConflict(f"there is no collection {name!r} at {self._server.address}; build the map again")
+        raise StoreConflict(f"collection {name!r} not found at {self._server.address}; build the map again")
 
     def _listed(self, name: str) -> list[tuple[str, int, str, str, list[str]]]:
         listed = "select name, dimensions, dtype, index, shards from tfa.collections where name = %s"
@@ -120,7 +122,7 @@ class PostgresStore(Store):
         self._server.run(lambda c: c.execute(f"delete from tfa.{of} = %s", (key,)))
 
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
-        # In one order, so that two that write the same ones cannot block each other.
+        # Sorted, so that two writers of the same pieces cannot deadlock.
         rows = [(folder, number, pieces[number]) for number in sorted(pieces)]
         insert = "insert into tfa.pieces values (%s, %s, %b) on conflict (folder, number) do nothing"
         self._server.run(lambda c: c.cursor().executemany(insert, rows))
@@ -148,7 +150,7 @@ def _dropping(table: str) -> Callable[[PostgresConnection], Any]:
 
 
 def _lock(connection: PostgresConnection, key: str) -> None:
-    """Until the transaction ends: who swaps or puts this document does so alone."""
+    """Lock a document for writing until the transaction ends."""
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (key,))
 
 
@@ -169,16 +171,16 @@ def _write(connection: PostgresConnection, key: str, data: bytes) -> None:
 
 
 _TYPES = {"float32": "vector", "float16": "halfvec"}
-_INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}  # pgvector's own limits
+_INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}  # limits of pgvector
 _INDEXES = ("scan", "ivfflat", "hnsw", "bit")
 _EXACT = ("scan", "ivfflat")
 _ROWS_OF_A_LIST = 1000
-_SPARE = 16  # halfvec rounds the query too: so many more are scored again with the query as it is
-_LEAST_OF_BITS = 200  # candidates by their signs, or twice k if that is more
+_SPARE = 16  # extra candidates rescored with the exact query, because halfvec also rounds the query
+_LEAST_OF_BITS = 200  # minimum number of candidates by signs; at least twice k
 
 
 class PostgresCollection(Collection):
-    """A table."""
+    """A collection as a table."""
 
     def __init__(
         self, server: PostgresServer, name: str, dimensions: int, dtype: str, index: str, shards: Sequence[str]
@@ -192,7 +194,7 @@ class PostgresCollection(Collection):
         rows = dict(zip(map(int, entries.ids), zip(vectors, entries.payload, entries.full, strict=True), strict=True))
         stored = vectors.astype(self.dtype)
         if not np.isfinite(stored).all():
-            raise BadSpec(f"vectors for {self.name!r} hold numbers that {self.dtype} cannot")
+            raise BadSpec(f"vectors for {self.name!r} contain values outside the range of {self.dtype}")
 
         def replace(connection: PostgresConnection) -> None:
             connection.execute(self._sql("delete from {table} where id = any(%s)"), (sorted(rows),))
@@ -243,16 +245,16 @@ class PostgresCollection(Collection):
         return found, scores
 
     def _search(self) -> sql.SQL:
-        """Candidates in the order of the index; of these the k best by the scores of the vectors as they are stored."""
+        """Return the query: candidates in index order, then the k best by scores of the stored vectors."""
         if self.index == "bit":
             angle = f"pi() * (code <~> binary_quantize(%(rough)s::{self._type})::bit({self.dimensions}))"
             order, limit = f"length * cos({angle} / {self.dimensions}) desc", "%(bits)s"
         else:
             order, limit = f"vector <#> %(rough)s::{self._type}", "%(spare)s"
         score, rest = "vector::vector <#> %(query)s::vector as score", f"order by {order}, id limit {limit}"
-        if self.shards:  # a number comes from a shard much faster than a vector
+        if self.shards:  # transferring a score is much faster than a vector
             candidates = f"select id, {score} from {{table}} where {{condition}} {rest}"
-        else:  # vectors that are stored out of line are read for these few alone
+        else:  # reads out-of-line vectors only for these few
             few = f"select id, vector from {{table}} where {{condition}} {rest}"
             candidates = f"select id, {score} from ({few}) as few"
         best = f"select id, (score * -1)::float4 from ({candidates}) as candidates order by score, id limit %(k)s"
@@ -281,18 +283,18 @@ class PostgresCollection(Collection):
         return int(row[0])  # type: ignore[index]
 
     def seal(self, index: str | None = None) -> None:
-        """`None` is ivfflat where pgvector can index that many dimensions: it misses nothing here."""
+        """Build an index. `None` is ivfflat if pgvector can index the dimensions, which is exact here."""
         fits = self.dimensions <= _INDEXED_DIMENSIONS[self._type]
         index = index or ("ivfflat" if fits else "scan")
         if index not in _INDEXES:
-            raise BadSpec(f"PostgreSQL has no index {index!r}; there are {', '.join(_INDEXES)}")
+            raise BadSpec(f"unknown index {index!r} for PostgreSQL; use {', '.join(_INDEXES)}")
         if not fits and index in ("ivfflat", "hnsw"):
             raise BadSpec(
                 f"pgvector indexes at most {_INDEXED_DIMENSIONS[self._type]} dimensions of {self.dtype}, {self.name!r} "
                 f"has {self.dimensions}; build with fewer --dims, or use the index bit"
             )
-        if index not in _EXACT and self.shards:  # a shard does not know the limit, and would search on and on
-            raise BadSpec(f"the index {index} is not for shards; use {' or '.join(_EXACT)}")
+        if index not in _EXACT and self.shards:  # shards do not know the limit and would search everything
+            raise BadSpec(f"index {index} does not support shards; use {' or '.join(_EXACT)}")
         for server, table in holders(self._server, self.name, self.shards):
             server.run(lambda c, table=table: self._reindex(c, table, index))  # type: ignore[misc]
         update = "update tfa.collections set index = %s where name = %s"
@@ -312,7 +314,7 @@ class PostgresCollection(Collection):
         if index == "ivfflat":
             rows = connection.execute(sql.SQL("select count(*) from {}").format(own)).fetchone()
             lists = sql.Literal(max(1, rows[0] // _ROWS_OF_A_LIST))  # type: ignore[index]
-            connection.execute("set local client_min_messages = error")  # that it is built of few rows
+            connection.execute("set local client_min_messages = error")  # hides the notice about few rows
             command = "create index on {} using ivfflat (vector {}) with (lists = {})"
             connection.execute(sql.SQL(command).format(own, kind, lists))
         elif index == "hnsw":

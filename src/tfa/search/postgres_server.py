@@ -1,8 +1,8 @@
-"""A PostgreSQL server as the store sees it: a few connections that threads share, errors in our own words, and shards.
+"""PostgreSQL servers: a pool of connections, translated errors, and shards.
 
-Shards are other servers that hold a part of each collection, read through postgres_fdw. Every shard has a plain table
-of the collection's name; the server that is queried has a partitioned table of that name over them, by a hash of the
-id. The shards compute the order of a search; one that does not answer fails the search.
+Shards are other servers that store a part of each collection, read through postgres_fdw. Every shard has a plain table
+with the collection's name; the main server has a partitioned table of that name over them, by a hash of the id. Shards
+rank their own rows; if one does not respond, the search fails.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tfa.errors import BadSpec, DiskFull, StoreConflict, StoreUnavailable, TfaEr
 
 PostgresConnection = psycopg.Connection[Any]
 _Answer = TypeVar("_Answer")
-_CONNECTIONS = 8  # at most, of one process
+_CONNECTIONS = 8  # maximum connections per process
 _CONNECT_SECONDS = 5
-_PAUSE = 0.05  # seconds at most before work that others disturbed begins again
-_LOCK_OF_SETUP = 7_305_001  # any number that nobody else locks
-_LOCK_OF_WRITES = 1  # the seed of names of locks; those of documents have 0
-_LOCKED_IDS, _LOCKS = 1000, 64  # neighboring ids under one lock, and locks of a collection
-_DISTURBED = (errors.DeadlockDetected, errors.SerializationFailure)  # one of those involved always goes on
-_AWAY = ("08", "57P")  # connection lost, server shutting down or starting: the beginnings of these errors' codes
+_PAUSE = 0.05  # maximum seconds before a conflicting transaction is retried
+_LOCK_OF_SETUP = 7_305_001  # arbitrary number of the setup lock
+_LOCK_OF_WRITES = 1  # hash seed of write locks; document locks use 0
+_LOCKED_IDS, _LOCKS = 1000, 64  # consecutive ids per lock, and locks per collection
+_DISTURBED = (errors.DeadlockDetected, errors.SerializationFailure)  # one of the transactions always succeeds
+_AWAY = ("08", "57P")  # error code prefixes: connection lost, server shutting down or starting
 
-# A generic plan does not know how few rows are wanted; with all lists probed, ivfflat is exact and reads no TOAST.
+# A generic plan ignores the limit; with all lists probed, ivfflat is exact and reads no TOAST.
 _SETTINGS = {
     "plan_cache_mode": "force_custom_plan",
     "enable_seqscan": "off",
@@ -63,7 +63,7 @@ alter table tfa.pieces alter column data set storage external;
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is and who asks."""
+    """Address and login of a server."""
 
     host: str
     port: int
@@ -71,7 +71,7 @@ class Address:
     password: str | None
     database: str
     shards: tuple[str, ...] = ()  # HOST:PORT each
-    replicas: tuple[str, ...] = ()  # one for each shard, in their order
+    replicas: tuple[str, ...] = ()  # one per shard, in the same order
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -83,17 +83,17 @@ class Address:
         query = {key: tuple(values[-1].split(",")) for key, values in parse_qs(parts.query).items()}
         unknown = sorted(set(query) - {"shards", "replicas"})
         if unknown:
-            raise BadSpec(f"a postgres:// URL takes shards= and replicas=, not {unknown[0]}=")
+            raise BadSpec(f"unknown option {unknown[0]}= in a postgres:// URL; use shards= or replicas=")
         try:
             host, port = parts.hostname or "localhost", parts.port or 5432
             for one in (*query.get("shards", ()), *query.get("replicas", ())):
                 _split_address(one)
         except ValueError:
-            raise BadSpec("the addresses in a postgres:// URL are HOST:PORT, several separated by commas") from None
+            raise BadSpec("addresses in a postgres:// URL must be HOST:PORT, separated by commas") from None
         shards, replicas = query.get("shards", ()), query.get("replicas", ())
         if replicas and len(replicas) != len(shards):
             raise BadSpec(
-                f"{len(shards)} shards and {len(replicas)} replicas: give one replica a shard, in their order"
+                f"{len(shards)} shards and {len(replicas)} replicas; name one replica per shard, in the same order"
             )
         if f"{host}:{port}" in shards:
             raise BadSpec(f"{host}:{port} cannot be its own shard; name other servers in shards=")
@@ -102,7 +102,7 @@ class Address:
         return cls(host, port, user, secret, unquote(parts.path.strip("/")) or "postgres", shards, replicas)
 
     def at(self, shard: str) -> Address:
-        """The same user and database on a shard."""
+        """Return the address of a shard, with the same user and database."""
         host, port = _split_address(shard)
         return replace(self, host=host, port=port, shards=(), replicas=())
 
@@ -113,7 +113,7 @@ def _split_address(address: str) -> tuple[str, int]:
 
 
 class PostgresServer:
-    """Runs work on a connection of its own, in one transaction; connects again by itself when a server is back."""
+    """Connection pool that runs functions in transactions and reconnects automatically."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -121,7 +121,7 @@ class PostgresServer:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(_CONNECTIONS)
-        weakref.finalize(self, _let_go, self._idle, self._owner)  # a map that nobody holds any more
+        weakref.finalize(self, _let_go, self._idle, self._owner)  # closes connections with the last reference
         try:
             self.run(_set_up)
         except TfaError:
@@ -129,8 +129,8 @@ class PostgresServer:
             raise
 
     def run(self, work: Callable[[PostgresConnection], _Answer], once: bool = False) -> _Answer:
-        """Return the work's answer. It is begun a second time if the connection turned out to be lost, unless it may
-        happen `once` only; and again for as long as other transactions disturb it.
+        """Run `work` in a transaction and return its result. Retry once after a lost connection, unless `once`, and as
+        long as other transactions conflict.
         """
         lost_before = False
         with self._free:
@@ -148,7 +148,7 @@ class PostgresServer:
                         self.close()
                     else:
                         self._give_back(connection)
-                    # A shard that went away in the middle is named, or its replica is queried, at the second attempt.
+                    # The second attempt names a lost shard in the error, or uses its replica.
                     away = lost or isinstance(error, errors.ConnectionFailure)
                     disturbed = isinstance(error, _DISTURBED)
                     if not disturbed and (not away or once or lost_before):
@@ -162,7 +162,7 @@ class PostgresServer:
 
     def _taken(self, checked: bool) -> PostgresConnection:
         with self._lock:
-            if self._owner != os.getpid():  # a forked child must not speak through its parent's sockets
+            if self._owner != os.getpid():  # a forked child must not use its parent's sockets
                 self._idle, self._owner = [], os.getpid()
                 weakref.finalize(self, _let_go, self._idle, self._owner)
             connection = self._idle.pop() if self._idle else None
@@ -207,36 +207,36 @@ class PostgresServer:
         return connection
 
     def in_our_words(self, error: psycopg.Error, lost: bool = False) -> TfaError:
-        """What a user can do about it. No message holds the password."""
+        """Translate an error to one with advice for users. No message contains the password."""
         where, said = self.address, (str(error).strip().splitlines() or ["no reason given"])[0]
         code = error.sqlstate or ""
         if "password" in said and ("authentication failed" in said or "no password supplied" in said):
             return BadSpec(
-                f"PostgreSQL at {where} does not accept the user {where.user!r} with this password; give them in "
-                "the URL, postgres://USER:PASSWORD@HOST:PORT/DATABASE/NAME, or in PGUSER and PGPASSWORD"
+                f"PostgreSQL at {where} rejects user {where.user!r} with this password; set them in the URL, "
+                "postgres://USER:PASSWORD@HOST:PORT/DATABASE/NAME, or in PGUSER and PGPASSWORD"
             )
         if ("does not exist" in said and "FATAL:" in said) or "pg_hba.conf" in said:
-            return BadSpec(f"PostgreSQL at {where} refuses the connection: {said.rpartition('FATAL:')[2].strip()}")
+            return BadSpec(f"PostgreSQL at {where} rejects the connection: {said.rpartition('FATAL:')[2].strip()}")
         shard = _shard_named_in(str(error))
         if shard:
             return StoreUnavailable(
-                f"shard {shard} of the PostgreSQL at {where} does not answer; nothing is answered without it. "
-                "Start it, or give every shard a replica with replicas="
+                f"shard {shard} of PostgreSQL at {where} does not respond, and queries need all shards. Start it, or "
+                "add a replica for every shard with replicas="
             )
         if lost or code.startswith(_AWAY):
             return StoreUnavailable(
-                f"PostgreSQL at {where} does not answer ({said}); start it, or check host and port in the URL"
+                f"PostgreSQL at {where} does not respond ({said}); start it, or check host and port in the URL"
             )
         if isinstance(error, errors.DiskFull):
-            return DiskFull(f"the disk of the PostgreSQL at {where} is full; what was saved before is as it was")
+            return DiskFull(f"the disk of PostgreSQL at {where} is full; existing data is unchanged. Free disk space")
         if isinstance(error, errors.InsufficientPrivilege):
             return BadSpec(
-                f"the user {where.user!r} may not do this at {where} ({said}); "
-                f"as an owner of the database: grant create on database {where.database} to {where.user}"
+                f"user {where.user!r} lacks permission at {where} ({said}); "
+                f"run as the database owner: grant create on database {where.database} to {where.user}"
             )
         if isinstance(error, errors.UndefinedTable):
-            return StoreConflict(f"PostgreSQL at {where}: {said}; the collection was dropped, or is not of our making")
-        return StoreConflict(f"PostgreSQL at {where} refuses: {said}")
+            return StoreConflict(f"PostgreSQL at {where}: {said}; the collection was dropped or not created by tfa")
+        return StoreConflict(f"PostgreSQL at {where} reports: {said}")
 
     def close(self) -> None:
         with self._lock:
@@ -247,14 +247,16 @@ class PostgresServer:
 
 
 def _let_go(idle: list[PostgresConnection], owner: int) -> None:
-    """Close what a server kept, in the process that opened it."""
+    """Close idle connections in the process that opened them."""
     while idle and owner == os.getpid():
         idle.pop().close()
 
 
 def _set_up(connection: PostgresConnection) -> None:
     if connection.execute("select to_regclass('tfa.documents')").fetchone() == (None,):
-        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,))  # several may begin at once
+        connection.execute(
+            "select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,)
+        )  # several processes may start together
         connection.execute(_SETUP)
 
 
@@ -269,13 +271,13 @@ def _add_extension(connection: PostgresConnection, name: str, where: Address) ->
             )
     except (errors.FeatureNotSupported, errors.UndefinedFile, errors.InsufficientPrivilege) as error:
         raise BadSpec(
-            f"the database {where.database!r} at {where} lacks the extension {name!r} ({str(error).splitlines()[0]}); "
-            f"install it there (vector is pgvector, 0.8 or newer), and as a superuser: create extension {name}"
+            f"database {where.database!r} at {where} lacks the extension {name!r} ({str(error).splitlines()[0]}); "
+            f"install it (vector is pgvector, 0.8 or newer), and run as a superuser: create extension {name}"
         ) from None
 
 
 def _shard_named_in(message: str) -> str | None:
-    """HOST:PORT of the foreign server that an error of postgres_fdw names."""
+    """Return HOST:PORT of the foreign server named in a postgres_fdw error."""
     _, found, rest = message.partition('server "tfa ')
     return rest.partition('"')[0] if found else None
 
@@ -283,11 +285,11 @@ def _shard_named_in(message: str) -> str | None:
 # --- shards --------------------------------------------------------------------------------------------------------
 
 
-_SHARD_CONNECT_SECONDS = 3  # until the replica is tried
+_SHARD_CONNECT_SECONDS = 3  # timeout before the replica is tried
 
 
 def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterator[tuple[PostgresServer, str]]:
-    """The servers that hold a collection's rows, and their table's name there."""
+    """Yield the servers that store a collection's rows, and their table names."""
     if not shards:
         yield server, name
     for shard in shards:
@@ -298,11 +300,10 @@ def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterato
 def copy_rows(
     server: PostgresServer, collection: str, ids: Sequence[int], work: Callable[[PostgresConnection], Any]
 ) -> None:
-    """Write the rows of these ids. Who reads from a replica because its shard was away tries the shard again first.
+    """Write rows of these ids; if connected to a read-only replica, reconnect and try the shard again.
 
-    Writers of the same ids take turns: each locks its ranges of ids on the server that is queried, in one order.
-    Otherwise one could fail at a row that the other has just inserted, and on shards both could wait forever:
-    each for a row that the other has locked on another server, which no server alone can see.
+    Concurrent writers lock their ranges of ids on the main server, in sorted order. Otherwise one could fail at a row
+    that the other has just inserted, and on shards both could wait forever: a deadlock across servers is not detected.
     """
     ranges = sorted({int(one) // _LOCKED_IDS % _LOCKS for one in ids})
     lock = "select pg_advisory_xact_lock(hashtextextended(%s || ' ' || range, %s)) from unnest(%s::int[]) as range"
@@ -323,19 +324,19 @@ def copy_rows(
             if not isinstance(second.__cause__, errors.ReadOnlySqlTransaction):
                 raise
             raise StoreUnavailable(
-                f"a shard of the PostgreSQL at {server.address} does not answer and its replica cannot be written to; "
-                "start the shard, or promote the replica and name it in shards="
+                f"a shard of PostgreSQL at {server.address} does not respond and its replica is read-only; start the "
+                "shard, or promote the replica and name it in shards="
             ) from None
 
 
 class Shards:
-    """How one server sees its shards."""
+    """Foreign tables of one server for its shards."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
 
     def make_parent(self, connection: PostgresConnection, name: str, columns: str) -> None:
-        """The partitioned table and its foreign parts."""
+        """Create the partitioned table and its foreign partitions."""
         where = self._address
         _add_extension(connection, "postgres_fdw", where)
         for place, shard in enumerate(where.shards):
@@ -362,7 +363,7 @@ class Shards:
             "dbname": where.database,
             "connect_timeout": str(_SHARD_CONNECT_SECONDS),
             "options": _OPTIONS,
-            "extensions": "vector",  # so that the shard itself orders by the inner product
+            "extensions": "vector",  # lets shards sort by the inner product
             "fetch_size": "200",
             "batch_size": "500",
         }
@@ -383,7 +384,7 @@ class Shards:
 
 
 def _name_server(shard: str) -> sql.Identifier:
-    return sql.Identifier(f"tfa {shard}")  # an error of postgres_fdw names it
+    return sql.Identifier(f"tfa {shard}")  # appears in errors of postgres_fdw
 
 
 def _list_options(options: dict[str, str], verb: str = "") -> sql.Composed:

@@ -1,19 +1,19 @@
-"""Rows rounded to integers, and inner products with them that are exact sums of integers.
+"""Rows rounded to integers, with inner products that are exact sums of integers.
 
     row ≈ step · L,  |L_i| ≤ 127          query ≈ unit · Q,  Q = base · P + R,  |P_i|, |R_i| ≤ 63
     ⟨query, row⟩ := unit · step · Σ Q_i L_i
 
-A sum of integers does not depend on the order it is added in. So a product is the same to the last bit whatever
-the batch, the kernel or the number of threads: rows are packed for an int8 kernel where there is one, and until then
-float32 products serve (they add integers exactly below 2^24, and columns are taken in runs short enough for that).
+A sum of integers does not depend on the order of addition. So a product is the same to the last bit for every batch,
+kernel and number of threads. Rows are packed for an int8 kernel if there is one; until then float32 products are used,
+which add integers exactly below 2^24, over runs of columns short enough for that.
 
-Only one copy of many rows is in memory: the packed one, once there is one. The levels, of which single rows are read,
-are then in a file: that of a map, or a temporary one.
+Only one copy of large row sets is in memory: the packed one, once it exists. The levels, from which single rows are
+read, are then in a file of the map or a temporary file.
 
-The kernel is torch's dynamically quantized linear layer (FBGEMM, x86 only). Its own quantization does nothing here:
-planes hold integers between −63 and 63 and stand above two that reach −63 and 64, so its scale is 1 and every product
-is an exact integer. Without such a kernel, or if it is not exact, products use float32. Packed rows take a byte a
-number, numbers filled up to a multiple of 512; single rows cannot be read from them.
+The kernel is torch's dynamically quantized linear layer (FBGEMM, x86 only). Its own quantization has no effect: planes
+contain integers between −63 and 63, and two extra planes reach −63 and 64, so its scale is 1 and every product is an
+exact integer. Without such a kernel, or if it is not exact, products use float32. Packed rows take one byte per value,
+padded to a multiple of 512 values; single rows cannot be read from them.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ import numpy as np
 from tfa.core.arrays import Spill, release
 
 ROW_TOP = 127  # largest level of a row
-SEVEN_TOP = 63  # largest level that is stored in seven bits
-_QUERY_TOP = 63  # largest level of a query's plane: int8 kernels add two products in 16 bits
-PLANE_BASE = 32  # planes of a query of plain rows: 12 bits
-FINE_PLANE_BASE = 127  # of rows that are kept fine: 14 bits
-FINE = 254  # parts that `fine` divides a step into
-_EXACT = 1 << 24  # below it every integer is a float32
+SEVEN_TOP = 63  # largest level stored in seven bits
+_QUERY_TOP = 63  # largest level of a query plane: int8 kernels add two products in 16 bits
+PLANE_BASE = 32  # base of query planes for plain rows: 12 bits
+FINE_PLANE_BASE = 127  # base for rows with `fine`: 14 bits
+FINE = 254  # subdivisions of a step by `fine`
+_EXACT = 1 << 24  # limit below which float32 represents every integer
 _RUN = 512  # columns of a float32 product
-_ROWS = 512  # rows of it: a block of 1 MB stays in a cache
-_IN_MEMORY_BYTES = 64 << 20  # levels of more than this lie in a mapped temporary file
-_SMALL = 256  # rows up to which the int8 kernel is not worth its packing
-_PACKED_AFTER = 2  # products after which rows are packed for it: a program that queries once need not wait
+_ROWS = 512  # rows of a float32 product: a block of 1 MB stays in the CPU cache
+_IN_MEMORY_BYTES = 64 << 20  # size above which levels are in a mapped temporary file
+_SMALL = 256  # number of rows up to which packing for the int8 kernel is not worthwhile
+_PACKED_AFTER = 2  # products before rows are packed, so that a program with one query does not wait
 
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Rows `m D` as integers with a step each. It stands where an array of rows stands."""
+    """Array-like rows `(m, D)` of integers with a step per row."""
 
-    stored: np.ndarray  # int8 `m D`, or seven bits a level: uint8 `m ⌈7D/8⌉`
-    step: np.ndarray  # float32 `m`
+    stored: np.ndarray  # int8 (m, D), or seven bits per level: uint8 (m, ⌈7D/8⌉)
+    step: np.ndarray  # float32 (m,)
     width: int  # D
     top: int = ROW_TOP  # largest level
-    fine: np.ndarray | None = None  # int8 `m D`: row ≈ step · (levels + fine / 254)
+    fine: np.ndarray | None = None  # int8 (m, D): row ≈ step · (levels + fine / 254)
     _kernels: dict[str, _Kernel | None] = field(default_factory=dict, repr=False, compare=False)
     _uses: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """int8 `m D`; what is stored in seven bits is widened when it is first needed."""
+        """Levels, int8 `(m, D)`; seven-bit storage is unpacked on first use."""
         return from_seven_bits(self.stored, self.width) if self.stored.dtype == np.uint8 else self.stored
 
     @property
     def packed(self) -> np.ndarray:
-        """The levels as they are written to disk: in seven bits where they fit."""
+        """Levels in the form written to disk: seven bits if they fit."""
         fit = self.top <= SEVEN_TOP and self.stored.dtype != np.uint8
         return to_seven_bits(self.stored) if fit else self.stored
 
@@ -80,14 +80,14 @@ class QuantizedRows:
         return QuantizedRows(self.stored[rows], self.step[rows], self.width, self.top, fine)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The rows that the integers stand for."""
+        """Return the rows as floats."""
         levels = self.levels.astype(np.float64)
         if self.fine is not None:
             levels += self.fine / FINE
         return (levels * self.step[:, None]).astype(np.float32 if dtype is None else dtype)
 
     def inner(self, features: np.ndarray) -> np.ndarray:
-        """⟨query, row⟩ `q m` of features `q D`, in the features' dtype."""
+        """Return ⟨query, row⟩ `(q, m)` for features `(q, D)`, in the features' dtype."""
         self._uses[0] += 1
         if self._uses[0] > _PACKED_AFTER:
             self.prepare()
@@ -100,7 +100,7 @@ class QuantizedRows:
         return sums.astype(features.dtype)
 
     def _sums(self, name: str, planes: Planes) -> np.ndarray:
-        """Σ Q_i L_i `q m`, integers in float64."""
+        """Return Σ Q_i L_i `(q, m)`, integers in float64."""
         kernel = self._kernels.get(name)
         if kernel is not None:
             both = np.concatenate([planes.coarse, planes.rest])
@@ -113,40 +113,40 @@ class QuantizedRows:
         return sum_products(self.levels if kernel is None else self._levels_of(slice(None)), planes, self.top)
 
     def _levels_of(self, rows: slice | np.ndarray) -> np.ndarray:
-        """int8 levels of some rows; those of others are not widened."""
+        """Return int8 levels of some rows, without unpacking others."""
         own = self.stored[rows]
         return from_seven_bits(own, self.width) if own.dtype == np.uint8 else own
 
     def prepare(self) -> None:
-        """Pack the rows for the int8 kernel. It takes a second for a large gallery and changes no product."""
+        """Pack the rows for the int8 kernel: a second for a large gallery; products do not change."""
         if len(self) <= _SMALL or self._kernels:
             return
         self._kernels["levels"] = kernel_for(self._levels_of, *self.shape, self.top)
         if self.fine is not None:
             self._kernels["fine"] = kernel_for(self.fine.__getitem__, *self.shape, ROW_TOP)
         if self._kernels["levels"] is not None:
-            self.__dict__.pop("levels", None)  # what was widened: the kernel has it now
+            self.__dict__.pop("levels", None)  # unpacked levels, now in the kernel
             self.release()
 
     def release(self) -> None:
-        """Give back the memory of what was read from files."""
+        """Release the memory of data read from files."""
         release(self.stored)
         if self.fine is not None:
             release(self.fine)
 
 
 def empty_levels(rows: int, width: int) -> np.ndarray:
-    """int8 `m D` to be filled; many of them in a temporary file, which they are read from once."""
+    """Allocate int8 `(m, D)`, in a temporary file if it is large."""
     return Spill(_IN_MEMORY_BYTES).empty((rows, width), np.int8)
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Queries as integers Q = base · coarse + rest, each a number of units."""
+    """Queries as integers Q = base · coarse + rest, in multiples of `unit`."""
 
-    coarse: np.ndarray  # float32 `q D`, integers
+    coarse: np.ndarray  # float32 (q, D), integers
     rest: np.ndarray
-    unit: np.ndarray  # float64 `q`
+    unit: np.ndarray  # float64 (q,)
     base: int
 
     @property
@@ -155,7 +155,7 @@ class Planes:
 
 
 def split_planes(features: np.ndarray, base: int = PLANE_BASE) -> Planes:
-    """Features `q D` rounded to base · 63 steps of their largest entry, in two planes."""
+    """Round features `(q, D)` to base · 63 steps of their largest entry, in two planes."""
     top = _QUERY_TOP * base
     unit = np.abs(features).max(axis=1, initial=0.0).astype(np.float64) / top
     unit[unit == 0] = 1.0  # a zero feature
@@ -165,7 +165,7 @@ def split_planes(features: np.ndarray, base: int = PLANE_BASE) -> Planes:
 
 
 def sum_products(levels: np.ndarray, planes: Planes, top: int = ROW_TOP) -> np.ndarray:
-    """Σ Q_i L_i `q m` by float32 products of blocks that are widened in the cache."""
+    """Return Σ Q_i L_i `(q, m)` by float32 products of blocks that fit in the CPU cache."""
     total, whole = np.zeros((len(levels), len(planes.unit))), planes.whole
     runs: list[tuple[slice, list[tuple[int, np.ndarray]]]] = []
     for low in range(0, levels.shape[1], _RUN):
@@ -176,7 +176,7 @@ def sum_products(levels: np.ndarray, planes: Planes, top: int = ROW_TOP) -> np.n
         terms = [(1, whole)] if one else [(planes.base, planes.coarse), (1, planes.rest)]
         runs.append((run, [(factor, np.ascontiguousarray(plane[:, run].T)) for factor, plane in terms]))
     for start in range(0, len(levels), _ROWS):
-        sums = total[start : start + _ROWS]  # stays in the cache over all runs
+        sums = total[start : start + _ROWS]  # stays in the CPU cache over all runs
         for run, terms in runs:
             block = levels[start : start + _ROWS, run].astype(np.float32)
             for factor, plane in terms:
@@ -186,7 +186,7 @@ def sum_products(levels: np.ndarray, planes: Planes, top: int = ROW_TOP) -> np.n
 
 
 def round_rows(rows: np.ndarray, top: int = ROW_TOP, *, fine: bool = False) -> QuantizedRows:
-    """Rows `m D` to the nearest levels, the largest entry of a row being `top` steps."""
+    """Round rows `(m, D)` to levels, with the largest entry of a row at `top`."""
     levels, step = empty_levels(*rows.shape), np.empty(len(rows), np.float32)
     rest = empty_levels(*rows.shape) if fine else None
     for start in range(0, len(rows), _ROWS):
@@ -202,7 +202,7 @@ def round_rows(rows: np.ndarray, top: int = ROW_TOP, *, fine: bool = False) -> Q
 
 
 def join_rows(chunks: Sequence[QuantizedRows]) -> QuantizedRows:
-    """Chunks of rows as one, in the form they would be written in."""
+    """Concatenate chunks of rows, in the form written to disk."""
     if len(chunks) == 1:
         return chunks[0]
     stored, step = np.concatenate([c.packed for c in chunks]), np.concatenate([c.step for c in chunks])
@@ -210,11 +210,11 @@ def join_rows(chunks: Sequence[QuantizedRows]) -> QuantizedRows:
     return QuantizedRows(stored, step, chunks[0].width, chunks[0].top, fine)
 
 
-# --- seven bits a level on disk ---------------------------------------------------------------------------------
+# --- seven bits per level on disk -------------------------------------------------------------------------------
 
 
 def to_seven_bits(levels: np.ndarray) -> np.ndarray:
-    """int8 levels `m D` of at most 63 → uint8 `m ⌈7D/8⌉`: each level + 64 in seven bits, the highest bit first."""
+    """Pack int8 levels `(m, D)` of at most 63 to uint8 `(m, ⌈7D/8⌉)`: level + 64 in seven bits, high bit first."""
     packed = np.empty((len(levels), (levels.shape[1] * 7 + 7) // 8), np.uint8)
     for start in range(0, len(levels), _ROWS):
         shifted = (levels[start : start + _ROWS] + np.int8(64)).view(np.uint8)
@@ -224,12 +224,12 @@ def to_seven_bits(levels: np.ndarray) -> np.ndarray:
 
 
 def from_seven_bits(packed: np.ndarray, width: int) -> np.ndarray:
-    """The int8 levels `m width` again."""
+    """Unpack int8 levels `(m, width)`."""
     levels = np.empty((len(packed), width), np.int8)
     groups = -(-width // 8)
     for start in range(0, len(packed), _ROWS):
         block = packed[start : start + _ROWS]
-        whole = np.zeros((len(block), groups * 7 + 1), np.uint16)  # a byte more, so that every level has a next one
+        whole = np.zeros((len(block), groups * 7 + 1), np.uint16)  # one extra byte, so that every level has a next byte
         whole[:, : block.shape[1]] = block
         fields = np.empty((len(block), groups, 8), np.uint16)
         for place in range(8):  # level `place` of eight starts at bit 7·place of their seven bytes
@@ -243,30 +243,30 @@ def from_seven_bits(packed: np.ndarray, width: int) -> np.ndarray:
 # --- the int8 kernel -----------------------------------------------------------------------------------------------
 
 
-# Columns of one packed piece, by the largest level: planes that are spread evenly then stay below 2^24.
+# Columns of a packed piece by largest level: sums of evenly spread planes then stay below 2^24.
 _PIECE_COLUMNS = {63: 12288, 127: 3072}
-_PIECE_ROWS = 1 << 16  # of one packed piece: what packing holds beside the pieces stays small
-_PROBED = 64  # rows that the kernel is checked on
-_WORTH = 1 << 26  # bytes of rows that are worth importing torch for, which takes a second or two
-_torch_setting = threading.Lock()  # which kernels torch packs for is one setting of the process
+_PIECE_ROWS = 1 << 16  # rows of a packed piece, which limits the memory for packing
+_PROBED = 64  # rows on which the kernel is checked
+_WORTH = 1 << 26  # size in bytes from which importing torch, a second or two, is worthwhile
+_torch_setting = threading.Lock()  # guards torch's process-wide choice of the quantized engine
 
 
-_Levels = Callable[[slice | np.ndarray], np.ndarray]  # int8 levels of some rows
+_Levels = Callable[[slice | np.ndarray], np.ndarray]  # returns int8 levels of some rows
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some rows and columns, packed."""
+    """A packed block of rows and columns."""
 
     rows: slice
     columns: slice
     packed: Any
 
     def sums(self, planes: np.ndarray) -> np.ndarray:
-        """Σ P_i L_i `p m` of planes `p D` of all columns, integers in float32."""
+        """Return Σ P_i L_i `(p, m)` for planes `(p, D)` of all columns, integers in float32."""
         import torch
 
-        # Two more planes, whose extremes make the kernel's scale 1 and its offset 63.
+        # The extremes of two extra planes make the kernel's scale 1 and its offset 63.
         own = np.zeros((len(planes) + 2, self.columns.stop - self.columns.start), np.float32)
         own[:-2], own[-2, 0], own[-1, 0] = planes[:, self.columns], -63, 64
         return torch.ops.quantized.linear_dynamic(torch.from_numpy(own), self.packed, True).numpy()[:-2]
@@ -274,7 +274,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """int8 rows `m D`, packed."""
+    """Packed int8 rows `(m, D)`."""
 
     pieces: tuple[_Piece, ...]
     columns: int  # of a piece
@@ -283,12 +283,12 @@ class _Kernel:
     top: int  # largest level of a row
 
     def exact_for(self, planes: np.ndarray) -> bool:
-        """Is every sum below 2^24? |Σ P_i L_i| ≤ top · Σ |P_i|."""
+        """Return True if every sum is below 2^24: |Σ P_i L_i| ≤ top · Σ |P_i|."""
         edges = np.arange(0, self.width, self.columns)
         return bool(self.top * np.add.reduceat(np.abs(planes), edges, axis=1).max() < _EXACT)
 
     def sums(self, planes: np.ndarray) -> np.ndarray:
-        """Σ P_i L_i `p m` of planes `p D` of integers between −63 and 63, in float64."""
+        """Return Σ P_i L_i `(p, m)` in float64 for planes `(p, D)` of integers between −63 and 63."""
         total = np.zeros((len(planes), self.rows))
         for piece in self.pieces:
             total[:, piece.rows] += piece.sums(planes)
@@ -296,7 +296,7 @@ class _Kernel:
 
 
 def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | None:
-    """A kernel of int8 rows `rows width` of at most `top`; None if this machine has none that is exact, or for few."""
+    """Pack int8 rows `(rows, width)` of at most `top`; None if there are few rows or no exact kernel."""
     if rows * width < _WORTH and "torch" not in sys.modules:
         return None
     import torch
@@ -315,7 +315,7 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
         before, torch.backends.quantized.engine = torch.backends.quantized.engine, "fbgemm"
         try:
             with warnings.catch_warnings(), ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as pool:
-                warnings.simplefilter("ignore")  # torch means to drop quantised tensors; then there is no kernel
+                warnings.simplefilter("ignore")  # torch deprecates quantized tensors; without them there is no kernel
                 pieces = tuple(piece for some in pool.map(pack, range(0, rows, _PIECE_ROWS)) for piece in some)
         except (RuntimeError, AttributeError):
             return None
@@ -333,10 +333,10 @@ def _pack(levels: np.ndarray) -> Any:
 
 
 def _is_exact(kernel: _Kernel, levels: _Levels) -> bool:
-    """Does the kernel agree with plain sums, over rows from all of the gallery and planes of the extremes?"""
+    """Return True if the kernel agrees with plain sums, for rows across the gallery and extreme planes."""
     chosen = np.unique(np.linspace(0, kernel.rows - 1, _PROBED).astype(np.int64))
     probed = levels(chosen)
     planes = np.random.default_rng(0).choice(np.array([-63, 0, 0, 0, 0, 0, 0, 63], np.float32), (2, kernel.width))
-    planes[1, :256] = np.where(probed[0, :256] < 0, -63, 63)  # products of one sign: where 16 bits would fail
+    planes[1, :256] = np.where(probed[0, :256] < 0, -63, 63)  # products of one sign, where 16 bits would overflow
     plain = planes.astype(np.float64) @ probed.astype(np.float64).T
     return not kernel.exact_for(planes) or bool((kernel.sums(planes)[:, chosen] == plain).all())

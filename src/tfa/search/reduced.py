@@ -1,16 +1,16 @@
-"""Search by fewer dimensions: a coarse score of all images, the full score of the best (ours, beyond the paper).
+"""Search with fewer dimensions: a coarse score for all images, the full score for the best.
 
     E          leading eigenvectors `D r` of Σ Ψ(d) Ψ(d)ᵀ, r = dims − 1
     image      y(d) = R [EᵀΨ(d), b_d − b̄]          query     y(q) = R [EᵀΨ(q), 1]
     score      ⟨y(q), y(d)⟩ + b̄  ≈  ⟨Ψ(q), Ψ(d)⟩ + b_d
     coarse     ⟨y(q), ŷ(d)⟩ of every image, ŷ the rows y rounded to int8
-    again      the best max(k, 100) by their full rows, sorted by score, ties to the smaller id
+    rescored   the best max(k, 100) by their full rows, sorted by score, ties to the smaller id
 
-R is a fixed orthogonal rotation `dims dims`. It changes no score. Without it the bias and the leading directions are
-much larger than the rest, and a store that rounds all coordinates to one range rounds the rest away.
+R is a fixed orthogonal rotation `(dims, dims)`, which does not change scores. Without it the bias and the leading
+directions are much larger than the rest, and a store that rounds all coordinates to one range loses the rest.
 
-No other full row is read, so a map's file of them may stay on the disk while its int8 rows are in memory. Mean and
-spread of a query's scores with all images follow from the moments of ŷ.
+No other full row is read, so full rows may stay on disk while int8 rows are in memory. Mean and spread of a query's
+scores with all images follow from the moments of ŷ.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tfa.search.gallery import (
 from tfa.search.quantized import QuantizedRows, empty_levels, round_rows
 
 _SEED = 0  # of the rotation
-LEAST_DIMS = 2  # a direction and the bias
+LEAST_DIMS = 2  # one direction and the bias
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """Turns vectors `… D` of one head into vectors `… dims` whose inner product is the score."""
+    """Linear map from vectors `(…, D)` of a head to vectors `(…, dims)` whose inner product is the score."""
 
-    matrix: np.ndarray  # dims D, float32 or float16: R without its last column, times Eᵀ
-    bias_axis: np.ndarray  # dims, float32: the last column of R
-    mean_bias: float  # b̄, that all scores have in common
+    matrix: np.ndarray  # (dims, D), float32 or float16: R without its last column, times Eᵀ
+    bias_axis: np.ndarray  # (dims,), float32: the last column of R
+    mean_bias: float  # b̄, common to all scores
 
     @property
     def dims(self) -> int:
@@ -57,31 +57,31 @@ class Reduction:
 
     @property
     def width(self) -> int:
-        """D, numbers of a full vector."""
+        """D, dimensions of a full vector."""
         return self.matrix.shape[1]
 
     @property
     def in_half(self) -> Reduction:
-        """As a map keeps it, at half the size: what float16 rounds off is small beside what int8 rows round off."""
+        """The reduction in float16, as stored; its rounding is small compared to that of int8 rows."""
         return replace(self, matrix=self.matrix.astype(np.float16))
 
     def of_queries(self, vectors: np.ndarray) -> np.ndarray:
-        """y(q) `q dims`, float32."""
+        """Return y(q) `(q, dims)`, float32."""
         return self._onto(vectors) + self.bias_axis
 
     def of_queries_in_double(self, vectors: np.ndarray) -> np.ndarray:
-        """y(q) `q dims`, float64: z-scores subtract what scores have in common."""
+        """Return y(q) `(q, dims)`, float64: z-scores subtract the common part of scores."""
         return np.asarray(vectors, np.float64) @ self.matrix.T.astype(np.float64) + self.bias_axis
 
     def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        """y(d) `m dims`, float32, of vectors `m D` with a bias each."""
+        """Return y(d) `(m, dims)`, float32, for vectors `(m, D)` with a bias each."""
         return (
             self._onto(vectors)
             + (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)[:, None] * self.bias_axis
         )
 
     def moments(self, total: Moments) -> Moments:
-        """Moments of y(d), from those of [Ψ(d), b_d]: y is a linear map of them."""
+        """Return the moments of y(d) from those of [Ψ(d), b_d], of which y is a linear map."""
         onto = np.concatenate([self.matrix, self.bias_axis[:, None]], axis=1).astype(np.float64)  # dims D+1
         first = onto @ total.first
         # y = onto [Ψ, b] − b̄ a, a the bias axis
@@ -95,22 +95,22 @@ class Reduction:
 
     @cached_property
     def _axes(self) -> Gallery:
-        """The matrix as a gallery, whose products do not depend on other vectors of a batch."""
+        """Matrix as a gallery, whose products do not depend on other vectors of a batch."""
         return Gallery.of(to_float32(self.matrix))
 
 
 def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
-    """From Σ Ψ(d) Ψ(d)ᵀ `D D`. Fewer than `dims` − 1 directions are all there are; the rest is 0."""
+    """Fit a reduction to Σ Ψ(d) Ψ(d)ᵀ `(D, D)`. With fewer than `dims` − 1 directions the rest is 0."""
     return _rotated(_leading(second, _check_dims(dims) - 1)[1].T, dims, mean_bias)
 
 
 def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
-    """The same from the vectors `m D` themselves, by their products `m m`: for fewer images than numbers in each."""
+    """Fit a reduction to vectors `(m, D)` by their products `(m, m)`, for fewer images than dimensions."""
     return _rotated(_directions_by_products(vectors, _check_dims(dims) - 1), dims, mean_bias)
 
 
 def find_top_directions(vectors: np.ndarray, most: int) -> np.ndarray:
-    """Eᵀ `r D` of vectors `m D`, at most so many directions, by whichever of the two is smaller."""
+    """Return at most `most` leading directions Eᵀ `(r, D)` of vectors `(m, D)`."""
     if len(vectors) < vectors.shape[1]:
         return _one_way(_directions_by_products(vectors, most))
     wide = np.asarray(vectors, np.float64)
@@ -120,54 +120,54 @@ def find_top_directions(vectors: np.ndarray, most: int) -> np.ndarray:
 def _directions_by_products(vectors: np.ndarray, most: int) -> np.ndarray:
     wide = np.asarray(vectors, np.float64)
     values, images = _leading(wide @ wide.T, most)
-    kept = values > values[:1] * len(wide) * np.finfo(np.float64).eps  # others are directions of no image
+    kept = values > values[:1] * len(wide) * np.finfo(np.float64).eps  # others are rounding errors
     return np.asarray((images[:, kept] / np.sqrt(values[kept])).T @ wide)
 
 
 def _check_dims(dims: int) -> int:
     if dims < LEAST_DIMS:
-        raise BadSpec(f"dims={dims} is out of range: must be at least {LEAST_DIMS}, better 256 to 2048")
+        raise BadSpec(f"dims={dims} is out of range: must be at least {LEAST_DIMS}; 256 to 2048 work well")
     return dims
 
 
 def _leading(symmetric: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest eigenvalues `r` first, at most so many, and their eigenvectors `n r`."""
+    """Return at most `most` eigenvalues `(r,)`, largest first, and eigenvectors `(n, r)`."""
     width = len(symmetric)
     values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=(max(width - most, 0), width - 1))
     return values[::-1], vectors[:, ::-1]
 
 
 def _rotated(directions: np.ndarray, dims: int, mean_bias: float) -> Reduction:
-    """The reduction to directions `r D`, Eᵀ."""
+    """Return the reduction to directions Eᵀ `(r, D)`."""
     directions, rotation = _one_way(directions), fixed_rotation(dims)
     matrix = rotation[:, : len(directions)] @ directions
     return Reduction(matrix.astype(np.float32), rotation[:, -1].astype(np.float32), mean_bias)
 
 
 def _one_way(directions: np.ndarray) -> np.ndarray:
-    """The same directions, the entry of largest magnitude positive in each."""
+    """Fix the signs of directions so that the entry of largest magnitude is positive."""
     largest = np.abs(directions).argmax(axis=1)
     return np.asarray(directions * np.sign(directions[np.arange(len(directions)), largest])[:, None])
 
 
 @lru_cache(maxsize=4)
 def fixed_rotation(dims: int) -> np.ndarray:
-    """A random orthogonal matrix `dims dims`, float64, always the same."""
+    """Return a random orthogonal matrix `(dims, dims)`, float64, from a fixed seed."""
     q, r = np.linalg.qr(np.random.default_rng(_SEED).standard_normal((dims, dims)))
     return q * np.sign(np.diag(r))
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Σ 1, Σ y and Σ y yᵀ over vectors: what the scores of a query with all of them are like follows from these."""
+    """Σ 1, Σ y and Σ y yᵀ over vectors, from which mean and spread of a query's scores follow."""
 
     count: int
-    first: np.ndarray  # D, float64
-    second: np.ndarray  # D D, float64
+    first: np.ndarray  # (D,), float64
+    second: np.ndarray  # (D, D), float64
 
     @classmethod
     def of(cls, vectors: np.ndarray) -> Moments:
-        """Add up vectors `m D`."""
+        """Compute the moments of vectors `(m, D)`."""
         wide = np.asarray(vectors, np.float64)
         return cls(len(wide), wide.sum(axis=0), wide.T @ wide)
 
@@ -178,8 +178,8 @@ class Moments:
 
     @classmethod
     def total(cls, parts: Iterable[Moments]) -> Moments:
-        """Added up in the order given."""
-        one_by_one = iter(parts)  # each may be large: two of them are held at most
+        """Sum moments in order."""
+        one_by_one = iter(parts)  # each may be large, so at most two are in memory
         total = next(one_by_one)
         total = cls(total.count, total.first.copy(), total.second.copy())
         for part in one_by_one:
@@ -195,7 +195,7 @@ class Moments:
         return Moments(self.count - other.count, self.first - other.first, self.second - other.second)
 
     def mean_and_spread(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and population standard deviation `q` of ⟨y(q), y⟩ over all vectors, for queries `q D`."""
+        """Return mean and population standard deviation `(q,)` of ⟨y(q), y⟩ over all vectors."""
         if not self.count:
             return np.zeros(len(queries)), np.zeros(len(queries))
         wide = np.asarray(queries, np.float64)
@@ -207,23 +207,23 @@ class Moments:
 # --- int8 rows of a reduction, and their search --------------------------------------------------------------------
 
 
-AGAIN = 100  # images that are scored again, or k if that is more
-_BLOCK = 1024  # rows worked on at a time
-_LARGEST = 8192  # rows and columns of the matrix whose eigenvectors are taken
+AGAIN = 100  # minimum number of rescored images
+_BLOCK = 1024  # rows per block
+_LARGEST = 8192  # maximum size of the matrix for the eigendecomposition
 
 
 @dataclass(frozen=True)
 class ReducedRows:
-    """Images `m` under a reduction: int8 rows of y, chunk by chunk as the map's own rows are."""
+    """Reduced images: int8 rows of y, in the chunks of the map."""
 
     reduction: Reduction
-    rows: Gallery  # m dims
+    rows: Gallery  # (m, dims)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def with_rows(self, galleries: WeightedGalleries) -> ReducedRows:
-        """With those of the galleries that are not there yet, in the same chunks."""
+        """Add reduced rows of new gallery rows, in the same chunks."""
         grown, start = self, 0
         for chunk in galleries.galleries[0].chunks:
             stop = start + len(chunk)
@@ -233,15 +233,15 @@ class ReducedRows:
         return grown
 
     def starting_with(self, older: ReducedRows) -> ReducedRows:
-        """The same, the first chunk and the reduction being those of `older`, which are equal."""
+        """Use the first chunk and the reduction of `older`, which are equal and may be prepared."""
         return ReducedRows(older.reduction, self.rows.starting_with(older.rows))
 
     def moments(self) -> list[Moments]:
-        """Return the moments of each chunk, computed when first needed unless they came from a file."""
+        """Return the moments of each chunk, computed on first use unless read from a file."""
         return self.rows.derived(_compute_moments)
 
     def moments_over(self, rows: np.ndarray) -> Moments:
-        """Return the moments of some rows, which may repeat: all less the others, if that is less work."""
+        """Return the moments of some rows, which may repeat; subtract the other rows from all if that is faster."""
         times = np.bincount(rows, minlength=len(self)) - 1
         extra, missing = np.repeat(np.arange(len(self)), np.maximum(times, 0)), np.flatnonzero(times < 0)
         if len(extra) + len(missing) >= len(rows):
@@ -254,15 +254,15 @@ class ReducedRows:
 
 
 def _compute_moments(chunk: Rows) -> Moments:
-    """Add up the numbers that rows stand for."""
+    """Compute the moments of the rows of a chunk."""
     return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in range(0, len(chunk), _BLOCK))
 
 
 def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
-    """A reduction of these rows, and what becomes of them.
+    """Fit a reduction to rows and apply it.
 
-    Its directions are those of all images where their second moment, or their products, are at most 8,192 wide; beyond,
-    those of 8,192 images, evenly spaced.
+    Directions are fitted to all images if their second moment or their products are at most 8,192 wide, else to 8,192
+    evenly spaced images.
     """
     count, width, bias = len(galleries), sum(galleries.widths), float(galleries.bias.mean())
     if width <= min(count, _LARGEST):
@@ -281,17 +281,17 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
         chunks.append(_reduced(reduction, galleries, start, start + len(chunk)))
         start += len(chunk)
     for gallery in galleries.galleries:
-        gallery.release()  # all of them were read; from now on some at a time are
+        gallery.release()  # later searches read few rows at a time
     return ReducedRows(reduction, Gallery.of(*chunks))
 
 
 def _compile_vectors(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
-    """Ψ of some images, `m D`."""
+    """Return Ψ `(m, D)` of some images."""
     return direct_sum(galleries.weights, [gallery.take(images) for gallery in galleries.galleries])
 
 
 def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, stop: int) -> QuantizedRows:
-    """Rows `start` to `stop`, a block at a time."""
+    """Reduce rows `start` to `stop`, a block at a time."""
     levels, step = empty_levels(stop - start, reduction.dims), np.empty(stop - start, np.float32)
     for low in range(start, stop, _BLOCK):
         images = np.arange(low, min(low + _BLOCK, stop))
@@ -301,7 +301,7 @@ def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, sto
 
 
 class ReducedSearch(ExactSearch):
-    """Searches int8 rows of a reduction, and scores the best again by the full rows."""
+    """Search of int8 rows of a reduction; the best are rescored with full rows."""
 
     def __init__(
         self, rows: WeightedGalleries, ids: np.ndarray, alive: np.ndarray | None, reduced: ReducedRows
@@ -322,17 +322,17 @@ class ReducedSearch(ExactSearch):
         return SearchResult(ids, scores, mean, spread)
 
     def _search(self, queries: QueryVectors, whole: np.ndarray, start: int, k: int) -> tuple[np.ndarray, ...]:
-        """Ids, scores, mean and spread of the queries `whole`, which begin at `start`."""
+        """Return ids, scores, mean and spread of the queries `whole`, which begin at `start`."""
         reduction, first = self.reduced.reduction, self._first()
         small = reduction.of_queries(whole)
         coarse = self.reduced.rows.inner(small)[:, first]
-        if not np.isfinite(coarse).all():  # of queries that are finite
+        if not np.isfinite(coarse).all():  # queries are finite, so the map is damaged
             raise BadMap(DAMAGED)
         candidates = np.sort(top_k(coarse, max(k, AGAIN))[0], axis=1)
         ids, best = [], []
         for row, columns in enumerate(candidates, start):
             scores = self._again(queries, row, first[columns])
-            order = np.argsort(-scores, kind="stable")[:k]  # of equals the smaller id: columns grow with it
+            order = np.argsort(-scores, kind="stable")[:k]  # ties to the smaller id, as columns are sorted by id
             ids.append(self.ids[columns[order]])
             best.append(scores[order])
         if self._moments is None:
@@ -341,11 +341,11 @@ class ReducedSearch(ExactSearch):
         return np.array(ids), np.array(best), mean + reduction.mean_bias, spread
 
     def _first(self) -> np.ndarray:
-        """The row that stands for each image that can be found: copies share that of the first."""
+        """Return the row of each searched image; duplicates share the row of the first."""
         return self.alive if self.rows.duplicates is None else self.rows.duplicates[self.alive]
 
     def _again(self, queries: QueryVectors, row: int, rows: np.ndarray) -> np.ndarray:
-        """Scores of one query with some rows, as a search of all rows gives them."""
+        """Rescore some rows for one query, equal to an exact search."""
         rows, places = np.unique(rows, return_inverse=True)
         galleries = tuple(gallery.select(rows) for gallery in self.rows.galleries)
         some = WeightedGalleries(self.rows.weights, galleries, self.rows.bias[rows], dtype=self.rows.dtype)
@@ -355,6 +355,6 @@ class ReducedSearch(ExactSearch):
         return scores[places]
 
     def prepare(self) -> None:
-        """Pack the int8 rows for their kernel; full rows stay where they are."""
-        self._moments = self.reduced.moments_over(self._first())  # reads all rows, which packing gives back
+        """Pack the int8 rows for their kernel; full rows stay on disk."""
+        self._moments = self.reduced.moments_over(self._first())  # reads all rows, whose memory packing releases
         self.reduced.rows.prepare()

@@ -1,13 +1,13 @@
-"""Stores: a server, a folder or a bucket that holds collections of vectors, and documents beside them.
+"""Stores: a server, folder or bucket that contains collections of vectors, and documents.
 
-A store knows ids, vectors, payloads and bytes, nothing of heads: bias, rotation and reduction are folded into the
-vectors before (`search.reduced`), and ties, scores from full vectors and confidence are computed after.
+A store handles ids, vectors, payloads and bytes, but not heads: bias, rotation and reduction are folded into the
+vectors (`search.reduced`); ties, exact scores and confidence are computed from its results.
 
-A collection is one physical version of a map. A document, the map's header, says which collection answers, and `swap`
-replaces it all at once: databases' aliases may be seen late.
+A collection is one physical version of a map. A document, the map's header, names the collection in use, and `swap`
+replaces it atomically: aliases of databases may be updated late.
 
-PostgreSQL and LanceDB are here. Another distribution adds a store by an entry point whose name is the URL scheme and
-whose value opens a URL; `tfa.search.store_contract` is the test suite for it.
+PostgreSQL and LanceDB are built in. Another distribution adds a store with an entry point whose name is the URL scheme
+and whose value opens a URL; `tfa.search.store_contract` is the test suite for it.
 
     [project.entry-points."tfa.stores"]
     milvus = "tfa_milvus:MilvusStore.connect"
@@ -31,8 +31,8 @@ import numpy as np
 
 from tfa.errors import BadSpec, MissingExtra
 
-Payload = Mapping[str, Any]  # path, digest, session, position and what else JSON can hold
-NO_ID = -1  # the id in the places of a row that has fewer answers
+Payload = Mapping[str, Any]  # path, digest, session, position and other JSON values
+NO_ID = -1  # id that pads rows with fewer results
 
 _GROUP = "tfa.stores"
 _BUILT_IN = {
@@ -40,7 +40,7 @@ _BUILT_IN = {
     "lance": "tfa.search.lance:LanceStore.connect",
     "lance+s3": "tfa.search.lance:LanceStore.connect",
 }
-_DISTRIBUTIONS = {"milvus": "tfa-milvus", "qdrant": "tfa-qdrant"}  # stores of this project that are installed apart
+_DISTRIBUTIONS = {"milvus": "tfa-milvus", "qdrant": "tfa-qdrant"}  # stores of this project in other distributions
 URL_EXAMPLES = (
     "postgres://USER@HOST:5432/DATABASE/NAME, lance:///FOLDER/NAME, lance+s3://BUCKET/PREFIX/NAME, "
     "milvus://HOST:19530/NAME, qdrant:///FOLDER/NAME"
@@ -49,7 +49,7 @@ URL_EXAMPLES = (
 
 @dataclass(frozen=True)
 class Region:
-    """A box with its edges: degrees if positions are on the globe, meters if they are in a plane."""
+    """A box including its edges, in degrees on the globe or meters in a plane."""
 
     west: float  # lon or x
     south: float  # lat or y
@@ -60,14 +60,14 @@ class Region:
         edges = (self.west, self.south, self.east, self.north)
         if not all(map(math.isfinite, edges)) or self.west > self.east or self.south > self.north:
             raise BadSpec(
-                f"{', '.join(f'{edge:g}' for edge in edges)} is not a region; give west, south, east, north (degrees, "
-                "or meters if positions are x and y), west and south not beyond east and north"
+                f"{', '.join(f'{edge:g}' for edge in edges)} is not a region; use west, south, east, north (degrees, "
+                "or meters if positions are x and y) with west <= east and south <= north"
             )
 
 
 @dataclass(frozen=True)
 class Where:
-    """Which images may answer: those of one of these sessions (of any if empty) within the region (anywhere if None).
+    """Filter of map images: in one of these sessions (any if empty) and within the region (anywhere if None).
 
     An image without a position is in no region.
     """
@@ -76,7 +76,7 @@ class Where:
     region: Region | None = None
 
     def admits(self, payload: Payload) -> bool:
-        """Say whether an image may answer, by the definition; stores filter in their own ways."""
+        """Return True if an image passes the filter. Reference definition; stores filter themselves."""
         if self.sessions and payload.get("session") not in self.sessions:
             return False
         if self.region is None:
@@ -96,65 +96,65 @@ def read_coordinates(payload: Payload) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Entries:
-    """Images as a collection holds them."""
+    """Images of a collection."""
 
-    ids: np.ndarray  # m, int64
-    vectors: np.ndarray  # m D, float32
+    ids: np.ndarray  # (m,), int64
+    vectors: np.ndarray  # (m, D), float32
     payload: Sequence[Payload]
-    full: Sequence[bytes]  # the full rows that candidates are scored again with; empty if not stored
+    full: Sequence[bytes]  # full rows for rescoring candidates; empty if not stored
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class Collection(ABC):
-    """Vectors with an id, a payload and some bytes each. Scores are plain inner products."""
+    """Vectors, each with an id, a payload and bytes. Scores are inner products."""
 
     name: str
     dimensions: int
-    dtype: str  # float32, float16 or another type that vectors are stored in
+    dtype: str  # type of stored vectors, such as float32 or float16
 
     @abstractmethod
     def write(self, entries: Entries) -> None:
-        """Add or replace by id. On return the images are durable and can be found. Idempotent."""
+        """Upsert by id. Durable and searchable on return; idempotent."""
 
     @abstractmethod
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        """Remove images. An id that is missing is not an error."""
+        """Remove images. Missing ids are ignored."""
 
     @abstractmethod
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids `q k'` and scores `q k'` (float32) of the k best, k' = min(k, count); ties to the smaller id.
+        """Return ids and float32 scores `(q, k')` of the k best, k' = min(k, count); ties to the smaller id.
 
-        Exact unless `seal` made an approximate index. If fewer pass the filter, NO_ID and −∞ follow.
+        Exact unless `seal` built an approximate index. If fewer pass the filter, rows are padded with NO_ID and −∞.
         """
 
     @abstractmethod
     def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
-        """Return those of the ids that are there, in the order of `ids`, in one request."""
+        """Return the images that exist, in the order of `ids`, with one request."""
 
     @abstractmethod
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        """Return the smallest id of each digest that is there."""
+        """Return the smallest id of each digest that exists."""
 
     @abstractmethod
     def pages(self, size: int = 1000) -> Iterator[Entries]:
-        """Yield everything by growing id, `size` images at a time."""
+        """Yield all images by increasing id, `size` at a time."""
 
     @abstractmethod
     def count(self) -> int:
-        """Return how many images can be found."""
+        """Return the number of images."""
 
     @abstractmethod
     def seal(self, index: str | None = None) -> None:
-        """Flush after the last write of a build and build the index of that name; None searches exactly."""
+        """Flush after the last write of a build and build the named index; None for exact search."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return `store`, `collection`, `count`, `dimensions`, `dtype` and other facts, in JSON."""
+        """Return `store`, `collection`, `count`, `dimensions`, `dtype` and other facts, for JSON."""
 
     def fit(self, vectors: np.ndarray) -> np.ndarray:
-        """Return vectors `m D` in float32; refuse another dimension than the collection's."""
+        """Return vectors `(m, D)` as float32; raise BadSpec if D is not the collection's dimension."""
         vectors = np.asarray(vectors, np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
             raise BadSpec(
@@ -164,22 +164,22 @@ class Collection(ABC):
 
 
 class Store(ABC):
-    """Holds collections and documents. What opens a URL is named by an entry point, see above."""
+    """Collections and documents. An entry point names the function that opens a URL, see above."""
 
     scheme: str  # of its URLs
-    one_process: bool = False  # can only one process at a time write to it, or see what it holds?
+    one_process: bool = False  # whether only one process at a time can use it
 
     @abstractmethod
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
-        """Create an empty collection; `StoreConflict` if there is one of that name."""
+        """Create an empty collection; raise StoreConflict if the name exists."""
 
     @abstractmethod
     def open(self, name: str) -> Collection:
-        """Open a collection; `StoreConflict` if it is missing or was not made by tfa."""
+        """Open a collection; raise StoreConflict if it is missing or was not created by tfa."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
-        """Delete a collection and all it holds. A missing one is not an error."""
+        """Delete a collection and its contents. A missing collection is ignored."""
 
     @abstractmethod
     def names(self, prefix: str = "") -> list[str]:
@@ -187,65 +187,65 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """Return a document as it was last written by any process; None if there is none."""
+        """Return a document as last written by any process; None if it does not exist."""
 
     def read_latest(self, key: str) -> bytes | None:
-        """Return a document, never an outdated one, even if that takes a wait; `read` may lag for a moment."""
+        """Return the latest version of a document, waiting if needed; `read` may lag for a moment."""
         return self.read(key)
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
-        """Write a document of any size (some 100 MB), durably, all or nothing."""
+        """Write a document of any size (about 100 MB) durably and atomically."""
 
     @abstractmethod
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        """Replace a small document if it is still `old` (None: if there is none); False if somebody else was first.
+        """Replace a small document if it equals `old` (None: if it does not exist); return False otherwise.
 
-        Of several that try at once, at most one succeeds.
+        Of concurrent calls at most one succeeds.
         """
 
     @abstractmethod
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys of all documents that begin with `prefix`, sorted; pieces by key or folder."""
+        """Return the sorted keys of all documents that begin with `prefix`; pieces by key or folder."""
 
     @abstractmethod
     def erase(self, key: str) -> None:
-        """Delete a document, or a folder of pieces that `keys` names. A missing one is not an error."""
+        """Delete a document, or a folder of pieces returned by `keys`. A missing key is ignored."""
 
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
-        """Write many small documents by number below a folder, whose name ends in a slash, durably.
+        """Write many small numbered documents into a folder, whose name ends with a slash.
 
-        In few requests if the store can. A piece is never changed later. Idempotent.
+        Durable, idempotent, and with few requests if the store supports that. Pieces never change.
         """
         for number, data in pieces.items():
             self.put(f"{folder}{number}", data)
 
     def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
-        """Return those of the numbers that are there, in one request if the store can."""
+        """Return the pieces that exist, by number, with one request if the store supports that."""
         found = {int(number): self.read(f"{folder}{number}") for number in numbers}
         return {number: data for number, data in found.items() if data is not None}
 
-    def seal_pieces(self, folder: str) -> None:  # noqa: B027  # most have nothing to do
-        """Make pieces quick to find, after the last of many writes."""
+    def seal_pieces(self, folder: str) -> None:  # noqa: B027  # optional
+        """Index pieces for fast reads, after the last of many writes."""
 
     @abstractmethod
     def close(self) -> None:
         """Close connections."""
 
 
-# --- where a map is ----------------------------------------------------------------------------------------------
+# --- map locations -----------------------------------------------------------------------------------------------
 
 
-Opener = Callable[[str], Store]  # of a store URL without a map's name
+Opener = Callable[[str], Store]  # opens a store URL without a map name
 
 
 def is_url(text: object) -> bool:
-    """Say whether this names a map in a store, not one in a folder."""
+    """Return True if this is the URL of a map in a store, not a folder."""
     return isinstance(text, str) and "://" in text
 
 
 def hide_password(url: str) -> str:
-    """Return the URL without its password, to be printed."""
+    """Return the URL without its password, for display."""
     parts = urlsplit(url)
     if parts.password is None:
         return url
@@ -255,7 +255,7 @@ def hide_password(url: str) -> str:
 
 @dataclass(frozen=True)
 class MapLocation:
-    """Where a map is: a folder, or the URL of a map in a store. It is printed without a password."""
+    """Location of a map: a folder, or a URL in a store, displayed without its password."""
 
     text: str
 
@@ -265,7 +265,7 @@ class MapLocation:
 
     @property
     def folder(self) -> Path:
-        """The folder; only for a map that is not in a store."""
+        """Folder of a map that is not in a store."""
         assert not self.in_store, "a map in a store has no folder"
         return Path(self.text)
 
@@ -274,20 +274,20 @@ class MapLocation:
 
 
 def split_map_url(url: str) -> tuple[str, str]:
-    """Return the URL of the store and the name of the map in it; refuse a scheme that no store is installed for."""
+    """Split a map URL into store URL and map name; raise BadSpec for an unknown scheme."""
     parts = urlsplit(url)
     find_opener(url)
     base, _, name = parts.path.rstrip("/").rpartition("/")
     if not (name.isascii() and name.replace("_", "a").isalnum() and name[0].isalpha() and len(name) <= 40):
         raise BadSpec(
-            f"{hide_password(url)}: {name!r} cannot be the name of a map; use letters, digits and underscores, a "
-            f"letter first, 40 at most. For example {URL_EXAMPLES}"
+            f"{hide_password(url)}: {name!r} is not a valid map name; use at most 40 letters, digits and underscores, "
+            f"starting with a letter. For example {URL_EXAMPLES}"
         )
     return urlunsplit((parts.scheme, parts.netloc, base, parts.query, "")), name
 
 
 def open_store(url: str) -> Store:
-    """Connect to the store of a URL without a map's name; `StoreUnavailable` if it does not answer."""
+    """Connect to the store of a URL without a map name; raise StoreUnavailable if it does not respond."""
     opener = find_opener(url)
     with _explain_missing(urlsplit(url).scheme):
         store: Store = opener(url)
@@ -295,20 +295,20 @@ def open_store(url: str) -> Store:
 
 
 def open_map_store(url: str) -> tuple[Store, str]:
-    """Connect to the store of a map's URL; return it with the name of the map."""
+    """Connect to the store of a map URL; return the store and the map name."""
     base, name = split_map_url(url)
     return open_store(base), name
 
 
 def list_schemes() -> list[str]:
-    """Return the URL schemes that stores are installed for."""
-    from tfa.core.plugins import plugin_names  # which takes 30 ms to import
+    """Return the URL schemes of installed stores."""
+    from tfa.core.plugins import plugin_names  # takes 30 ms to import
 
     return [*_BUILT_IN, *plugin_names(_GROUP, _BUILT_IN)]
 
 
 def find_opener(url: str) -> Opener:
-    """Return what connects to the store of a URL; an error lists the schemes that stores are installed for."""
+    """Return the function that opens the store of a URL; raise BadSpec with installed schemes if there is none."""
     scheme = urlsplit(url).scheme
     if scheme in _BUILT_IN:
         module, _, attributes = _BUILT_IN[scheme].partition(":")
@@ -327,18 +327,17 @@ def find_opener(url: str) -> Opener:
         near = get_close_matches(scheme, [*schemes, *_DISTRIBUTIONS], 1)
         hint = f"; did you mean {near[0]}://?" if near else f". For example {URL_EXAMPLES}"
     installed = ", ".join(f"{one}://" for one in schemes)
-    raise BadSpec(f"{hide_password(url)}: no store for {scheme}:// is installed; there are {installed}{hint}")
+    raise BadSpec(f"{hide_password(url)}: no store for {scheme}:// is installed; available: {installed}{hint}")
 
 
 @contextmanager
 def _explain_missing(scheme: str) -> Iterator[None]:
-    """Name the extra to install if a package that a store needs is missing."""
+    """Raise MissingExtra if a package that a store needs is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if scheme not in _BUILT_IN or (error.name or "").startswith("tfa"):
             raise
         raise MissingExtra(
-            f"a map in {scheme}:// needs {error.name}, which is not installed; install with: "
-            f"pip install 'tfa-vpr[{scheme.partition('+')[0]}]'"
+            f"{scheme}:// maps need {error.name}; install with: pip install 'tfa-vpr[{scheme.partition('+')[0]}]'"
         ) from None

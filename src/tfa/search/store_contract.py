@@ -1,4 +1,4 @@
-"""The test suite that every store and its collections pass. It needs pytest, and only tests import it.
+"""Test suite for stores and their collections. It needs pytest; only tests import it.
 
 class TestMine(StoreContract):
     dtypes = ("float32", "float16")
@@ -30,11 +30,11 @@ _World = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, vectors, queries
 DIMENSIONS, _IMAGES, _QUERIES, _K = 64, 300, 17, 10
 _SESSIONS = ("morning", 'it\'s "noon"', "night")
 _SCORE_ERROR = {"float32": 1e-6, "float16": 1e-4}
-_MANY, _WIDE, _RESCORED = 2000, 256, 100  # images and dimensions where an index has something to leave out
+_MANY, _WIDE, _RESCORED = 2000, 256, 100  # images, dimensions and rescored candidates in tests of indexes
 
 
 def make_vectors(images: int, dimensions: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Images, four of a place, and a query of every tenth, with a bias of σ = 1 folded in under the fixed rotation."""
+    """Return four images per place and queries for every tenth image, with a folded bias (σ = 1) and rotation."""
     rng = np.random.default_rng(seed)
     places = np.repeat(rng.standard_normal((images // 4, dimensions - 1)), 4, axis=0)
     seen = places + 0.5 * rng.standard_normal(places.shape)
@@ -47,7 +47,7 @@ def make_vectors(images: int, dimensions: int, seed: int = 0) -> tuple[np.ndarra
 
 
 def _make_payload(image: int, globe: bool = True) -> dict[str, Any]:
-    """Every seventh image has no position, every ninth no session."""
+    """Return a payload; every seventh image has no position, every ninth no session."""
     across, up = (image * 37 % 100) / 100, (image * 61 % 100) / 100
     place = {"lat": 52 + up, "lon": 13 + across} if globe else {"x": 1000 * across - 500, "y": 1000 * up}
     return {
@@ -72,21 +72,21 @@ def make_entries(ids: np.ndarray, vectors: np.ndarray, globe: bool = True) -> En
 def rank_by_definition(
     ids: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int = _K, dtype: str = "float32"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """By the definition: every score of the vectors as they are stored, in float64, ties to the smaller id."""
+    """Rank by the definition: float64 scores of the stored vectors, ties to the smaller id."""
     order = np.argsort(ids)
     columns, best = top_k(queries.astype(np.float64) @ vectors[order].astype(dtype).astype(np.float64).T, k)
     return ids[order][columns], best
 
 
 class StoreContract:
-    """Subclass it and say where a store is."""
+    """Tests to inherit; override `url`."""
 
     dtypes: tuple[str, ...] = ("float32",)
     coarse: tuple[str, ...] = ()  # indexes that may miss some of the best
 
     @pytest.fixture
     def url(self) -> str:
-        """Return the URL of a store, without a map's name."""
+        """Return the URL of a store, without a map name."""
         raise NotImplementedError
 
     @staticmethod
@@ -102,7 +102,7 @@ class StoreContract:
 
     @pytest.fixture
     def name(self, store: Store) -> Iterator[str]:
-        """Yield a new name for a collection and documents: the store may be shared with other tests."""
+        """Yield a new name for a collection and documents, as tests may share the store."""
         name = f"t{uuid4().hex[:12]}__v1"
         yield name
         for own in store.names(name):
@@ -220,7 +220,7 @@ class StoreContract:
         np.testing.assert_array_equal(np.concatenate([page.vectors for page in pages]), vectors[order])
         assert dict(pages[0].payload[0]) == _make_payload(int(ids.min()))
 
-    @pytest.mark.parametrize("globe", [True, False], ids=["degrees", "metres"])
+    @pytest.mark.parametrize("globe", [True, False], ids=["degrees", "meters"])
     def test_filters_answer_as_the_filtered_row(self, store: Store, name: str, world: _World, globe: bool) -> None:
         ids, vectors, queries = world
         collection = store.create(name, DIMENSIONS)

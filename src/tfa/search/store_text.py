@@ -1,4 +1,4 @@
-"""Values that stores hold as text: payloads in JSON, bytes in base64, names in ASCII, fingerprints to filter by."""
+"""Text form of values in stores: payloads in JSON, bytes in base64, names in ASCII, hashes for filters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfa.search.store import Payload
 
 
 def hash_text(text: Any) -> str:
-    """Hash a session or a digest: the result needs no quoting in any filter language. Empty for None."""
+    """Hash a session or digest, so that filters need no quoting. Empty for None."""
     if text is None:
         return ""
     return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def payload_to_text(payload: Payload) -> str:
-    """In ASCII: a file name that is not UTF-8 comes back as it was."""
+    """Convert a payload to ASCII JSON, which preserves file names that are not UTF-8."""
     return json.dumps(dict(payload))
 
 
@@ -36,5 +36,5 @@ def bytes_from_text(text: str) -> bytes:
 
 
 def ascii_text(value: str | None) -> str | None:
-    """As JSON writes it: equal texts stay equal, different ones different."""
+    """Convert text to ASCII as JSON does; the mapping is one-to-one."""
     return None if value is None else json.dumps(value)

@@ -1,5 +1,4 @@
-"""The HTTP service and its page: maps queried, edited and calibrated over the network. It holds no arithmetic.
+"""The HTTP service and its page: query, edit and calibrate maps over the network. No numeric code lives here.
 
-In: requests. Out: answers as JSON. May see: the maps it serves. It needs the extra `tfa-vpr[service]`; nothing
-outside this package imports it but the command line.
+Needs the extra `tfa-vpr[service]`. Only the command line imports this package.
 """

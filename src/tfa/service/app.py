@@ -1,4 +1,4 @@
-"""The application: maps and settings in, an ASGI app out."""
+"""Create the ASGI app that serves maps."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _ROUTERS = (
 )  # fmt: skip
 _PAGE = Path(__file__).parent / "page"
 _ABOUT = (
-    "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a named camera "
-    "adapt the answers to its later ones."
+    "Find where photos were taken: query, edit and calibrate place maps over HTTP. Photos of a named camera adapt the "
+    "answers to its later photos."
 )
 
 
@@ -45,7 +45,7 @@ class _Application(FastAPI):
 
 
 def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
-    """An app that serves saved maps; their encoders are loaded here. The first map is the default one."""
+    """Create an app that serves saved maps, and load their encoders. The first map is the default."""
     service = Service(maps, settings or ServiceSettings())
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
             await asyncio.gather(warming, return_exceptions=True)
             await asyncio.to_thread(service.close)
 
-    # The interactive documentation of FastAPI loads scripts from elsewhere; the description itself does not.
+    # No interactive documentation: FastAPI's pages load scripts from other sites.
     app = _Application(
         title="TFA",
         description=_ABOUT,
@@ -74,7 +74,7 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
     app.mount("/static", StaticFiles(directory=_PAGE), name="static")
     app.add_api_route("/", lambda: FileResponse(_PAGE / "index.html"), include_in_schema=False)
 
-    # The last added is the first to see a request.
+    # The last middleware added is the first to see a request.
     app.add_middleware(BodyLimit, settings=service.settings)
     if service.settings.cors:
         app.add_middleware(

@@ -1,4 +1,4 @@
-"""Who may read and who may edit, how often, and the audit log of what was edited."""
+"""Access control: API keys, rate limits and the audit log of edits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tfa.service.settings import ServiceSettings, find_api_key
 # --- audit log -------------------------------------------------------------------------------------------------------
 
 _log = getLogger("tfa.service")
-_CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
-_LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
+_CUT_OFF = "the service stopped before it answered; check the map's revision to see whether the edit was made"
+_LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # response fields to log
 
 
 class AuditLog:
-    """A file that lines are added to, each whole and at once; None keeps no log."""
+    """Append-only log with one JSON line per edit; no log if the path is None."""
 
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
@@ -42,10 +42,10 @@ class AuditLog:
                 self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             except OSError as error:
                 reason = error.strerror or str(error)
-                raise BadSpec(f"the audit log {path} cannot be written: {reason}; choose another file", path) from None
+                raise BadSpec(f"cannot write the audit log {path}: {reason}; choose another file", path) from None
 
     def write(self, **entry: Any) -> None:
-        """The time and these fields. A disk that is full costs the line, which the service's own log then has."""
+        """Append a line with the time and these fields. If that fails, the service log gets the line."""
         if self._file is None:
             return
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}, ensure_ascii=True)
@@ -53,7 +53,7 @@ class AuditLog:
             try:
                 os.write(self._file, f"{line}\n".encode())
             except OSError as error:
-                _log.error("the audit log cannot be written (%s), its line is: %s", error, line)
+                _log.error("cannot write the audit log (%s); lost line: %s", error, line)
 
     def close(self) -> None:
         if self._file is not None:
@@ -62,7 +62,7 @@ class AuditLog:
 
 
 class AuditedRoute(APIRoute):
-    """A route whose every request is noted, also one that is refused."""
+    """Route that writes every request to the audit log, refused ones too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -99,7 +99,7 @@ def _note(request: Request, status: int, result: dict[str, Any]) -> None:
 
 
 def describe_caller(request: Request) -> dict[str, str | None]:
-    """The name of the API key that asks, and from where."""
+    """Return the caller's API key name and address."""
     return {
         "api_key": getattr(request.state, "api_key", None),
         "address": None if request.client is None else request.client.host,
@@ -108,20 +108,19 @@ def describe_caller(request: Request) -> dict[str, str | None]:
 
 # --- rate limit ------------------------------------------------------------------------------------------------------
 
-BURST_SECONDS = 5  # a full bucket holds the requests of so many seconds
-_REMEMBERED = 4096  # buckets; one that was not used for long is full again and need not be kept
+BURST_SECONDS = 5  # seconds of requests in a full token bucket
+_REMEMBERED = 4096  # buckets to keep; one that was not used for long is full again
 
 
 class RateLimit:
-    """One thread calls this, the one that takes requests."""
+    """Token buckets by caller; a rate of 0 limits nothing. Not thread-safe: only the event loop calls it."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is limited by a rate of 0."""
         self.per_second, self._clock = per_second, clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and time of that count
 
     def wait(self, who: str) -> int:
-        """Take a request of somebody in: 0, or the seconds after which it may come again."""
+        """Count a request; return 0 if it is allowed, else the seconds to wait before a retry."""
         if not self.per_second:
             return 0
         most, now = max(1.0, self.per_second * BURST_SECONDS), self._clock()
@@ -134,11 +133,9 @@ class RateLimit:
         return 0 if taken else max(1, math.ceil((1 - left) / self.per_second))
 
 
-# --- who may do what -------------------------------------------------------------------------------------------------
+# --- permissions -----------------------------------------------------------------------------------------------------
 
-bearer = HTTPBearer(
-    auto_error=False, description="The read API key, or the edit API key, the service was started with."
-)
+bearer = HTTPBearer(auto_error=False, description="A read or edit API key of the service.")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 
 
@@ -154,65 +151,65 @@ def may_edit(settings: ServiceSettings, api_key: str | None) -> bool:
 
 
 def reader(request: Request, credentials: Credentials) -> None:
-    """Refuse who may not read, or asks too often."""
+    """Refuse callers that may not read or exceed the rate limit."""
     settings, api_key = _admit(request, credentials)
     if not may_read(settings, api_key):
-        raise _refuse_caller(api_key, "reading needs one")
+        raise _refuse_caller(api_key, "reading needs an API key")
 
 
 def editor(request: Request, credentials: Credentials) -> None:
-    """Refuse who may not edit, or asks too often."""
+    """Refuse callers that may not edit or exceed the rate limit."""
     settings, api_key = _admit(request, credentials)
     if may_edit(settings, api_key):
         return
     if not settings.editable:
-        raise Refused(403, "this service takes no edits: it was started without an API key that may edit")
+        raise Refused(403, "this service is read-only: it was started without an edit API key")
     if find_api_key(api_key, settings.all_api_keys) is not None:
         raise Refused(403, "the read API key may not edit; use the edit API key")
     raise _refuse_caller(api_key, "editing needs the edit API key")
 
 
 def who(request: Request) -> str:
-    """The name of the API key that asks; empty without one."""
+    """Return the name of the caller's API key; empty without one."""
     return getattr(request.state, "api_key", None) or ANONYMOUS
 
 
 def visible_owner(request: Request) -> str | None:
-    """Whose cameras may be looked at: one's own; with an API key that edits everybody's, which is None."""
+    """Return the owner whose cameras the caller may see; None, for an edit API key, means every owner."""
     settings = request.app.state.service.settings
     mine = next((api_key for api_key in settings.all_api_keys if api_key.name == who(request)), None)
     return None if mine is not None and mine.edits else who(request)
 
 
 def _admit(request: Request, credentials: HTTPAuthorizationCredentials | None) -> tuple[ServiceSettings, str | None]:
-    """The settings and the API key that was given, whose name the request carries from here on."""
+    """Apply the rate limit, note the API key's name on the request, and return the settings and the key sent."""
     service, given = request.app.state.service, None if credentials is None else credentials.credentials
     known = find_api_key(given, service.settings.all_api_keys)
     request.state.api_key = None if known is None else known.name
     address = "unknown" if request.client is None else request.client.host
-    # A stranger, who may be guessing API keys, is counted by the address.
+    # Callers without a valid key may be guessing keys, so they are limited by address.
     pause = service.rates.wait(f"address {address}" if known is None else f"API key {known.name}")
     if pause:
         most = f"{service.rates.per_second:g} requests a second"
-        raise Refused(429, f"more than {most}; send this one again in {pause} s", {"Retry-After": str(pause)})
+        raise Refused(429, f"more than {most}; retry in {pause} s", {"Retry-After": str(pause)})
     return service.settings, given
 
 
 def _refuse_caller(api_key: str | None, need: str) -> Refused:
-    reason = "no API key was given" if api_key is None else "this API key is not known"
-    sentence = f"{reason}, and {need}; send the header 'Authorization: Bearer KEY'"
+    reason = "API key missing" if api_key is None else "API key not valid"
+    sentence = f"{reason}: {need}; send the header 'Authorization: Bearer KEY'"
     return Refused(401, sentence, {"WWW-Authenticate": "Bearer"})
 
 
 def reading_router(tag: str) -> APIRouter:
-    """Routes for those who may read."""
+    """Create a router that needs read access."""
     return APIRouter(
         prefix="/v1", tags=[tag], dependencies=[Depends(reader)], responses=refusals(401, 403, 404, 422, 429, 503)
     )
 
 
 def editing_router(tag: str) -> APIRouter:
-    """Routes for those who may edit."""
+    """Create a router that needs edit access and writes to the audit log."""
     refused = refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507)
     return APIRouter(
         prefix="/v1", tags=[tag], dependencies=[Depends(editor)], responses=refused, route_class=AuditedRoute
@@ -220,5 +217,5 @@ def editing_router(tag: str) -> APIRouter:
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How OpenAPI describes the errors of a route."""
+    """Describe the error responses of a route for OpenAPI."""
     return {status: {"model": Problem} for status in statuses}

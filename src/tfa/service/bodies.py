@@ -1,4 +1,4 @@
-"""Bodies: photos and options of a request, from a multipart form or from JSON with base64, and answers in JSON."""
+"""Request and response bodies: photos and options from a multipart form or JSON with base64; replies as JSON."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class Upload:
-    """A photo as it arrived; `name` is what its sender calls it, made safe to be a file's name."""
+    """An uploaded photo; `name` is the sender's file name, made safe."""
 
     name: str
     content: bytes
 
 
 def make_safe_name(text: str | None) -> str:
-    """The last part of a name without anything a path or a shell could stumble on."""
+    """Return the last part of a path without characters that are special to a path or a shell."""
     name = unicodedata.normalize("NFC", text or "").replace("\\", "/").rsplit("/", 1)[-1]
     name = re.sub(r"[^\w.@+-]+", "_", name).lstrip(".-_")
-    # Cut in bytes, as file systems count, and keep the ending.
+    # File systems limit names in bytes; keep the extension.
     stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")
     ending = ending.encode()[:10].decode("utf-8", "ignore")
     stem = stem.encode()[: LONGEST_NAME - len(ending.encode())].decode("utf-8", "ignore")
@@ -52,18 +52,18 @@ def make_safe_name(text: str | None) -> str:
 
 
 def make_upload(name: str | None, content: bytes, settings: ServiceSettings) -> Upload:
-    """Refuse what is empty or too large."""
+    """Create an upload; refuse empty and too large files."""
     upload, most = Upload(make_safe_name(name), content), settings.max_upload
     if not content:
         raise Refused(422, f"{upload.name} is empty; send the bytes of a photo")
     if len(content) > most:
-        allowed = f"{format_megabytes(most)}, the most a photo may have"
-        raise Refused(413, f"{upload.name} is larger than {allowed}; send a smaller copy")
+        size = format_megabytes(most)
+        raise Refused(413, f"{upload.name} is larger than {size}, the limit for one photo; send a smaller copy")
     return upload
 
 
 def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
-    """A photo written in base64, with or without the head of a data URL."""
+    """Decode a base64 photo, with or without a data URL prefix."""
     if text.startswith("data:"):
         text = text.partition(",")[2]
     try:
@@ -75,7 +75,7 @@ def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
 
 
 def file_name(upload: Upload, kind: str) -> str:
-    """The upload's name, with an ending that says what it is; `kind` is Pillow's name of its format."""
+    """Return the upload's name with an image extension; `kind` is Pillow's format name."""
     known = PurePosixPath(upload.name).suffix.lower() in image_extensions()
     return upload.name if known else f"{upload.name}{EXTENSIONS[kind]}"
 
@@ -84,9 +84,9 @@ def file_name(upload: Upload, kind: str) -> str:
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
-MAX_FILES = 2048  # files that are parsed at all; how many photos are allowed, the settings say
-MAX_FIELDS = 256  # fields that are not photos; a list has one for each item
-FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
+MAX_FILES = 2048  # files to parse at most; the settings limit photos further
+MAX_FIELDS = 256  # form fields that are not photos; a list has one for each item
+FIELD_BYTES = 1_000_000  # largest form field that is not a photo, such as the positions of a batch
 PHOTO_KEYS = ("image", "images")
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
@@ -109,7 +109,7 @@ def body_schema(options: type[Options], key: str) -> dict[str, Any]:
 
 
 def simplify_schema(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Write a schema of pydantic as more programs read it.
+    """Rewrite a pydantic schema so that more programs can read it.
 
     Bounds of a union move to its members that are numbers; a tuple of one type becomes a list of a fixed length.
     """
@@ -129,7 +129,7 @@ def simplify_schema(schema: Any, bounds: Mapping[str, Any] = MappingProxyType({}
 
 @cache
 def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], Any]]:
-    """Return what reads each field, and the type of its items if it is a list."""
+    """Return the adapter of each field, and its item type if it is a list."""
 
     def item_type(hint: Any) -> Any:
         arguments = get_args(hint)
@@ -139,11 +139,11 @@ def _readers(options: Any) -> dict[str, tuple[TypeAdapter[Any], Any]]:
 
 
 def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> OptionsT:
-    """Read options from a form or from JSON: text becomes numbers, and one item is a list of it.
+    """Read options from a form or JSON: text becomes numbers, and a single item becomes a list.
 
-    Numbers of a list may also be text with commas; other text may contain commas.
+    A list of numbers may also be comma-separated text; other text may contain commas.
     """
-    read, kind = dict(fields), cast(Any, options)  # mypy takes a class for unhashable
+    read, kind = dict(fields), cast(Any, options)  # mypy considers a class unhashable
     for name, (reader, item) in _readers(kind).items():
         if name not in read:
             continue
@@ -158,36 +158,36 @@ def parse_options(options: type[OptionsT], fields: Mapping[str, Any]) -> Options
     try:
         return options.from_dict(read)
     except BadSpec as error:
-        raise Refused(422, f"the request cannot be understood: {error.public}. /openapi.json describes it") from None
+        raise Refused(422, f"invalid request: {error.public}. See /openapi.json") from None
 
 
 def reply(value: Any, status: int = 200) -> JSONResponse:
-    """Answer with a value of `tfa.types`, or several, in JSON."""
+    """Return a value of `tfa.types`, or several, as a JSON response."""
     return JSONResponse(to_plain(value), status)
 
 
 async def read_photos(
     request: Request, options: type[OptionsT], settings: ServiceSettings
 ) -> tuple[list[Upload], OptionsT]:
-    """Photos and fields of a request; refuses too many photos, other kinds of bodies and unknown fields."""
+    """Read the photos and options of a request; refuse too many photos, other body types and unknown fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         uploads, fields = await _from_form(request, settings)
     elif kind == "application/json":
         uploads, fields = await _from_json(request, settings)
     else:
-        given = f"a body of type {kind!r}" if kind else "a body without a Content-Type"
-        raise Refused(415, f"{given} is not understood; send multipart/form-data with the photo, or application/json")
+        problem = f"Content-Type {kind!r} is not supported" if kind else "Content-Type is missing"
+        raise Refused(415, f"{problem}; send multipart/form-data with the photo, or application/json")
     if not uploads:
-        raise Refused(422, "no photo was sent; send it as the form field 'image' (several: 'images')")
+        raise Refused(422, "no photo in the request; send it as the form field 'image' (several: 'images')")
     return uploads, parse_options(options, fields)
 
 
 async def read_photo(request: Request, options: type[OptionsT], settings: ServiceSettings) -> tuple[Upload, OptionsT]:
-    """As `read_photos`, for requests that take one."""
+    """Read the photo and options of a request that takes one photo."""
     uploads, fields = await read_photos(request, options, settings)
     if len(uploads) > 1:
-        raise Refused(422, f"{len(uploads)} photos were sent where one is expected; use /v1/query/batch for several")
+        raise Refused(422, f"{len(uploads)} photos in a request for one; use /v1/query/batch for several")
     return uploads[0], fields
 
 
@@ -207,13 +207,13 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
         for key, value in form.multi_items():
             if isinstance(value, UploadFile):
                 if key not in PHOTO_KEYS:
-                    raise Refused(422, f"the file field {key!r} is not known; send photos as 'image' or 'images'")
+                    raise Refused(422, f"unknown file field {key!r}; send photos as 'image' or 'images'")
                 _check_count(len(uploads) + 1, settings)
-                # One byte more than allowed shows that it is too large, and no more is read.
+                # Read one byte more than allowed, to detect a photo that is too large without reading it all.
                 uploads.append(make_upload(value.filename, await value.read(settings.max_upload + 1), settings))
             elif key in PHOTO_KEYS:
                 raise Refused(422, f"the form field {key!r} must be a file; in JSON it may be base64")
-            elif value != "":  # an empty field of a page's form is one that was left out
+            elif value != "":  # an empty form field means the default
                 texts.setdefault(key, []).append(value)
     finally:
         await form.close()

@@ -1,8 +1,8 @@
-"""What a live map remembers of its queries: cameras that adapt answers, and images that answers confirmed.
+"""State that queries leave in a live map: cameras that adapt answers, and confirmed images.
 
-Each camera has a tracker (`tfa.maps.tracker`) that lives from query to query; a file of the map's folder keeps what its
-photos taught. A reranked answer that is sure confirms the image it names. Files are read and written outside of
-queries: a disk that is full or read-only costs the log a line, no query.
+Each camera has a tracker (`tfa.maps.tracker`) that persists between queries; a file in the map's folder stores its
+adaptation. A sure, reranked answer confirms its best image. Files are read and written outside of queries, so a full or
+read-only disk causes a log line and no failed query.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _log = getLogger("tfa.service")
 
 
 class LogOnce:
-    """Logs the first failure of a repeated write, and its recovery in the words of `recovered`."""
+    """Log the first failure of a repeated write, and `recovered` when it succeeds again."""
 
     def __init__(self, recovered: str) -> None:
         self._recovered, self._failing = recovered, False
 
     def note(self, problems: Sequence[str]) -> None:
-        """Take the problems of the last attempt to write; none if it succeeded."""
+        """Report the problems of the last write; none if it succeeded."""
         if problems and not self._failing:
             _log.warning("%s", problems[0])
         elif self._failing and not problems:
@@ -52,41 +52,41 @@ class LogOnce:
 
 # --- cameras ---------------------------------------------------------------------------------------------------------
 
-ANONYMOUS = ""  # who queries without an API key
-SAVED_EVERY = 32  # photos of a camera
-_MOST_BYTES = 2**30  # of what the cameras of a map remember: of a very large map they are fewer
-FILES = "session-*.safetensors"  # maps on disk know a camera's file by this name
+ANONYMOUS = ""  # owner of cameras without an API key
+SAVED_EVERY = 32  # photos of a camera between saves
+_MOST_BYTES = 2**30  # memory of all cameras of a map; a very large map has fewer cameras
+FILES = "session-*.safetensors"  # name of a camera's file in the map format
 
 
 class CameraKey(NamedTuple):
-    """A camera is known by its name to the API key that named it, and to no other reader."""
+    """A camera's name and owner; only the owner's API key sees the camera."""
 
-    owner: str  # the name of an API key
+    owner: str  # name of an API key
     name: str
 
     @property
     def file_name(self) -> str:
-        """Name of the file it is saved in. Names that differ in case alone have files that do not."""
+        """Name of the camera's file; the hash keeps names apart that differ only in case."""
         known_by = f"{self.owner}\n{self.name}" if self.owner else self.name
         return f"session-{self.name}-{hashlib.sha256(known_by.encode()).hexdigest()[:8]}.safetensors"
 
 
 class CameraInfo(Value):
-    """What a camera has seen and learnt."""
+    """State of a camera."""
 
     OMITTED: ClassVar = frozenset({"notice"})
 
     name: str = req("Name of the camera.")
     owner: str | None = req("API key that named it; null without API keys.")
-    seen: int = req("Photos so far.")
+    seen: int = req("Photos queried so far.")
     counted: int = req("Photos used for adaptation; near-repeats are ignored.")
     calibration: str | None = req("Calibration that answers; with another one the camera starts over.")
     last_used: str = req("Time of the last photo, UTC.")
     sequence: bool = req("Whether its photos are frames of a drive.")
-    lost: float | None = req("Probability that the last frame of the drive shows no place of the map.")
-    shift: float | None = req("Length of the vector that photos are centered by; null before the first.")
-    bias_spread: float | None = req("Spread of what is added to scores; null with few photos.")
-    notice: str | None = opt(None, "Says so if its last photos do not look like those the map was made for.")
+    lost: float | None = req("Probability that the last frame shows no place of the map.")
+    shift: float | None = req("Length of the centering vector; null before the first photo.")
+    bias_spread: float | None = req("Spread of the score bias; null with few photos.")
+    notice: str | None = opt(None, "Warning if its last photos differ from those the map was calibrated for.")
 
 
 @dataclass
@@ -95,24 +95,24 @@ class TrackedCamera:
 
     key: CameraKey
     tracker: Tracker
-    head: str  # digest of its content
+    head: str  # digest of the head
     last_used: float = field(default_factory=time.time)
-    saved: int = 0  # photos it had seen when it was written
-    tried: int = 0  # and when that was last tried
+    saved: int = 0  # photos seen at the last save
+    tried: int = 0  # photos seen at the last attempt to save
 
     @property
     def seen(self) -> int:
         return self.tracker.adaptation.seen
 
     def due(self) -> bool:
-        """Is it time to save? True once for so many photos, also where the last attempt failed."""
+        """Return True once every `SAVED_EVERY` photos, also after a failed attempt."""
         if self.seen - self.tried < SAVED_EVERY:
             return False
         self.tried = self.seen
         return True
 
     def describe(self, notice: str | None = None) -> CameraInfo:
-        """Say what it has seen and learnt."""
+        """Describe the camera's state."""
         calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
         used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
         state = self.tracker.state
@@ -127,17 +127,17 @@ class TrackedCamera:
 
 
 class MapCameras:
-    """The cameras of one map, the least recently used first; of each owner at most `most` are kept.
+    """The cameras of one map, least recently used first, at most `most` for each owner.
 
-    `owners` are the names of the API keys there are: one cannot push out what another's photos taught.
+    Limits are per owner, so that one API key cannot evict the cameras of another.
     """
 
     def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (ANONYMOUS,)) -> None:
         assert place_map.path is not None
         self._folder, self._most, self._owners = place_map.path, most, tuple(owners)
-        self._write_log = LogOnce(f"the cameras of {self._folder.name} are kept again")
-        self._lock = threading.Lock()  # held within queries: no file is touched under it
-        self._files = threading.Lock()  # held to read and write files, never within a query
+        self._write_log = LogOnce(f"cameras of {self._folder.name} can be saved again")
+        self._lock = threading.Lock()  # held during queries, so no file access under it
+        self._files = threading.Lock()  # held during file access, never during a query
         self._cameras: OrderedDict[CameraKey, TrackedCamera] = OrderedDict()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-cameras")
         self._take(place_map)
@@ -153,8 +153,8 @@ class MapCameras:
 
     @property
     def most(self) -> int:
-        """How many are kept of each owner, however large the map is."""
-        rows = WINDOW_ROWS * 4 * max(len(self._map), 1)  # bytes: float32 scores of the last photos with every image
+        """Cameras per owner, limited by memory for large maps."""
+        rows = WINDOW_ROWS * 4 * max(len(self._map), 1)  # bytes of float32 scores of the last photos with every image
         return max(1, min(self._most, _MOST_BYTES // rows // len(self._owners)))
 
     # --- queries ---------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class MapCameras:
     def answer(self, key: CameraKey, tokens: Tokens, options: QueryOptions) -> Answer:
         """Answer the next photo of a camera.
 
-        One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
+        One thread calls this, in the order of arrival. A photo adapts the camera after it was answered.
         """
         with self._lock:
             camera = self._camera(key, options)
@@ -181,7 +181,7 @@ class MapCameras:
         return replace(answer, camera=key.name)
 
     def _camera(self, key: CameraKey, options: QueryOptions) -> TrackedCamera:
-        """The one of that key; a new one if there is none, or if it was answered by another head before."""
+        """Return the camera, or a new one if it does not exist or used another head."""
         head = self._map.state.chosen(options.calibration).name
         known = self._cameras.get(key)
         if known is not None and known.head == self._digests[head]:
@@ -191,28 +191,28 @@ class MapCameras:
     # --- the map changes -------------------------------------------------------------------------------------------
 
     def publish(self, place_map: PlaceMap) -> None:
-        """From now on photos are answered by this map. What was learnt by a head that it no longer has is dropped."""
+        """Use this map for later photos; drop cameras whose head it no longer has."""
         with self._lock:
             self._take(place_map)
             for camera in list(self._cameras.values()):
                 if camera.head not in self._digests.values():
                     _log.warning(
-                        "camera %s was learnt by a head that %s no longer has; it starts anew",
+                        "camera %s was adapted to a head that %s no longer has; it starts over",
                         camera.key.name,
                         self._folder.name,
                     )
                     del self._cameras[camera.key]
         self._keeper.submit(self._keep)
 
-    # --- look and forget -------------------------------------------------------------------------------------------
+    # --- list and reset --------------------------------------------------------------------------------------------
 
     def list_all(self, owner: str | None = None) -> list[CameraInfo]:
-        """Describe every camera of an owner, or of all (None), the most recently used first."""
+        """Describe the cameras of an owner, or of all owners (None), most recently used first."""
         with self._lock:
             return [camera.describe() for camera in reversed(self._select(owner, None))]
 
     def get(self, name: str, owner: str | None = None) -> CameraInfo | None:
-        """Describe the camera of that name; of several owners' the most recently used."""
+        """Describe a camera; if several owners have one of this name, the most recently used."""
         with self._lock:
             found = self._select(owner, name)
             if not found:
@@ -220,7 +220,7 @@ class MapCameras:
             return found[-1].describe(found[-1].tracker.shift_monitor.warning(self._folder.name))
 
     def reset(self, name: str | None = None) -> list[str]:
-        """Forget the cameras of that name (None: all), whoever made them, also on disk; the names of those gone."""
+        """Delete the cameras of this name (None: all) of every owner, also on disk, and return their names."""
         with self._lock:
             gone = [camera.key for camera in self._select(None, name)]
             for key in gone:
@@ -236,7 +236,7 @@ class MapCameras:
     # --- files -----------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Write what is new and remove what is gone. What fails is logged and tried again later, and at the end."""
+        """Save changed cameras and remove the files of dropped ones. Failures are logged and retried later."""
         with self._files:
             with self._lock:
                 keys = list(self._cameras)
@@ -244,10 +244,10 @@ class MapCameras:
             for key in keys:
                 try:
                     self._keep_one(key)
-                except (TfaError, OSError) as error:  # a full disk, one that is read-only
-                    problems.append(f"camera {key.name} cannot be saved, which is tried again later: {error}")
+                except (TfaError, OSError) as error:  # such as a full or read-only disk
+                    problems.append(f"cannot save camera {key.name}, will retry: {error}")
                 except Exception:  # one camera must not keep others from being saved
-                    _log.exception("camera %s of %s is not kept", key.name, self._folder.name)
+                    _log.exception("cannot save camera %s of %s", key.name, self._folder.name)
             with self._lock:
                 kept = {key.file_name for key in self._cameras}
             try:
@@ -255,7 +255,7 @@ class MapCameras:
                     if path.name not in kept:
                         path.unlink(missing_ok=True)
             except OSError as error:
-                problems.append(f"old cameras of {self._folder.name} cannot be removed: {error}")
+                problems.append(f"cannot remove old cameras of {self._folder.name}: {error}")
             self._write_log.note(problems)
 
     def _keep_one(self, key: CameraKey) -> None:
@@ -263,24 +263,25 @@ class MapCameras:
             camera = self._cameras.get(key)
             if camera is None:
                 return
-            tracker = camera.tracker  # a camera that is not used keeps no older map in memory
+            tracker = camera.tracker
+            # Rebind unused cameras too, so that they hold no older map in memory.
             tracker.rebind(self._map, tracker.options, sequence=tracker.sequence and len(self._map) > 1)
             seen = camera.seen
             if seen == camera.saved:
                 return
             about = {"session": key.name, "owner": key.owner, "head": camera.head, "calibration": tracker.calibration}
             contents = tracker.adaptation.contents({**about, "last_used": camera.last_used})
-        write_tensors(self._folder / key.file_name, *contents)  # queries go on while it is written
+        write_tensors(self._folder / key.file_name, *contents)  # without the lock, so that queries continue
         camera.saved = seen
 
     def _load(self) -> None:
-        """Take up what was kept, as far as the map still has the heads."""
+        """Load saved cameras whose head the map still has."""
         loaded = []
         for path in self._folder.glob(FILES):
             try:
                 loaded.append(self._load_camera(path))
             except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
-                _log.warning("%s is removed, its camera starts anew: %s", path.name, error)
+                _log.warning("removing %s, its camera starts over: %s", path.name, error)
         loaded.sort(key=lambda camera: camera.last_used)
         self._cameras.update((camera.key, camera) for camera in loaded)
         for owner in self._owners:
@@ -291,55 +292,55 @@ class MapCameras:
         adaptation, about = Adaptation.load(path)
         name, calibration, used = str(about["session"]), str(about["calibration"]), float(about["last_used"])
         if self._digests.get(calibration) != about["head"]:
-            raise BadFile(f"it was learnt by a head that {self._folder.name} no longer has")
+            raise BadFile(f"its head is no longer in {self._folder.name}")
         key = CameraKey(str(about.get("owner", ANONYMOUS)), name)
         if key.owner not in self._owners:
-            raise BadFile("it is of an API key that this service does not have")
+            raise BadFile("its API key is not known to this service")
         tracker = Tracker(self._map, QueryOptions(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
     def close(self) -> None:
-        """Save what was learnt, once queries have ended."""
+        """Save all cameras, after the last query."""
         self._keeper.shutdown(wait=True)
         self._keep()
 
 
 # --- confirmations ---------------------------------------------------------------------------------------------------
 
-WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one that writes them
+WRITTEN_EVERY = 60.0  # minimum seconds between writes
 
 
 class Confirmations:
-    """Times at which the images of a map in a folder were confirmed; it grows no further than the map."""
+    """Times at which sure answers confirmed the images of a map in a folder."""
 
     def __init__(self, place_map: PlaceMap) -> None:
         assert place_map.path is not None
         self._folder = place_map.path
-        self._write_log = LogOnce(f"what was confirmed of {self._folder.name} is kept again")
-        self._lock = threading.Lock()  # held within queries: no file is touched under it
+        self._write_log = LogOnce(f"confirmations of {self._folder.name} can be saved again")
+        self._lock = threading.Lock()  # held during queries, so no file access under it
         self._files = threading.Lock()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-confirmed")
         self._changed, self._tried = False, time.monotonic()
         try:
             self._confirmed = Confirmed.read(self._folder)
         except (TfaError, OSError) as error:
-            _log.warning("what was confirmed is not known and is counted anew: %s", error)
+            _log.warning("cannot read confirmations, starting over: %s", error)
             self._confirmed = Confirmed()
         self.publish(place_map)
 
     def publish(self, place_map: PlaceMap) -> None:
-        """From now on the images are those of this map."""
+        """Use the images of this map from now on."""
         keys = {record.id: make_image_key(record) for record in place_map.images}
         with self._lock:
             self._keys, self._confirmed = keys, self._confirmed.watched(place_map.images, int(time.time()))
 
     def confirm(self, answer: Answer) -> None:
-        """Note an answer; one that is not sure, or was not reranked, says nothing."""
+        """Record the best image of an answer that is sure and was reranked."""
         if not answer or not answer[0].sure or answer[0].inliers is None:
             return
         with self._lock:
             key = self._keys.get(answer[0].id)
-            if key is None:  # removed since
+            if key is None:  # removed in the meantime
                 return
             self._confirmed.last[key] = int(time.time())
             self._changed = True
@@ -350,7 +351,7 @@ class Confirmations:
             self._keeper.submit(self._keep)
 
     def last_of(self, image: ImageRecord) -> int | None:
-        """When it was last confirmed, in seconds since 1970."""
+        """Return the time of the last confirmation, in seconds since 1970."""
         with self._lock:
             return self._confirmed.last_of(image)
 
@@ -363,11 +364,9 @@ class Confirmations:
                 self._changed = False
             problems = []
             try:
-                written.with_later(self._on_disk()).write(self._folder)  # another service may serve the map, too
-            except (TfaError, OSError) as error:  # a full disk, one that is read-only
-                problems.append(
-                    f"what was confirmed of {self._folder.name} cannot be saved, tried again later: {error}"
-                )
+                written.with_later(self._on_disk()).write(self._folder)  # another service may also serve the map
+            except (TfaError, OSError) as error:  # such as a full or read-only disk
+                problems.append(f"cannot save confirmations of {self._folder.name}, will retry: {error}")
                 with self._lock:
                     self._changed = True
             self._write_log.note(problems)
@@ -375,10 +374,10 @@ class Confirmations:
     def _on_disk(self) -> Confirmed:
         try:
             return Confirmed.read(self._folder)
-        except TfaError:  # damaged: it is replaced
+        except TfaError:  # a damaged file is replaced
             return Confirmed()
 
     def close(self) -> None:
-        """Write what was noted, once queries have ended."""
+        """Save all confirmations, after the last query."""
         self._keeper.shutdown(wait=True)
         self._keep()

@@ -1,4 +1,4 @@
-"""The running service as routes see it, and what they share."""
+"""The running service, and the dependencies that routes share."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from tfa.types import ImageRecord
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")
-MOST_DIGITS = 18  # of an id
-WORKERS = 2  # copies, explanations and evidence made at once
+MOST_DIGITS = 18  # longest image id
+WORKERS = 2  # threads for copies, explanations and evidence
 
 
 class Service:
-    """Maps by name, the first of them the one that answers when none is named."""
+    """Maps by name with their encoders and threads; the first map is the default."""
 
     def __init__(self, maps: Sequence[PlaceMap], settings: ServiceSettings) -> None:
         if not maps:
-            raise BadMap("there is no map to serve; give one or more")
+            raise BadMap("no map to serve; pass one or more maps")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
         self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
-        self._decoding = 0  # photos that wait to be decoded, counted in the one thread that takes requests
+        self._decoding = 0  # photos waiting for a decoder; only the event loop changes it
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
-            fingerprint = place_map.encoder.fingerprint  # which also distinguishes the arithmetic of one model
+            fingerprint = place_map.encoder.fingerprint  # also differs by the numeric precision of a model
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
             live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
             if live.name in self.maps:
-                raise BadMap(f"two maps are called {live.name!r}; rename the folder of one of them")
+                raise BadMap(f"two maps are named {live.name!r}; rename one folder")
             self.maps[live.name] = live
         self._encoders = list(encoders.values())
         self._decoders = ThreadPoolExecutor(DECODER_COUNT, thread_name_prefix="tfa-decode")
@@ -64,17 +64,17 @@ class Service:
 
     @property
     def status(self) -> str:
-        """loading, ready, or what is wrong: failed or stalled, as the query thread of a map is."""
+        """State of the service: loading, ready, or the first problem of a query thread (failed, stalled)."""
         troubles = [live.queries.state for live in self.maps.values() if live.queries.state != "ready"]
         return troubles[0] if troubles else "ready" if self._warm else "loading"
 
     @property
     def trouble(self) -> str | None:
-        """What keeps a map from answering, such as a store that is away; it may take a moment to know."""
+        """Message about the first map that cannot answer, such as one whose store is down; may contact the store."""
         return next((trouble for live in self.maps.values() if (trouble := live.trouble) is not None), None)
 
     def warm_up(self) -> None:
-        """Run every encoder once and pack every map: the first queries would be slower than all others."""
+        """Run every encoder once and pack every map, so that the first queries are not slow."""
         try:
             shared_decoders().warm_up()
             for encoder in self._encoders:
@@ -83,14 +83,14 @@ class Service:
                 live.prepare()
             self._warm = True
         except Exception:
-            _log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
+            _log.exception("warm-up failed: the service will not become ready")
 
     async def decode(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
-        """The photo at the size the encoder reads; decoded in another process, a few at a time."""
+        """Decode a photo at the encoder's input size, in another process, a few at a time."""
         if not self._warm:
-            raise refuse_busy("the service is loading its encoder; send the request again in a moment")
-        if self._decoding >= self.settings.max_waiting:  # each holds its photo in memory
-            raise refuse_busy(f"{self._decoding} photos wait to be decoded already; send this one again in a moment")
+            raise refuse_busy("the service is loading its encoder; retry in a moment")
+        if self._decoding >= self.settings.max_waiting:  # each photo takes memory
+            raise refuse_busy(f"{self._decoding} photos are waiting to be decoded; retry in a moment")
 
         def decode() -> Decoded:
             photo = shared_decoders().decode(upload, self.settings, encoder.reads)
@@ -103,11 +103,11 @@ class Service:
             self._decoding -= 1
 
     async def work(self, call: Callable[[], _T]) -> _T:
-        """Run something slow in a thread."""
+        """Run a slow call in a thread."""
         return await wait_for(self._workers.submit(call))
 
     def close(self) -> None:
-        """Finish what was accepted, in order: jobs end in edits, edits and queries in answers."""
+        """Finish accepted work in order: jobs first, since they end in edits."""
         self.jobs.close()
         for live in self.maps.values():
             live.close()
@@ -123,47 +123,47 @@ def get_service(request: Request) -> Service:
 
 
 Running = Annotated[Service, Depends(get_service)]
-MapName = Annotated[str | None, Query(description="Which map; the first of the service if not given.")]
+MapName = Annotated[str | None, Query(description="Map to use. [default: the first map of the service]")]
 
 
 def choose_map(service: Running, map: MapName = None) -> LiveMap:
-    """The map of a request, as it is on disk now. Not async: reading a map again takes a moment, in a thread."""
+    """Return the map of a request, reloaded if it changed on disk. Not async: reloading takes a moment."""
     name = next(iter(service.maps)) if map is None else map
     if name not in service.maps:
-        raise Refused(404, f"there is no map {map!r} here; this service has {', '.join(service.maps)}")
+        raise Refused(404, f"map {map!r} not found. Available: {', '.join(service.maps)}")
     service.maps[name].look()
     return service.maps[name]
 
 
 def _check_digits(value: object) -> object:
-    """Refuse what is not an id in a path: 1.0, +1 and 1_0 are numbers to Python."""
+    """Refuse text that is not an id; Python would read 1.0, +1 and 1_0 as numbers."""
     if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
-        raise ValueError(f"{value[:40]!r} is not the id of an image; /v1/images lists those there are")
+        raise ValueError(f"{value[:40]!r} is not an image id; /v1/images lists all images")
     return value
 
 
-ImageId = Annotated[int, BeforeValidator(_check_digits), PathParameter(ge=0, description="Of an image of the map.")]
+ImageId = Annotated[int, BeforeValidator(_check_digits), PathParameter(ge=0, description="Id of a map image.")]
 Chosen = Annotated[LiveMap, Depends(choose_map)]
 
 
 async def wait_for(future: Future[_T]) -> _T:
-    """Wait for another thread without holding this one."""
+    """Wait for another thread without blocking the event loop."""
     try:
         return await asyncio.wrap_future(future)
     except (Exception, asyncio.CancelledError):
         raise
-    except BaseException as error:  # such as SystemExit, which would end the loop that takes requests
-        raise RuntimeError(f"a thread of the service raised {error!r}") from error
+    except BaseException as error:  # such as SystemExit, which would end the event loop
+        raise RuntimeError(f"a service thread raised {error!r}") from error
 
 
 def image_url(live: LiveMap, image_id: int) -> str:
-    """Relative to the service's own address, so that it holds behind a proxy with a prefix too."""
+    """Return the URL of an image, relative to the service so that it works behind a proxy with a prefix."""
     return f"v1/images/{image_id}/file?map={quote(live.name)}"
 
 
 async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
-    """An image that answers, by its id."""
+    """Return the image with this id."""
     record = await service.work(lambda: live.current.storage.record(image_id))
     if record is None:
-        raise Refused(404, f"there is no image {image_id} in {live.name}; /v1/images lists those there are")
+        raise Refused(404, f"image {image_id} not found in {live.name}; /v1/images lists all images")
     return record

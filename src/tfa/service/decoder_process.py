@@ -1,8 +1,7 @@
-"""The program that decodes photos of strangers, apart from the service: `python -m tfa.service.decoder_process`.
+"""Decode untrusted photos in a separate process: `python -m tfa.service.decoder_process`.
 
-It reads photos from standard input and writes pixels to standard output, one after the other: a line of JSON, then
-bytes. Whatever a photo does to it, its parent kills it and starts another. It writes no files, and its memory and its
-time are bounded by the system.
+Reads photos from standard input and writes pixels to standard output, each as a line of JSON followed by bytes. If a
+photo crashes or hangs the process, the parent kills it and starts another. Memory, time and file size are limited.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from tfa.photos.images import TooManyPixels, UnknownFormat, decode_untrusted, im
 
 try:
     import resource
-except ImportError:  # not a system with such limits; the parent's clock holds there too
+except ImportError:  # no resource limits on this system; the parent's timeout still applies
     resource = None  # type: ignore[assignment]
 
-BASE_BYTES = 2**30  # of address space: Python and its libraries
-PIXEL_BYTES = 32  # of address space, at most, while a pixel is decoded, turned and written
+BASE_BYTES = 2**30  # address space for Python and its libraries
+PIXEL_BYTES = 32  # address space per pixel while it is decoded, rotated and written
 _REASONS: tuple[tuple[type[BadImage], str], ...] = ((UnknownFormat, "format"), (TooManyPixels, "pixels"))
 
 
 def run_decoder() -> None:
     photos, pixels = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints does not get among the pixels
-    image_extensions()  # loads Pillow's readers: before the first photo, whose time is measured
-    pixels.write(b"{}\n")  # ready
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep library output out of the pixel stream
+    image_extensions()  # load Pillow's readers before the first photo, which has a time limit
+    pixels.write(b"{}\n")  # signals that the process is ready
     pixels.flush()
     while (line := photos.readline()) != b"":
         request = json.loads(line)
@@ -37,29 +36,28 @@ def run_decoder() -> None:
 
 
 def answer_request(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
-    """The pixels of a photo, or why there are none."""
+    """Write the pixels of a photo, or why it was refused."""
     body = b""
     try:
         limit_resources(request["seconds"], request["most_pixels"])
         image, kind = decode_untrusted(content, request["name"], request["most_pixels"])
-        if request["reads"] is not None:  # fewer pixels to pass on
+        if request["reads"] is not None:  # resize here, so that fewer pixels pass the pipe
             width, height, resample = request["reads"]
             image = resize(image, (width, height), resample)
         body = image.tobytes()
-        told: dict[str, Any] = {"kind": kind, "size": image.size}
+        result: dict[str, Any] = {"kind": kind, "size": image.size}
     except BadImage as error:
         reason = next((name for fits, name in _REASONS if isinstance(error, fits)), "damaged")
-        told = {"refused": reason, "sentence": str(error)}
+        result = {"refused": reason, "sentence": str(error)}
     except MemoryError:
-        sentence = f"{request['name']} takes more memory than a photo may; send a smaller copy"
-        told = {"refused": "pixels", "sentence": sentence}
-    pixels.write(json.dumps(told).encode() + b"\n")
+        result = {"refused": "pixels", "sentence": f"{request['name']} needs too much memory; send a smaller copy"}
+    pixels.write(json.dumps(result).encode() + b"\n")
     pixels.write(body)
     pixels.flush()
 
 
 def limit_resources(seconds: float, most_pixels: int) -> None:
-    """Let the system end this process should nobody else: its parent may be gone."""
+    """Set system limits, which also hold if the parent has exited."""
     if resource is None:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)

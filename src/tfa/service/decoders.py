@@ -1,4 +1,4 @@
-"""Photos to pixels to tokens: decoded in processes that may be killed, encoded by one encoder that threads share."""
+"""Decode photos in processes that may be killed, and share one encoder among threads."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from tfa.service.settings import ServiceSettings
 
 # --- decoders --------------------------------------------------------------------------------------------------------
 
-DECODER_COUNT = 2  # photos decoded at once: each may take three bytes a pixel
-_START_SECONDS = 60.0  # for a process to begin
-_ATTEMPTS = 2  # with a photo whose decoder dies: the system may have ended it for another reason
+DECODER_COUNT = 2  # photos decoded at once; each takes up to three bytes per pixel
+_START_SECONDS = 60.0  # time for a process to start
+_ATTEMPTS = 2  # tries for a photo whose decoder dies, which may have another cause
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
-PIPE_BYTES = 2**20  # of a pipe; pixels pass in fewer pieces
+PIPE_BYTES = 2**20  # pipe size; pixels pass in fewer pieces than with the default
 _STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
-Reads = tuple[int, int, str] | None  # what an encoder reads: width, height, kind of resampling
+Reads = tuple[int, int, str] | None  # encoder input: width, height, resampling
 _log = getLogger("tfa.service")
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A photo upright and in RGB, and Pillow's name of the format it came in."""
+    """An upright RGB photo, and Pillow's name of its file format."""
 
     image: Image.Image
     kind: str
 
 
 class Decoder:
-    """One process, started when it is first needed and again after it was killed."""
+    """One decoder process, started on first use and restarted after it was killed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready: subprocess.Popen[bytes] | None = None  # the process, once it has begun
+        self._ready: subprocess.Popen[bytes] | None = None  # the process, once it has started up
 
     def decode(self, upload: Upload, settings: ServiceSettings, reads: Reads = None) -> Decoded:
-        """The photo, resized to what an encoder reads if that is known.
+        """Decode a photo, resized to the encoder's input size if known.
 
-        Refuses what is no whole photo, has too many pixels, or takes too long.
+        Refuses damaged photos, and those that have too many pixels or take too long.
         """
         for _ in range(_ATTEMPTS):
             process, late = self.start(), threading.Event()
@@ -66,7 +66,7 @@ class Decoder:
             try:
                 self._wait_for_start(process)
                 clock.start()
-                told, pixels = _exchange(process, upload, settings, reads)
+                result, pixels = _exchange(process, upload, settings, reads)
                 break
             except (OSError, ValueError):
                 self.close()
@@ -76,39 +76,39 @@ class Decoder:
             finally:
                 clock.cancel()
         else:
-            raise _refuse(upload, "breaks its decoder")
-        if "refused" in told:
-            raise Refused(_STATUSES[told["refused"]], told["sentence"])
-        return Decoded(Image.frombytes("RGB", tuple(told["size"]), pixels), told["kind"])
+            raise _refuse(upload, "crashes the decoder")
+        if "refused" in result:
+            raise Refused(_STATUSES[result["refused"]], result["sentence"])
+        return Decoded(Image.frombytes("RGB", tuple(result["size"]), pixels), result["kind"])
 
     def start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
-            # Without the API keys of the service; with this very package, wherever it is; -P: nothing of this folder.
+            # Pass no API keys, and the path of this package; -P keeps the working directory out of the path.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("TFA_")}
             package = str(Path(tfa.__file__).parents[1])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-            environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread takes address space
+            environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread uses address space
             self._process = subprocess.Popen(
                 [sys.executable, *PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # libraries say there what a photo makes them say
+                stderr=subprocess.DEVNULL,  # photos control what libraries print
                 env=environment,
                 pipesize=PIPE_BYTES,
-                start_new_session=True,  # Ctrl-C is for the service, which finishes what is under way
+                start_new_session=True,  # Ctrl-C goes to the service only, which finishes its requests
             )
         return self._process
 
     def _wait_for_start(self, process: subprocess.Popen[bytes]) -> None:
-        """A process that has only begun takes its time: that is no fault of the photo."""
+        """Wait until the process is ready, so that its start does not count against the photo's time."""
         if self._ready is not process:
             clock = threading.Timer(_START_SECONDS, process.kill)
             clock.daemon = True
             clock.start()
             assert process.stdout is not None
-            json.loads(process.stdout.readline())  # ValueError if it ended
+            json.loads(process.stdout.readline())  # raises ValueError if the process ended
             clock.cancel()
             self._ready = process
 
@@ -117,7 +117,7 @@ class Decoder:
             self._process.kill()
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(OSError):  # what was still to be written has nobody to read it
+                    with contextlib.suppress(OSError):  # unwritten data has no reader
                         pipe.close()
             self._process.wait()
             self._process = None
@@ -136,7 +136,7 @@ def _refuse(upload: Upload, reason: str) -> Refused:
 def _exchange(
     process: subprocess.Popen[bytes], upload: Upload, settings: ServiceSettings, reads: Reads
 ) -> tuple[dict[str, Any], bytes]:
-    """What the process answers; OSError or ValueError if it ends before."""
+    """Send a photo to the process and return its reply; OSError or ValueError if it ends before."""
     assert process.stdin is not None
     assert process.stdout is not None
     request: dict[str, Any] = {"name": upload.name, "bytes": len(upload.content), "most_pixels": settings.max_pixels}
@@ -144,16 +144,16 @@ def _exchange(
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.write(upload.content)
     process.stdin.flush()
-    told: dict[str, Any] = json.loads(process.stdout.readline())
-    width, height = told.get("size", (0, 0))
+    result: dict[str, Any] = json.loads(process.stdout.readline())
+    width, height = result.get("size", (0, 0))
     pixels = process.stdout.read(3 * width * height)
     if len(pixels) < 3 * width * height:
-        raise ValueError("the decoder ended among its pixels")
-    return told, pixels
+        raise ValueError("the decoder exited while sending pixels")
+    return result, pixels
 
 
 class DecoderPool:
-    """Decoders that threads share: who finds none idle waits, no longer than a photo may take."""
+    """Decoders that threads share; a thread waits if none is idle."""
 
     def __init__(self, count: int = DECODER_COUNT) -> None:
         self._all = [Decoder() for _ in range(count)]
@@ -169,7 +169,7 @@ class DecoderPool:
             self._idle.put(decoder)
 
     def warm_up(self) -> None:
-        """Start every process that is idle: the first photos need not wait for it."""
+        """Start every idle process, so that the first photos do not wait for it."""
         idle = []
         while not self._idle.empty():
             try:
@@ -189,7 +189,7 @@ class DecoderPool:
 
 @cache
 def shared_decoders() -> DecoderPool:
-    """Those of this process, for all its services; they end with it."""
+    """Return the decoders of this process, shared by all its services and closed at exit."""
     pool = DecoderPool()
     atexit.register(pool.close)
     return pool
@@ -199,10 +199,12 @@ def shared_decoders() -> DecoderPool:
 
 
 class SharedEncoder:
-    """An `Encoder` that threads may share. A model runs one batch at a time, in a thread of its own; batches of queries
-    and the single photos of edits take turns, so a query waits for one photo of an edit at most."""
+    """An `Encoder` that threads may share; it runs one batch at a time, in a thread of its own.
 
-    # Declared for type checkers alone: every attribute is the shared encoder's own, see `__getattr__`.
+    Query batches and the single photos of edits take turns, so a query waits for at most one photo of an edit.
+    """
+
+    # Declared for type checkers only; `__getattr__` passes every attribute to the encoder.
     id: str
     fingerprint: str
     model: str
@@ -216,17 +218,17 @@ class SharedEncoder:
         self._encoder, self._thread = encoder, ThreadPoolExecutor(1, thread_name_prefix="tfa-encode")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # ours, or Python's own: an encoder shares its public attributes
+        if name.startswith("_"):  # only public attributes are passed on
             raise AttributeError(name)
         return getattr(self._encoder, name)
 
     @property
     def reads(self) -> tuple[int, int, str] | None:
-        """Width, height and resampling of its input, where the encoder can say it."""
+        """Width, height and resampling of the input, if the encoder provides them."""
         return getattr(self._encoder, "reads", None)
 
     def prepare(self, image: Image.Image) -> Image.Image:
-        """The picture at the encoder's input size, where the encoder can say it."""
+        """Resize an image to the encoder's input size, if the encoder provides it."""
         prepare = getattr(self._encoder, "prepare", None)
         return image if prepare is None else prepare(image)
 

@@ -1,4 +1,4 @@
-"""Long work that clients poll: calibrations, one at a time, with their progress."""
+"""Jobs that clients poll: calibrations, run one at a time, with progress."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, Literal
 from tfa.core.plain import Value, opt, req
 from tfa.core.progress import Progress, Task
 from tfa.errors import TfaError, from_os_error
-from tfa.service.problems import DEFECT, Refused, refuse_busy
+from tfa.service.problems import INTERNAL_ERROR, Refused, refuse_busy
 
 _REMEMBERED = 100  # ended jobs whose result can still be fetched
-MAX_WAITING = 16
-TASK_SHARE = 0.25  # of what is left of the bar, for each task: how many there will be is not known
+MAX_WAITING = 16  # unfinished jobs
+TASK_SHARE = 0.25  # part of the remaining bar for each task, since the number of tasks is unknown
 _log = getLogger("tfa.service")
-_CUT_OFF = "the service was stopped before the job was done; start it again"
-_ABANDONED = "the service was ended before the job was; if the map does not have its result, start it again"
+_CUT_OFF = "the service stopped before the job finished; start the job again"
+_ABANDONED = "the service was killed before the job finished; start it again unless the map has its result"
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
 class Job(Value):
-    """How far a job has come; replaced as a whole, so that a reader never sees half of a change."""
+    """State of a job; replaced as a whole, so that readers never see a partial change."""
 
     id: str = req("Id of the job.")
     state: JobState = opt("waiting", "State of the job.")
@@ -41,30 +41,30 @@ class Job(Value):
 
 
 class Stopped(Exception):
-    """The service ends before the job does."""
+    """The service is stopping before the job finished."""
 
 
 class JobBoard:
-    """Runs jobs in a thread of its own and remembers the last of them."""
+    """Runs jobs in one thread and remembers the most recent ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
-        self._ended: dict[str, Callable[[Job], None]] = {}  # of jobs under way: what is called when they end
+        self._ended: dict[str, Callable[[Job], None]] = {}  # callbacks of unfinished jobs
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tfa-jobs")
         self._closing = False
 
     def start(self, work: Callable[[Progress], dict[str, Any]], ended: Callable[[Job], None]) -> Job:
-        """Queue `work`, which gets a progress to report to and returns the job's result.
+        """Queue `work`, which receives a progress and returns the job's result.
 
-        `ended` gets the job as it ended, once, however that came and before anybody sees it.
+        `ended` is called once with the ended job, before clients see that it ended.
         """
-        job = Job(id=secrets.token_urlsafe(12))  # not to be guessed: a job's answer is for who started it
+        job = Job(id=secrets.token_urlsafe(12))  # not guessable: only the caller may see the result
         with self._lock:
             if self._closing:
-                raise refuse_busy("the service is stopping; send the request again when it is back")
+                raise refuse_busy("the service is stopping; retry when it is back")
             if sum(not other.ended for other in self._jobs.values()) >= MAX_WAITING:
-                raise refuse_busy(f"{MAX_WAITING} jobs wait already; try again when they are done")
+                raise refuse_busy(f"{MAX_WAITING} jobs are waiting; retry when they are done")
             self._jobs[job.id], self._ended[job.id] = job, ended
             for old in [key for key, other in self._jobs.items() if other.ended][:-_REMEMBERED]:
                 del self._jobs[old]
@@ -74,7 +74,7 @@ class JobBoard:
     def get(self, job_id: str) -> Job:
         with self._lock:
             if job_id not in self._jobs:
-                raise Refused(404, f"there is no job {job_id!r}; jobs are forgotten when the service restarts")
+                raise Refused(404, f"job {job_id!r} not found; jobs are deleted when the service restarts")
             return self._jobs[job_id]
 
     def count(self, state: JobState) -> int:
@@ -82,12 +82,12 @@ class JobBoard:
             return sum(job.state == state for job in self._jobs.values())
 
     def close(self) -> None:
-        """Stop the running job at its next step and those that wait."""
+        """Stop the running job at its next step, and all waiting jobs."""
         self._closing = True
         self._pool.shutdown(wait=True)
 
     def give_up(self) -> None:
-        """The process ends now, whatever still runs."""
+        """Mark all unfinished jobs as failed, since the process is about to exit."""
         for job_id in list(self._ended):
             self._fail(job_id, _ABANDONED)
 
@@ -111,10 +111,10 @@ class JobBoard:
         except OSError as error:
             _log.exception("a job failed")
             known = from_os_error(error)
-            self._fail(job_id, DEFECT if known is None else known.public)
-        except BaseException:  # whatever it is: a job that failed must not seem to run
+            self._fail(job_id, INTERNAL_ERROR if known is None else known.public)
+        except BaseException:  # a failed job must never appear to be running
             _log.exception("a job failed")
-            self._fail(job_id, DEFECT)
+            self._fail(job_id, INTERNAL_ERROR)
 
     def _fail(self, job_id: str, sentence: str) -> None:
         self._end(job_id, state="failed", message="failed", error=sentence)
@@ -123,18 +123,18 @@ class JobBoard:
         with self._lock:
             ended = self._ended.pop(job_id, None)
             last = replace(self._jobs[job_id], **changes)
-        if ended is None:  # given up on before
+        if ended is None:  # already ended by `give_up`
             return
         try:
             ended(last)
         except Exception:
-            _log.exception("the end of a job cannot be noted")
+            _log.exception("the callback of an ended job failed")
         with self._lock:
             self._jobs[job_id] = last
 
 
 class _JobProgress:
-    """A `Progress` that writes to the board. Each task moves the bar by a share of what is left of it."""
+    """A `Progress` that updates a job; each task moves the bar by a share of the remainder."""
 
     def __init__(self, board: JobBoard, job_id: str) -> None:
         self._board, self._job_id, self._done = board, job_id, 0.0
@@ -153,7 +153,7 @@ class _JobTask:
     board: JobBoard
     job_id: str
     label: str
-    start: float  # of the bar
+    start: float  # progress at which the task begins
     share: float
     total: int
     steps: int = 0

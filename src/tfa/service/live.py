@@ -1,6 +1,6 @@
-"""A live map: queries read one immutable map, edits make the next one and then put it in its place.
+"""A served map: queries read an immutable map, and an edit creates the next one and swaps it in.
 
-Where its rows live is the map's `Storage`; what a storage cannot do, its `has_all_rows` says.
+The map's `Storage` holds its rows; `has_all_rows` tells whether cameras and explanations are possible.
 """
 
 from __future__ import annotations
@@ -49,36 +49,35 @@ from tfa.types import (
 
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")
-UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # a map that is served from where nobody may write
-_ENCODING = EncoderOptions(batch_size=1, skip_bad=True)  # of a calibration: queries are let in between
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # errors of a read-only folder
+_ENCODING = EncoderOptions(batch_size=1, skip_bad=True)  # for calibrations; single photos let queries in between
 
 
 @dataclass(frozen=True)
 class NewPhoto:
-    """An upload that was decoded and may be added."""
+    """A decoded upload that can be added."""
 
-    name: str  # of the file it is stored under
+    name: str  # file name to store it under
     content: bytes
     image: Image.Image
     position: Position | None = None
 
 
 def encode_uploads(images: Sequence[Image.Image], encoder: Encoder) -> Tokens:
-    """Encode photos one by one: queries are let in between."""
+    """Encode photos one by one, so that queries are served in between."""
     encoded = [encoder.encode([image]) for image in images]
     patches = np.concatenate([patches for patches, _ in encoded])
     cls = None if encoded[0][1] is None else np.concatenate([token for _, token in encoded if token is not None])
     if not np.isfinite(patches).all():
-        raise BadTokens(f"{encoder.id} gives tokens that are not finite for one of these photos; leave it out")
+        raise BadTokens(f"{encoder.id} returns values that are not finite for one of these photos; remove that photo")
     return Tokens(patches, cls, grid=encoder.grid)
 
 
 class LiveMap:
-    """One served map. Queries wait for no edit; edits wait for each other in the map's one editing thread.
+    """One served map. Queries never wait for edits; edits run one at a time in the map's editing thread.
 
-    `current` is the map as it is now. Callers that need one state of a folder twice keep it: an edit works on a branch
-    of the storage, writes to disk, and only then replaces `current`. A store's map stays the same object, since each of
-    its snapshots is whole.
+    `current` is the present map. An edit works on a branch of the storage, writes to disk, and only then replaces
+    `current`, so callers that need a consistent state keep a reference. A map in a store stays the same object.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class LiveMap:
     ) -> None:
         storage = place_map.storage
         if storage.name is None:
-            raise BadMap("only a saved map can be served: edits must survive; save it first")
+            raise BadMap("cannot serve an unsaved map; save it first")
         self.name, self.encoder = storage.name, encoder
         self.path_name = self.name if storage.path is None else storage.path.name
         self.current = PlaceMap(storage.branch(), encoder, EncoderOptions(cache=place_map.cache))
         self.current.notes = list(place_map.notes)
         self._settings, self._metrics = settings, metrics
         self._looking = threading.Lock()  # held to replace `current`
-        self._edited: Storage | None = None  # branch of an edit under way
+        self._edited: Storage | None = None  # branch of the running edit
         owners = [key.name for key in settings.all_api_keys] + [ANONYMOUS] * (not settings.closed)
         has_rows = storage.has_all_rows
         self.cameras = MapCameras(self.current, settings.cameras, owners) if settings.cameras and has_rows else None
@@ -107,65 +106,65 @@ class LiveMap:
         metrics.map_images.labels(self.name).set_function(lambda: self.size[0])
         metrics.map_revision.labels(self.name).set_function(lambda: self.size[1])
         metrics.cameras.labels(self.name).set_function(lambda: 0 if self.cameras is None else len(self.cameras))
-        # Evidence and report as last computed, and the version of the map they belong to.
+        # Last computed evidence and report, and the map version they belong to.
         self.report_cache: tuple[str, dict[str, dict[str, Any]]] | None = None
 
     # --- the map ---------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Replace `current` if another process has changed the folder; refused if it is gone. No store is read."""
+        """Replace `current` if another process changed the folder; refused if it is gone. Reads no store."""
         with self._looking:
             storage = self.current.storage.refresh(self._edited)
             if storage is not self.current.storage:
                 self._publish(self._prepare(self._open(storage)))
-                _log.info("revision %d of %s was made by another process", self.size[1], self.name)
+                _log.info("loaded revision %d of %s, written by another process", self.size[1], self.name)
 
     @property
     def current_map(self) -> PlaceMap:
-        """The map as it is now; of a store it may take a moment to read."""
+        """The present map; reading a store may take a moment."""
         self.look()
         self._check_encoder(self.current)
         return self.current
 
     @property
     def trouble(self) -> str | None:
-        """Why it cannot answer now, in a sentence; None if it can. It may take a moment to know."""
+        """Reason why the map cannot answer now; None if it can. May contact the store."""
         try:
-            self.current_map  # noqa: B018  # looks at the header
+            self.current_map  # noqa: B018  # reads the header
         except TfaError as error:
             return error.public
         return None
 
     @property
     def size(self) -> tuple[int, int]:
-        """Images and revision, as far as is known without reading a store."""
+        """Images and revision, as last read; reads no store."""
         count, state = self.current.storage.last_seen
         return count, state.revision
 
     def prepare(self) -> None:
-        """Make ready for queries, in turn with edits: the first ones would be slow otherwise."""
+        """Pack the map for queries, in turn with edits, so that the first queries are not slow."""
         self._editor.submit(lambda: self.current.prepare()).result()
 
     def check(self, options: QueryOptions) -> None:
-        """Refuse what is known at once to be impossible, before a photo is decoded. No store is read."""
+        """Refuse invalid options before a photo is decoded. Reads no store."""
         if self.current.storage.has_all_rows:
             self.current.check(options)
 
     def refuse_cameras(self) -> Refused:
-        """Refuse a camera if there are none."""
+        """Return the refusal of a query that names a camera."""
         if self.current.storage.has_all_rows:
             return refuse_cameras()
-        sentence = "needs the scores of all images, and a store gives the best; query without a camera"
-        return Refused(409, f"{self.name} is in a store and remembers no cameras: adapting to a camera {sentence}")
+        sentence = "adaptation needs the scores of all images, and a store returns only the best"
+        return Refused(409, f"{self.name} is in a store and has no cameras: {sentence}; query without a camera")
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
-        """Explain a match."""
+        """Explain the match of a photo with a map image."""
         if not self.current.storage.has_all_rows:
-            raise Refused(501, f"matches are not explained for {self.name}: it is in a store, which keeps no tokens")
+            raise Refused(501, f"{self.name} is in a store, which has no tokens to explain matches; use a map folder")
         return explain_score(self.current, tokens, image_id, calibration=calibration)
 
     def _open(self, storage: Storage) -> PlaceMap:
-        """Open the map in this storage; refused if the encoder of the service does not fit it."""
+        """Open the map in this storage; refused if it needs another encoder."""
         opened = self.current.with_storage(storage)
         opened.notes = list(self.current.notes)
         self._check_encoder(opened)
@@ -173,19 +172,19 @@ class LiveMap:
 
     def _check_encoder(self, place_map: PlaceMap) -> None:
         if place_map.state.encoder["fingerprint"] != self.encoder.model:
-            raise BadMap(f"{self.path_name} was built again with another encoder; start the service again")
+            raise BadMap(f"{self.path_name} was rebuilt with another encoder; restart the service")
 
     def _prepare(self, place_map: PlaceMap) -> PlaceMap:
-        """Make a map ready for queries. It is on disk: a failure may cost time, not the edit."""
+        """Pack a map for queries. The edit is already on disk, so a failure is only logged."""
         try:
-            place_map.prepare()  # what stayed is packed already
+            place_map.prepare()  # unchanged rows are packed already
         except Exception:
             revision = place_map.state.revision
-            _log.exception("revision %d of %s is not packed: its queries may be slower", revision, self.name)
+            _log.exception("cannot pack revision %d of %s: queries may be slower", revision, self.name)
         return place_map
 
     def _publish(self, place_map: PlaceMap) -> None:
-        """From now on queries see this map."""
+        """Use this map for queries from now on."""
         self.current = place_map
         if self.cameras is not None:
             self.cameras.publish(place_map)
@@ -195,7 +194,7 @@ class LiveMap:
     # --- images ----------------------------------------------------------------------------------------------------
 
     def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
-        """Count the images with `name_filter` in their file name, case aside, and return some of them."""
+        """Count the images with `name_filter` in their file name, ignoring case, and return some of them."""
         name_filter, shown, matching = name_filter.casefold(), list[ImageRecord](), 0
         for record in self.current.records():
             if name_filter and name_filter not in Path(record.path).name.casefold():
@@ -208,16 +207,16 @@ class LiveMap:
         return matching, shown
 
     def read_photo(self, record: ImageRecord) -> bytes:
-        """Read the file that an image was made of; refused if it is not there any more."""
+        """Read the photo file of an image; refused if it is missing."""
         content = self.current.storage.read_photo(record)
         if content is None:
             name = Path(record.path).name
-            sentence = f"the photo of image {record.id} ({name}) is no longer where it was added from"
-            raise Refused(404, f"{sentence}; the map answers without")
+            sentence = f"photo file of image {record.id} ({name}) not found where it was added from"
+            raise Refused(404, f"{sentence}; queries work without it")
         return content
 
     def last_confirmed(self, image: ImageRecord) -> int | None:
-        """When a sure answer last named the image, in seconds since 1970; None if none did, or nobody notes it."""
+        """Return when a sure answer last named the image, in seconds since 1970; None if unknown."""
         return None if self.confirmations is None else self.confirmations.last_of(image)
 
     def _confirm(self, answer: Answer) -> None:
@@ -227,15 +226,15 @@ class LiveMap:
     # --- edits -----------------------------------------------------------------------------------------------------
 
     def edit(self, kind: str, change: Callable[[PlaceMap], _T], since: str | None = None) -> Future[tuple[_T, int]]:
-        """Run `change` on the map, in turn; its result and the revision that queries see from then on.
+        """Queue `change`; the result is its return value and the new revision.
 
-        It counts as an edit if it changes the version `since` [default: the one before].
+        The edit is counted if the version differs from `since` [default: the version before the edit].
         """
         with self._lock:
             if self._closed:
-                raise refuse_busy("the service is stopping; send the edit again when it is back")
+                raise refuse_busy("the service is stopping; retry the edit when it is back")
             if self._waiting >= self._settings.max_waiting:
-                raise refuse_busy(f"{self._waiting} edits wait already; send this one again in a moment")
+                raise refuse_busy(f"{self._waiting} edits are waiting; retry in a moment")
             self._waiting += 1
             return self._editor.submit(self._edit, kind, change, since)
 
@@ -255,20 +254,20 @@ class LiveMap:
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
-            _log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
-            sentence = f"the folder of {self.name} cannot be written ({error.strerror}); nothing was changed"
-            raise Refused(507, f"{sentence}. Queries are answered as before") from error
+            _log.warning("cannot write the edit '%s' of %s: %s", kind, self.name, error)
+            sentence = f"cannot write to the folder of {self.name} ({error.strerror}); nothing was changed"
+            raise Refused(507, f"{sentence}. Queries still work") from error
         finally:
-            self._edited = None  # what an edit wrote and did not publish is read from disk
+            self._edited = None  # an edit that was written but not published is read from disk
             with self._lock:
                 self._waiting -= 1
 
     def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
-        """Add uploads, of a session perhaps; they are durable and visible to the next query when it is done."""
+        """Add uploads; they are durable and visible to the next query when the future is done."""
         return self.edit("add", partial(self._add, photos, session))
 
     def _add(self, photos: Sequence[NewPhoto], session: str | None, place_map: PlaceMap) -> EditReport:
-        """Describe the photos by the map's frozen head; a photo the map holds is skipped."""
+        """Add photos with the map's fitted head; skip photos that the map already has."""
         fresh: dict[str, NewPhoto] = {}
         skipped: list[tuple[str, str]] = []
         digests = [hashlib.sha256(photo.content).hexdigest() for photo in photos]
@@ -277,9 +276,9 @@ class LiveMap:
         held = {one: id for one, id in storage.find_digests(digests).items() if storage.record(id) is not None}
         for digest, photo in zip(digests, photos, strict=True):
             if digest in held:
-                skipped.append((photo.name, f"the map already holds this photo as image {held[digest]}"))
+                skipped.append((photo.name, f"already in the map as image {held[digest]}"))
             elif digest in fresh:
-                skipped.append((photo.name, f"it is the same photo as {fresh[digest].name}"))
+                skipped.append((photo.name, f"same photo as {fresh[digest].name}"))
             else:
                 fresh[digest] = photo
         if not fresh:
@@ -290,7 +289,7 @@ class LiveMap:
             for digest, photo in fresh.items():
                 path = storage.put_photo(photo.name, digest, photo.content)
                 record = ImageRecord(id=0, path=path, digest=digest, fitted=False, session=session)
-                records.append(record)  # before anything that can fail: what is stored is discarded then
+                records.append(record)  # before anything that can fail, so that the stored file is discarded then
                 place = photo.position or read_photo_position(photo.content, photo.name)
                 records[-1] = replace(record, position=place)
             return replace(place_map.add_records(tokens, records), skipped=skipped)
@@ -301,9 +300,9 @@ class LiveMap:
     def calibrate(
         self, files: Sequence[Path], options: CalibrateOptions, progress: Progress
     ) -> tuple[CalibrationReport, dict[str, Any], int]:
-        """Calibrate a branch by photos, then put the new head into the map as it is by then.
+        """Calibrate a branch with photos, then adopt the new head in the present map.
 
-        Returns the report, what was decided without a calibration, and the revision.
+        Returns the report, the decisions without a calibration, and the revision.
         """
         base = self.current.storage
         encoding = replace(_ENCODING, cache=self.current.cache)
@@ -314,7 +313,7 @@ class LiveMap:
         return report, before, edit.result()[1]
 
     def close(self) -> None:
-        """Answer and write what was taken, take no more."""
+        """Finish accepted edits and queries; refuse new ones."""
         with self._lock:
             self._closed = True
         self._editor.shutdown(wait=True)
@@ -325,15 +324,15 @@ class LiveMap:
             self.confirmations.close()
 
 
-# --- copies of its photos --------------------------------------------------------------------------------------------
+# --- copies of photos ------------------------------------------------------------------------------------------------
 
-SMALLEST, LARGEST = 32, 2048  # pixels of the longer side of a copy
-_COPY_BYTES = 64_000_000  # of copies in memory
+SMALLEST, LARGEST = 32, 2048  # longer side of a copy, in pixels
+_COPY_BYTES = 64_000_000  # cache size
 _QUALITY = 85
 
 
 class Copies:
-    """JPEG copies of the map's photos, the last used of them in memory."""
+    """JPEG copies of map images, with a least recently used cache."""
 
     def __init__(self, max_bytes: int = _COPY_BYTES) -> None:
         self._lock = threading.Lock()
@@ -341,19 +340,19 @@ class Copies:
         self._bytes, self._max_bytes = 0, max_bytes
 
     def make(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
-        """A JPEG whose longer side has at most `size` pixels; `photo` gives the file of an image."""
+        """Return a JPEG whose longer side has at most `size` pixels; `photo` reads the file of an image."""
         key = (record.digest, min(max(size, SMALLEST), LARGEST))
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
                 return self._made[key]
         try:
-            picture = as_rgb(photo(record))
+            copy = as_rgb(photo(record))
         except BadImage:
-            raise Refused(404, f"the photo of image {record.id} cannot be opened any more") from None
-        picture.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)
+            raise Refused(404, f"cannot decode the photo file of image {record.id}") from None
+        copy.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)
         written = io.BytesIO()
-        picture.save(written, "JPEG", quality=_QUALITY)  # pixels alone: no EXIF, no position of the photographer
+        copy.save(written, "JPEG", quality=_QUALITY)  # without EXIF, which may hold a private position
         self._keep(key, written.getvalue())
         return written.getvalue()
 

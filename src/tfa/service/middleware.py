@@ -1,4 +1,4 @@
-"""What every request passes: it is measured, refused if too large, too slow or of another origin, and gets headers."""
+"""Middleware: metrics, limits on body size and time, origin checks and security headers."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
 class Metrics:
-    """The numbers of one service, which any thread may change. The names of counters end in `_total` when written."""
+    """Prometheus metrics of one service; thread-safe. Counter names get the suffix `_total` in the output."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
         by_route = ("route", "method", "status")
         self.requests = Counter("tfa_requests", "Requests answered.", by_route, registry=own)
-        timed = "Time from the first byte of a request to the last of its answer."
+        timed = "Seconds from the first byte of a request to the last byte of its response."
         self.seconds = Histogram("tfa_request_seconds", timed, ["route"], buckets=BUCKETS, registry=own)
-        self.edits = Counter("tfa_edits", "Edits that were written to disk.", ["map", "kind"], registry=own)
-        self.batches = Counter("tfa_batches", "Batches of queries encoded and scored together.", ["map"], registry=own)
-        self.batch_photos = Counter("tfa_batch_photos", "Photos in those batches.", ["map"], registry=own)
-        self.queue_length = Gauge("tfa_queue_length", "Queries that wait to be encoded.", ["map"], registry=own)
-        self.map_images = Gauge("tfa_map_images", "Images that answer.", ["map"], registry=own)
+        self.edits = Counter("tfa_edits", "Edits written to disk.", ["map", "kind"], registry=own)
+        self.batches = Counter("tfa_batches", "Query batches.", ["map"], registry=own)
+        self.batch_photos = Counter("tfa_batch_photos", "Photos in query batches.", ["map"], registry=own)
+        self.queue_length = Gauge("tfa_queue_length", "Queries waiting for the encoder.", ["map"], registry=own)
+        self.map_images = Gauge("tfa_map_images", "Map images.", ["map"], registry=own)
         self.map_revision = Gauge("tfa_map_revision", "Revision of the map.", ["map"], registry=own)
-        self.cameras = Gauge("tfa_cameras", "Cameras that are remembered.", ["map"], registry=own)
-        answered = "Photos of named cameras that were answered."
-        self.camera_photos = Counter("tfa_camera_photos", answered, ["map"], registry=own)
-        self.jobs = Gauge("tfa_jobs", "Calibration jobs remembered.", ["state"], registry=own)
+        self.cameras = Gauge("tfa_cameras", "Cameras.", ["map"], registry=own)
+        self.camera_photos = Counter("tfa_camera_photos", "Queries that named a camera.", ["map"], registry=own)
+        self.jobs = Gauge("tfa_jobs", "Calibration jobs.", ["state"], registry=own)
 
     def text(self) -> str:
-        """Everything so far, gauges as they stand now."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
 
 class MeasureRequests:
-    """Counts and times every request, under the pattern of its route: ids in paths would make endless labels."""
+    """Count and time requests by route pattern; ids in paths would create unlimited labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -73,7 +72,7 @@ class MeasureRequests:
 
 # --- middleware ------------------------------------------------------------------------------------------------------
 
-_MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
+_MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that accept several photos
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -82,7 +81,7 @@ def format_megabytes(number: int) -> str:
 
 
 class BodyLimit:
-    """Counts the bytes of a body as they arrive: a client may say another length than it sends, or none."""
+    """Limit a body's size and time by counting bytes on arrival; Content-Length may be wrong or missing."""
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
         self.app, self.settings = app, settings
@@ -95,7 +94,7 @@ class BodyLimit:
         limit = self.settings.many_bytes if many else self.settings.single_bytes
         refusal = Refused(
             413,
-            f"the request is larger than {format_megabytes(limit)}; a photo may have "
+            f"request larger than {format_megabytes(limit)}; the limit for one photo is "
             f"{format_megabytes(self.settings.max_upload)}, "
             f"{'send fewer photos at a time' if many else 'send a smaller one'}",
         )
@@ -109,13 +108,13 @@ class BodyLimit:
         async def counted() -> Message:
             nonlocal arrived, complete
             if complete:
-                return await receive()  # waits for the client to hang up
+                return await receive()  # waits for the client to disconnect
             try:
                 async with timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
                 seconds = f"{self.settings.body_seconds:g}"
-                raise Refused(408, f"the request did not arrive within {seconds} s; send it again") from None
+                raise Refused(408, f"request not complete after {seconds} s; retry") from None
             arrived += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if arrived > limit:
@@ -126,7 +125,7 @@ class BodyLimit:
 
 
 class OriginGuard:
-    """Without API keys a browser is the way in: pages of other origins may not edit, nor point their name here."""
+    """Refuse edits from pages of other origins and, without API keys, other host names (DNS rebinding)."""
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
         self.app, self.settings = app, settings
@@ -143,23 +142,23 @@ class OriginGuard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.settings.checks_host and not is_loopback(_name(host)):
             return (
-                "this service runs without API keys and answers to localhost only, not to the name it was called by; "
-                "start it with API keys, or with --no-auth"
+                f"{_name(host)[:80]!r} is not a local host name, and this service has no API keys; start it with "
+                "--read-api-key or with --no-auth"
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None
         if origin in self.settings.cors or urlsplit(origin).netloc == host:
             return None
-        return f"a page of {origin} may not send requests here; start the service with --cors {origin} to allow it"
+        return f"requests from pages of {origin} are not allowed; start the service with --cors {origin} to allow them"
 
 
 def _name(host: str) -> str:
-    """A Host header without its port."""
+    """Return a Host header without its port."""
     return urlsplit(f"//{host}").hostname or ""
 
 
 class SecurityHeaders:
-    """Puts the headers on every answer that passes, refusals of other guards too."""
+    """Add security headers to every response, refusals of other middleware too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

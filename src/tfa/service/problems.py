@@ -1,4 +1,4 @@
-"""Errors as clients see them: a status and one sentence in JSON, never a trace and no path of the server's disk."""
+"""Error responses: an HTTP status and a JSON sentence, without tracebacks or server paths."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from tfa.errors import (
     from_os_error,
 )
 
-# Of every answer, for browsers: run no foreign script, guess no types, send no referrer.
-# The page runs its own scripts and no others, shows pictures it was given, and is framed by nobody. Other answers have
-# the same policy: one that is opened by itself, such as a photo or a sentence, then runs nothing either.
+# Headers of every response. The page runs only its own scripts, shows uploaded photos (blob:), and cannot be framed.
+# All responses have this policy, so that one opened directly, such as a photo, runs no script either.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -41,8 +40,10 @@ HEADERS = {
 }
 RETRY = {"Retry-After": "1"}
 _log = getLogger("tfa.service")
-DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
-# The first that fits counts; any other TfaError is something the client gave.
+INTERNAL_ERROR = (
+    "internal error (a bug in the service); see its log. Check the map's revision before you repeat an edit"
+)
+# The first match counts; any other TfaError is a problem of the request (422).
 _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (UnknownImage, 404),
     (BadCalibration, 422),
@@ -59,13 +60,13 @@ _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
 
 
 class Problem(Value):
-    """Why a request is not answered."""
+    """Reason why a request failed."""
 
-    error: str = req("What was given, what is allowed, what to do.")
+    error: str = req("What is wrong, what is allowed, and what to do.")
 
 
 class Refused(TfaError):
-    """A request that is not answered: why, what is allowed, and what to do."""
+    """A request that failed, with its HTTP status."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)
@@ -87,48 +88,48 @@ def choose_status(error: TfaError) -> int:
 
 
 def join_problems(errors: Any) -> str:
-    """What pydantic objects to, in one sentence."""
+    """Join pydantic's errors into one sentence."""
     objections = []
     for error in errors:
         place = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
         allowed = str(error["msg"]).removeprefix("Value error, ")
         objections.append(f"{place or 'the request'}: {allowed[:1].lower()}{allowed[1:]}")
-    return f"the request cannot be understood: {'; '.join(objections)}. /openapi.json describes it"
+    return f"invalid request: {'; '.join(objections)}. See /openapi.json"
 
 
 def make_refusal(request: Request, error: BaseException) -> Refused:
-    """What the client is told of any error: a status and a sentence."""
+    """Turn any error into a status and a sentence for the client."""
     place = f"{request.method} {request.url.path}"
     match error:
         case OSError() | MemoryError() if (known := from_os_error(error)) is not None:
             return Refused(choose_status(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
         case ClientDisconnect():  # nobody reads the answer
-            return Refused(400, "the request did not arrive as a whole; send it again")
-        case StoreUnavailable():  # it names the store
+            return Refused(400, "the request is incomplete; retry")
+        case StoreUnavailable():  # the message names the store
             return Refused(choose_status(error), error.public, RETRY)
         case TfaError():
             return Refused(choose_status(error), error.public, getattr(error, "headers", None))
         case RequestValidationError() | ValidationError():
             return Refused(422, join_problems(error.errors()))
         case HTTPException(status_code=404):
-            return Refused(404, f"there is nothing at {place}; /openapi.json lists what there is", error.headers)
+            return Refused(404, f"{place} not found; /openapi.json lists all routes", error.headers)
         case HTTPException(status_code=405):
-            sentence = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
+            sentence = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists all routes"
             return Refused(405, sentence, error.headers)
         case HTTPException():
             return Refused(error.status_code, str(error.detail), error.headers)
         case OSError() | MemoryError():
-            return Refused(500, DEFECT)
+            return Refused(500, INTERNAL_ERROR)
         case _:
-            return Refused(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
+            return Refused(500, INTERNAL_ERROR, HEADERS)  # no middleware sees this response
 
 
 async def answer_problem(request: Request, error: Exception) -> JSONResponse:
-    """Every kind of error in the same shape. Defects are logged by the server, what the machine lacks here."""
+    """Respond to any exception with a `Problem`. The server logs bugs; missing resources are logged here."""
     refusal = make_refusal(request, error)
     match error:
         case ClientDisconnect():
-            _log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
+            _log.warning("%s %s: client disconnected before the request was complete", request.method, request.url.path)
         case StoreUnavailable():
             _log.warning("%s %s: %s", request.method, request.url.path, error)
         case OSError() | MemoryError() if refusal.status == 500:

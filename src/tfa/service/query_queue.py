@@ -1,4 +1,4 @@
-"""Micro-batches: queries that arrive within a few milliseconds are encoded and scored together."""
+"""Micro-batching: encode and score queries together that arrive within a few milliseconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tfa.types import Answer, QueryOptions
 
 # --- the last queries ------------------------------------------------------------------------------------------------
 
-_HEADS = 8  # whose queries are kept: those that were queried last
+_HEADS = 8  # most recently queried heads to keep statistics of
 
 
 @dataclass
@@ -39,15 +39,15 @@ class _Recent:
 
 
 class RecentQueries:
-    """The last queries of each head of a map. Neither photos nor scores are kept, and nothing outlives the service."""
+    """Confidences of the last queries of each head; photos and scores are not kept, and nothing is saved."""
 
     def __init__(self, name: str) -> None:
-        self._name = name  # of the map, for advice
-        self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
+        self._name = name  # map name, for advice
+        self._heads: dict[str, _Recent] = {}  # by head digest, most recently queried last
         self._lock = threading.Lock()
 
     def answer(self, current: PlaceMap, tokens: Tokens, options: QueryOptions) -> list[Answer]:
-        """Answer photos and remember how sure the answers are."""
+        """Answer photos and keep the confidence of each answer."""
         head = current.state.chosen(options.calibration)
         key = current.state.head_digest(head.name)
         with self._lock:
@@ -60,7 +60,7 @@ class RecentQueries:
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:
-        """What the last queries of the active head say, in JSON."""
+        """Summarize the last queries of the active head as JSON."""
         with self._lock:
             recent = self._heads.get(state.head_digest(state.active))
             expected = None if recent is None else estimate_answer_recall(recent.answers)
@@ -75,25 +75,25 @@ class RecentQueries:
 
 # --- queue -----------------------------------------------------------------------------------------------------------
 
-FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
+FAILED_SECONDS = 10.0  # time that /readyz reports a failure, unless a batch succeeds
 _log = getLogger("tfa.service")
 
 
 @dataclass
 class WaitingQuery:
-    """A photo that waits: for its answer, or without options for its tokens."""
+    """A queued photo."""
 
     image: Image.Image
-    options: QueryOptions | None
-    camera: CameraKey | None = None  # the camera it is of, if that has a name
+    options: QueryOptions | None  # None if only the photo's tokens are needed
+    camera: CameraKey | None = None
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
 
 
 class QueryQueue:
-    """A thread that answers the queries of one map. `current` gives the map as it is when a batch begins.
+    """A thread that answers the queries of one map; `current` returns the map at the start of a batch.
 
-    A batch that fails fails its own queries and no others, whatever it fails of: the thread goes on.
+    A failed batch fails only its own queries; the thread continues.
     """
 
     def __init__(
@@ -109,52 +109,50 @@ class QueryQueue:
         self.name, self._current, self._encoder = name, current, encoder
         self.recent = RecentQueries(f"{name}.tfa")
         self._settings, self._metrics, self._cameras = settings, metrics, cameras
-        self._confirm = confirm  # is called with the answer to every photo
+        self._confirm = confirm  # called with every answer
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
-        # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
+        # Held to enqueue and to close, so that nothing is enqueued after the thread ended.
         self._lock = threading.Lock()
         self._closed = False
-        self._since: float | None = None  # when the batch under way was begun
-        self._failed = -FAILED_SECONDS  # when the thread last failed, until it succeeds
+        self._since: float | None = None  # start time of the running batch
+        self._failed = -FAILED_SECONDS  # time of the last failure, reset by a success
         self._thread = threading.Thread(target=self._run, name=f"tfa-queries-{name}", daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
-        """Queries that wait."""
+        """Return the number of waiting queries."""
         return self._waiting.qsize()
 
     @property
     def state(self) -> Literal["ready", "failed", "stalled"]:
-        """failed: the thread failed on a batch a moment ago, and on none since; stalled: a batch takes far too long."""
+        """State of the thread: failed if the last batch failed recently, stalled if a batch takes too long."""
         since, now = self._since, time.monotonic()
         if since is not None and now - since > self._settings.stall_seconds:
             return "stalled"
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
     def answer(self, image: Image.Image, options: QueryOptions, camera: CameraKey | None = None) -> Future[Answer]:
-        """Answer a photo, doubtful answers too; photos of one camera are answered in the order of these calls."""
+        """Queue a photo for an answer; photos of one camera are answered in the order of these calls."""
         return self._submit(WaitingQuery(image, options, camera))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
-        """Encode a photo."""
+        """Queue a photo for its tokens."""
         return self._submit(WaitingQuery(image, None))
 
     def _submit(self, query: WaitingQuery) -> Future[Any]:
         with self._lock:
             if self._closed:
-                raise refuse_busy("the service is stopping; send the query again when it is back")
+                raise refuse_busy("the service is stopping; retry the query when it is back")
             if self.state == "stalled":
                 limit = f"{self._settings.stall_seconds:g} s"
-                raise refuse_busy(
-                    f"{self.name} has been at one batch of queries for more than {limit}; try again later"
-                )
+                raise refuse_busy(f"a query batch of {self.name} has been running for more than {limit}; retry later")
             if len(self) >= self._settings.max_waiting:
-                raise refuse_busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
+                raise refuse_busy(f"{self._settings.max_waiting} queries are waiting; retry in a moment")
             self._waiting.put(query)
         return query.future
 
     def close(self) -> None:
-        """Answer what waits, then stop."""
+        """Answer all waiting queries, then stop."""
         with self._lock:
             self._closed = True
             self._waiting.put(None)
@@ -171,9 +169,9 @@ class QueryQueue:
                 self._since = time.monotonic()
                 self._work(batch)
                 self._failed = -FAILED_SECONDS
-            except BaseException:  # nothing we know of comes here: a batch keeps its exceptions to itself
+            except BaseException:  # unexpected: exceptions of a batch go to its queries
                 self._failed = time.monotonic()
-                _log.exception("the query thread of %s failed on a batch and goes on; /readyz says so", self.name)
+                _log.exception("the query thread of %s failed on a batch and continues", self.name)
             finally:
                 self._since = None
                 for query in batch:
@@ -181,7 +179,7 @@ class QueryQueue:
                         query.future.set_exception(_make_failure())
 
     def _collect(self, batch: list[WaitingQuery]) -> bool:
-        """Fill the next batch: the first query, and what comes until the wait is over or it is full. Is it the last?"""
+        """Fill the next batch until it is full or the wait is over; return True if it is the last batch."""
         first = self._waiting.get()
         if first is None:
             return True
@@ -208,14 +206,14 @@ class QueryQueue:
 
     @contextmanager
     def _settled(self, batch: Sequence[WaitingQuery]) -> Iterator[None]:
-        """Every query of the batch has an answer or an error afterwards, whatever happens."""
+        """Ensure that every query of the batch has an answer or an error afterwards."""
         failure: Exception = _make_failure()
         try:
             yield
         except Exception as error:
             failure = error
             if not isinstance(error, TfaError):
-                _log.exception("a batch of %d queries of %s failed", len(batch), self.name)
+                _log.exception("batch of %d queries of %s failed", len(batch), self.name)
         finally:
             for query in batch:
                 if not query.future.done():
@@ -228,7 +226,7 @@ class QueryQueue:
         except Exception:
             if len(batch) == 1:
                 raise
-            for query in batch:  # one photo must not spoil the answers of others
+            for query in batch:  # retry one by one: one bad photo must not fail the others
                 with self._settled([query]):
                     self._answer_batch([query])
             return
@@ -237,7 +235,7 @@ class QueryQueue:
         for row, query in enumerate(batch):
             if query.options is None:
                 query.future.set_result(tokens.select([row]))
-            elif query.camera is not None:  # now, in the order they came: each is adapted by those before it
+            elif query.camera is not None:  # in order of arrival, since each photo adapts the next ones
                 with self._settled([query]):
                     self._answer_camera(query, query.camera, query.options, tokens.select([row]))
             else:
@@ -257,7 +255,7 @@ class QueryQueue:
     def _answer_group(
         self, current: PlaceMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
     ) -> None:
-        """Answer queries that differ in k only: the best k are the first k of the best of any larger k."""
+        """Answer queries that differ only in k, using the largest k for all."""
         counts = [query.options.k for query in group if query.options is not None]
         answers = self.recent.answer(current, tokens, replace(options, k=max(counts)))
         for query, k, answer in zip(group, counts, answers, strict=True):
@@ -269,14 +267,14 @@ class QueryQueue:
 
 
 def _group(options: QueryOptions) -> QueryOptions:
-    """Return the options that queries share if they can be answered together: k and what is withheld may differ."""
+    """Return the options that queries of one group share; k and the confidence limits may differ."""
     return replace(options, k=1, min_confidence=0.0, sure=False)
 
 
 def _make_failure() -> Refused:
-    return refuse_busy("the service failed on this query, its log has the details; send it again")
+    return refuse_busy("the service failed on this query; retry, and see the service log for details")
 
 
 def refuse_cameras() -> Refused:
-    """Refuse a camera if the service remembers none."""
-    return Refused(409, "this service remembers no cameras; start it with --cameras N, or query without a camera")
+    """Return the refusal of a query that names a camera when cameras are off."""
+    return Refused(409, "cameras are turned off in this service; start it with --cameras N, or query without a camera")

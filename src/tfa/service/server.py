@@ -1,4 +1,4 @@
-"""Running an app with uvicorn on a socket that is bound before anything is promised, with bounded connections."""
+"""Run the app with uvicorn: a socket bound before startup, limited connections and a limited shutdown."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tfa.service.settings import STOP_SECONDS, ServiceSettings
 
 try:
     import resource
-except ImportError:  # not a system with such limits
+except ImportError:  # no resource limits on this system
     resource = None  # type: ignore[assignment]
 
-REQUEST_HEAD_SECONDS = 10.0  # for the head of a request to arrive, from the connection or its first byte on
-SPARE_FILES = 64  # for maps, logs, photos and decoders, whatever the clients do
+REQUEST_HEAD_SECONDS = 10.0  # time for request headers to arrive
+SPARE_FILES = 64  # file descriptors reserved for maps, logs, photos and decoders
 MOST_FILES = 2**20
-LOGGED_EVERY = 60.0  # seconds; what a client can cause any number of times is logged so often
+LOGGED_EVERY = 60.0  # minimum seconds between log lines that clients can trigger
 late = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _log = getLogger("tfa.service")
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's protocol, which waits for the head of a request for ever, with an end to that."""
+    """uvicorn's HTTP protocol with a connection limit and a time limit for request headers."""
 
     head_seconds, most = REQUEST_HEAD_SECONDS, MOST_FILES
     _clock: asyncio.TimerHandle | None = None
@@ -45,11 +45,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.most:
-            log_rarely(
-                "connections",
-                "%d connections are open, which is all there is room for; others are hung up on",
-                self.most,
-            )
+            log_rarely("connections", "connection limit (%d) reached; dropping new connections", self.most)
             transport.abort()
             return
         self._watch()
@@ -67,8 +63,8 @@ class BoundedConnection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Let the clock run while a head is awaited: the first, or the next once its first byte is there."""
-        between = self.timeout_keep_alive_task is not None  # uvicorn's own clock runs
+        """Run the timer while request headers are expected; between requests uvicorn's keep-alive timer runs."""
+        between = self.timeout_keep_alive_task is not None
         if self.conn.their_state is not h11.IDLE or between:
             self._stop()
         elif self._clock is None:
@@ -85,11 +81,11 @@ class BoundedConnection(H11Protocol):
             self.transport.close()
 
 
-_last_logged: dict[str, float] = {}  # when something was last said, by what it is about
+_last_logged: dict[str, float] = {}  # time of the last log line, by topic
 
 
 def log_rarely(about: str, sentence: str, *values: object) -> None:
-    """Log a warning, at most once in a while."""
+    """Log a warning at most once every `LOGGED_EVERY` seconds per topic."""
     now = time.monotonic()
     if now - _last_logged.get(about, -LOGGED_EVERY) >= LOGGED_EVERY:
         _last_logged[about] = now
@@ -97,16 +93,16 @@ def log_rarely(about: str, sentence: str, *values: object) -> None:
 
 
 def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception handler: asyncio reports every connection it cannot accept, hundreds at a time."""
+    """Handle event loop errors; asyncio reports every connection it cannot accept, hundreds at a time."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-        log_rarely("accept", "no connection can be accepted at the moment: %s", error)
+        log_rarely("accept", "cannot accept connections: %s", error)
     else:
         loop.default_exception_handler(context)
 
 
 def raise_file_limit() -> int:
-    """Allow this process as many open files as it may have; how many connections there is room for."""
+    """Raise the limit of open files and return the number of connections it allows."""
     if resource is None:
         return MOST_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -115,7 +111,7 @@ def raise_file_limit() -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        except (OSError, ValueError):  # some systems promise more than they give
+        except (OSError, ValueError):  # some systems refuse their own hard limit
             pass
     files = MOST_FILES if soft == resource.RLIM_INFINITY else soft
     return max(8, files - SPARE_FILES)
@@ -123,25 +119,25 @@ def raise_file_limit() -> int:
 
 # --- server ----------------------------------------------------------------------------------------------------------
 
-GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and cameras
+GRACE_SHARE = 2 / 3  # part of the shutdown time for running requests; the rest is for edits, jobs and cameras
 BACKLOG = 512
-LAST_SECONDS = 1.0  # to note what is cut off
+LAST_SECONDS = 1.0  # time to log unfinished jobs before exit
 
 
 class CannotListen(TfaError):
-    """The address is taken, or not of this machine."""
+    """The address is in use, or does not belong to this machine."""
 
 
 def bind_socket(settings: ServiceSettings) -> socket.socket:
-    """A listening socket at the settings' address; port 0 takes any that is free."""
+    """Return a listening socket; port 0 selects any free port."""
     host, port = settings.host.strip("[]"), settings.port
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        # Who calls before the app runs waits instead of being refused.
+        # Clients that connect before the app runs wait instead of being refused.
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address is named once
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # drop the repeated address
         sentence = f"cannot listen on {settings.host}:{port}: {reason}; choose another --port or --host"
         raise CannotListen(sentence) from None
 
@@ -152,7 +148,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn's server, which ends in time whatever hangs."""
+    """uvicorn's server with a hard limit on the shutdown time."""
 
     def __init__(self, config: uvicorn.Config, stop_seconds: float, give_up: Callable[[], None]) -> None:
         super().__init__(config)
@@ -170,31 +166,30 @@ class BoundedServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _end(self) -> None:
-        # What was cut off goes into the audit log, unless the disk is what hangs.
+        # Log unfinished jobs in a thread, since the disk may be what hangs.
         noting = threading.Thread(target=self._give_up, daemon=True)
         noting.start()
         noting.join(LAST_SECONDS)
         busy = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tfa-"))
         _log.error(
-            "the service did not stop within %g s and is ended; accepted edits are on disk. Still at work: %s",
+            "the service did not stop within %g s and exits now; accepted edits are on disk. Still running: %s",
             self._stop_seconds,
             ", ".join(busy) or "uvicorn",
         )
         logging.shutdown()
-        os._exit(1)  # a thread that hangs cannot be ended otherwise
+        os._exit(1)  # the only way to end a hanging thread
 
 
 def run_server(
     app: Any, listening: socket.socket, *, access_log: bool = False, stop_seconds: float = STOP_SECONDS
 ) -> None:
-    """Serve until SIGINT (raised again as KeyboardInterrupt) or SIGTERM; requests under way are finished first.
+    """Serve until SIGINT (raised again as KeyboardInterrupt) or SIGTERM, and finish running requests.
 
-    Should something hang, the process is ended `stop_seconds` after the signal, with exit code 1.
+    If something hangs, the process exits with code 1 `stop_seconds` after the signal.
     """
-    room = raise_file_limit()
     config = uvicorn.Config(
         app,
-        http=type("Connection", (BoundedConnection,), {"most": room}),
+        http=type("Connection", (BoundedConnection,), {"most": raise_file_limit()}),
         lifespan="on",
         log_level="info" if access_log else "warning",
         access_log=access_log,

@@ -1,4 +1,4 @@
-"""What a service is started with: where it listens, who may query, and how much is taken at once."""
+"""Service settings: address, API keys and limits."""
 
 from __future__ import annotations
 
@@ -17,38 +17,36 @@ from tfa.errors import BadSpec
 
 _NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 _ROLES = ("read", "edit")
-_SHORTEST = 16  # characters of an API key in a file
-_LINE = "write a line for each API key: a name, read or edit, and the key, such as: robot1 read 6f1c…"
+_SHORTEST = 16  # minimum length of an API key in a file
+_LINE = "each line needs a name, read or edit, and the key, such as: robot1 read 6f1c…"
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A name that logs and cameras know, and a secret that they do not."""
+    """An API key: a name for logs and cameras, a role and a secret."""
 
     name: str
-    edits: bool  # reads too
+    edits: bool  # may edit and read
     secret: str = field(repr=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise BadSpec(
-                f"{self.name[:80]!r} is no name of an API key; letters, digits, - _ and . are allowed, at most 64"
-            )
+            raise BadSpec(f"{self.name[:80]!r} is not a valid API key name; use up to 64 letters, digits, -, _ and .")
         if not self.secret.isascii() or not self.secret.isprintable() or not self.secret.strip():
-            raise BadSpec(f"the {self.name} API key must be printable ASCII text and not empty")
+            raise BadSpec(f"API key {self.name} must be printable ASCII text and not empty")
 
 
 def _is_secret(text: str, secret: str | None) -> bool:
-    """Compare two secrets in constant time, whatever a wrong one has in common with the right one."""
+    """Compare two secrets in constant time."""
     if secret is None:
         return False
-    # Digests have one length: the length of the API key is not shown by the time either.
+    # Digests have a fixed length, so that timing does not reveal the length of the key.
     ours, theirs = (hashlib.sha256(one.encode("utf-8", "replace")).digest() for one in (secret, text))
     return hmac.compare_digest(ours, theirs)
 
 
 def find_api_key(text: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
-    """Find the API key with this text as its secret; the text is compared with every one, whichever fits."""
+    """Find the API key with this secret. Compares every key, so that timing does not depend on the match."""
     if text is None:
         return None
     found = [api_key for api_key in api_keys if _is_secret(text, api_key.secret)]
@@ -56,119 +54,110 @@ def find_api_key(text: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
 
 
 def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
-    """The API keys of a file: a line each, `name role key`; lines that are empty or begin with # are left out."""
+    """Read API keys from a file with lines `name role key`; empty lines and lines with # are skipped."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadSpec(f"the API key file {path} cannot be read: {reason}; {_LINE}", path) from None
+        raise BadSpec(f"cannot read the API key file {path}: {reason}; {_LINE}", path) from None
     api_keys: list[ApiKey] = []
     for number, line in enumerate(lines, 1):
         parts = line.split()
         if not parts or parts[0].startswith("#"):
             continue
-        if len(parts) != 3 or parts[1] not in _ROLES:  # the line itself is not shown: it holds a secret
-            raise BadSpec(f"line {number} of {path} is not understood; {_LINE}", path)
+        if len(parts) != 3 or parts[1] not in _ROLES:  # the line is not shown because it contains a secret
+            raise BadSpec(f"line {number} of {path} is not valid; {_LINE}", path)
         if len(parts[2]) < _SHORTEST:
             raise BadSpec(
-                f"the API key in line {number} of {path} has {len(parts[2])} characters and needs {_SHORTEST}; "
-                "make one with: python -c 'import secrets; print(secrets.token_urlsafe())'",
+                f"the API key in line {number} of {path} has {len(parts[2])} characters, at least {_SHORTEST} are "
+                "needed; create one with: python -c 'import secrets; print(secrets.token_urlsafe())'",
                 path,
             )
         api_keys.append(ApiKey(parts[0], parts[1] == "edit", parts[2]))
     if not api_keys:
-        raise BadSpec(f"the API key file {path} holds no API key; {_LINE}", path)
+        raise BadSpec(f"the API key file {path} contains no API key; {_LINE}", path)
     return tuple(api_keys)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
-PILLOW_MOST = 178_956_970  # pixels above which Pillow itself refuses to open a picture
-SLACK = 65_536  # bytes of a request that are not the photo: form fields, part headers
-ALL_AT_ONCE = 10  # the largest request, in uploads of the largest size
-
+PILLOW_MOST = 178_956_970  # pixels above which Pillow refuses to open an image
+SLACK = 65_536  # bytes of a request besides the photo: form fields, part headers
+ALL_AT_ONCE = 10  # size of the largest request, in photos of the largest size
 STOP_SECONDS = 30.0
 
 
 class ServiceSettings(Options):
-    """Values are checked on construction; all defaults are ours."""
+    """Settings of a service, checked on construction."""
 
     host: str = opt("127.0.0.1", "Address to listen on.")
-    port: int = opt(8000, "Port to listen on; 0 takes any that is free.", ge=0, le=65_535)
-    read_api_key: str | None = opt(None, "For looking and querying; None: open to whoever reaches the port.")
-    edit_api_key: str | None = opt(None, "For changing maps, and for reading too.")
-    api_keys: tuple[ApiKey, ...] = opt((), "API keys with names, of a file; with any of them reading needs one.")
-    rate_limit: float = opt(
-        100.0, "Requests a second of one API key, or of one address without; 0: any number.", ge=0, le=1e6
-    )
-    audit_log: str | None = opt(None, "File that gets a line for each edit asked for.")
-    no_auth: bool = opt(False, "On purpose: no API key although other machines can reach the port.")
-    cors: tuple[str, ...] = opt((), "Origins whose pages may call from a browser.")
+    port: int = opt(8000, "Port to listen on; 0 for any free port.", ge=0, le=65_535)
+    read_api_key: str | None = opt(None, "API key for reading and queries; None allows everyone.")
+    edit_api_key: str | None = opt(None, "API key for edits, and for reading.")
+    api_keys: tuple[ApiKey, ...] = opt((), "Named API keys, from a file; with any of them reading needs a key.")
+    rate_limit: float = opt(100.0, "Requests per second and API key, or address; 0 for no limit.", ge=0, le=1e6)
+    audit_log: str | None = opt(None, "File that gets a line for each edit request.")
+    no_auth: bool = opt(False, "Allow unauthenticated access from other machines.")
+    cors: tuple[str, ...] = opt((), "Origins whose pages may send requests.")
     max_upload: int = opt(20_000_000, "Bytes of one photo.", ge=1, le=2**31)
-    max_pixels: int = opt(50_000_000, "Width × height, read before a photo is decoded.", ge=1, le=PILLOW_MOST)
+    max_pixels: int = opt(50_000_000, "Width × height, checked before a photo is decoded.", ge=1, le=PILLOW_MOST)
     max_batch: int = opt(64, "Photos of one request.", ge=1, le=1024)
-    batch_wait: float = opt(0.003, "Seconds that a query waits for others to be encoded with.", ge=0, le=10)
-    batch_size: int = opt(16, "Photos encoded and scored together at most.", ge=1, le=1024)
-    max_waiting: int = opt(256, "Queries, and edits, of a map that may wait; more get 503.", ge=1, le=2**20)
-    body_seconds: float = opt(120.0, "For a request to arrive as a whole.", ge=0.1, le=86_400)
-    stall_seconds: float = opt(
-        120.0, "After which a batch of queries hangs: readiness says so, queries are refused.", ge=0.1, le=86_400
-    )
+    batch_wait: float = opt(0.003, "Seconds that a query waits for others to share a batch.", ge=0, le=10)
+    batch_size: int = opt(16, "Photos of one batch.", ge=1, le=1024)
+    max_waiting: int = opt(256, "Waiting queries, or edits, of a map; more get 503.", ge=1, le=2**20)
+    body_seconds: float = opt(120.0, "Time limit for a request to arrive.", ge=0.1, le=86_400)
+    stall_seconds: float = opt(120.0, "Time after which a query batch counts as stalled.", ge=0.1, le=86_400)
     stop_seconds: float = opt(
-        STOP_SECONDS, "From SIGTERM to the end, whatever hangs; two thirds for requests under way.", ge=1, le=3600
+        STOP_SECONDS, "Time limit for shutdown; two thirds are for running requests.", ge=1, le=3600
     )
-    decode_seconds: float = opt(10.0, "For a photo to be decoded, in a process of its own.", ge=0.1, le=3600)
-    cameras: int = opt(
-        64, "Named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none.",
-        ge=0, le=4096,
-    )  # fmt: skip
+    decode_seconds: float = opt(10.0, "Time limit for decoding a photo.", ge=0.1, le=3600)
+    cameras: int = opt(64, "Cameras of a map; a new one replaces the least recently used. 0: off.", ge=0, le=4096)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [api_key.name for api_key in self.all_api_keys]
-        for kind, values in (("called", names), ("the same", [api_key.secret for api_key in self.all_api_keys])):
+        for kind, values in (("name", names), ("secret", [api_key.secret for api_key in self.all_api_keys])):
             twice = next((names[at] for at, value in enumerate(values) if value in values[:at]), None)
             if twice is not None:
-                raise BadSpec(f"two API keys are {kind} ({twice}); every API key needs a name and a text of its own")
+                raise BadSpec(f"two API keys have the same {kind} ({twice}); names and secrets must be unique")
         for origin in self.cors:
             if origin != "*" and not origin.startswith(("http://", "https://")):
-                raise BadSpec(f"{origin!r} is not an origin; write it as browsers do, such as https://example.org")
+                raise BadSpec(f"{origin!r} is not an origin; use the form https://example.org")
         if not is_loopback(self.host) and not self.closed and not self.no_auth:
             raise BadSpec(
-                f"{self.host} can be reached from other machines, and no read API key was given: anybody there could "
-                "query the map and see its photos; give --api-keys, or --read-api-key (and --edit-api-key to allow "
-                "edits), or --no-auth on purpose"
+                f"other machines can reach {self.host}, and without a read API key anyone there can query the map and "
+                "see its photos; pass --api-keys, or --read-api-key (and --edit-api-key to allow edits), or --no-auth"
             )
 
     @property
     def editable(self) -> bool:
-        """May anybody edit? With a read API key alone nobody can be distinguished from a reader."""
+        """Whether edits are possible: with an edit API key, or without any API key."""
         return any(api_key.edits for api_key in self.all_api_keys) or not self.closed
 
     @property
     def all_api_keys(self) -> tuple[ApiKey, ...]:
-        """Those with names of their own, and the two that are called after what they allow."""
+        """Named API keys, and the two named after their role."""
         plain = (("read", False, self.read_api_key), ("edit", True, self.edit_api_key))
         return (*self.api_keys, *(ApiKey(name, edits, text) for name, edits, text in plain if text is not None))
 
     @property
     def closed(self) -> bool:
-        """Does reading need an API key?"""
+        """Whether reading needs an API key."""
         return self.read_api_key is not None or bool(self.api_keys)
 
     @property
     def limited_rate(self) -> float:
-        """Requests a second that are taken of one; any number where only this machine and nobody else asks."""
+        """Requests per second; no limit (0) if only this machine has access and there are no API keys."""
         return 0.0 if self.checks_host and not self.all_api_keys else self.rate_limit
 
     @property
     def checks_host(self) -> bool:
-        """An open service on this machine answers to its own names only (a web page could point its own here)."""
+        """Whether only local host names are accepted, which prevents DNS rebinding without API keys."""
         return not self.closed and not self.no_auth
 
     @property
     def single_bytes(self) -> int:
-        """Largest body of a request with one photo; base64 takes four bytes for three."""
+        """Largest body of a request with one photo; base64 uses four bytes for three."""
         return self.max_upload * 4 // 3 + SLACK
 
     @property
@@ -178,7 +167,7 @@ class ServiceSettings(Options):
 
 
 def is_loopback(host: str) -> bool:
-    """Is the address one that only this machine reaches?"""
+    """Return True if only this machine can reach the address."""
     if host.lower() == "localhost":
         return True
     try:

@@ -1,5 +1,5 @@
-"""Ours, beyond the paper: patches of two photos → evidence that they show one place, and a ranking by it.
+"""Geometric verification: match the patches of a query and its candidates, and rerank the candidates.
 
-In: patch tokens and the head's ranking. Out: the candidates in a new order, or the decision not to verify. May see:
-the database, or unlabelled target photos.
+In: patch tokens and the head's ranking. Out: reranked candidates, or the decision not to rerank. Data used: the
+database, or unlabeled target photos.
 """

@@ -1,11 +1,10 @@
-"""Admission of verification (ours, beyond the paper): is it used? Decided without labels, by a sign test.
+"""Decide without labels, by a sign test, whether a map reranks.
 
-    favours_candidates   share of photos with more evidence among their first 20 images than among the next 20
-    admitted             if favours_candidates > ½ + 1 / √photos: two standard errors beyond a half
+    favours_candidates   share of photos with more evidence among their top 20 images than among the next 20
+    admitted             if favours_candidates > ½ + 1 / √photos: two standard errors above one half
 
-The photos are the map's own, each with itself hidden, or those of a calibration. The head ranks the place itself first
-where it can, so evidence that tells places apart is larger among its first images than among the next; evidence that is
-noise is as often larger among the next.
+The photos are map images, each hidden from its own query, or calibration photos. The head ranks images of the right
+place first if it can. Useful evidence is therefore larger among the top images; noise is larger there half of the time.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from tfa.method.second_order_head import SecondOrderHead
 from tfa.search.gallery import top_k
 from tfa.types import RerankSpec
 
-COMPARED_CANDIDATES = 20  # whose evidence is compared with that of as many images after them
-CONSTRUCTION = 0  # whose ranking is looked at
-PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (photo, database images `c`) → evidence `c`
+COMPARED_CANDIDATES = 20  # top images, compared with the next 20
+CONSTRUCTION = 0  # construction that ranks the images
+PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # photo, database images (c,) → evidence (c,)
 
 
 @dataclass(frozen=True)
 class VerificationEvidence:
-    """What was measured, and what follows."""
+    """Result of the sign test."""
 
-    favours_candidates: float  # share of photos with more evidence among their candidates than after them
+    favours_candidates: float  # share of photos with more evidence among their top images than among the next
     photos: int
-    kind: str  # of photos, in words
-    usual_evidence: float | None = None  # median over photos of the most √M among their candidates
+    kind: str  # "self-tests" or "calibration photos"
+    usual_evidence: float | None = None  # median over photos of the largest √M among their top images
 
     @property
     def needed(self) -> float:
-        """The share above which evidence is no chance."""
+        """Share that must be exceeded."""
         return 0.5 + 1 / math.sqrt(self.photos) if self.photos else 1.0
 
     @property
@@ -54,26 +53,21 @@ class VerificationEvidence:
     @property
     def reason(self) -> str:
         if not self.photos:
-            return f"not used: none of the {self.kind} can be compared with images after its candidates"
-        used, chance = "used:" if self.admitted else "not used: only", f"chance explains {min(self.needed, 1):.0%}"
-        share = f"{self.favours_candidates:.0%} of {self.photos} {self.kind}"
-        return f"{used} {share} have more evidence among the images ranked first than among the next; {chance}"
+            return f"off: none of the {self.kind} has enough ranked images to compare"
+        state = "on: in" if self.admitted else "off: in only"
+        share = f"{round(self.favours_candidates * self.photos)} of {self.photos} {self.kind}"
+        required = f"{100 * min(self.needed, 1):.0f} % required"
+        return f"{state} {share}, top-ranked images match better geometrically than lower-ranked ones ({required})"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "admitted": self.admitted,
-            "favours_candidates": self.favours_candidates,
-            "needed": self.needed,
-            "photos": self.photos,
-            "usual_evidence": self.usual_evidence,
-            "reason": self.reason,
-        }
+        names = ("admitted", "favours_candidates", "needed", "photos", "usual_evidence", "reason")
+        return {name: getattr(self, name) for name in names}
 
 
 def shortlist_images(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, depth: int) -> np.ndarray:
-    """List the best images `p c` of each row of scores `p m`; NO_ANSWER where a row has fewer that it may answer.
+    """Return the best images (p, c) of each row of scores (p, m), padded with NO_ANSWER.
 
-    `masked` are the (row, column) pairs that may not be answered; their scores are overwritten.
+    Pairs (row, column) in `masked` are excluded; their scores are overwritten.
     """
     if masked is not None:
         scores[masked] = -np.inf
@@ -84,12 +78,12 @@ def shortlist_images(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] |
 def judge_admission(
     ranked: np.ndarray, evidence: PairEvidence, kind: str, progress: Progress | None = None
 ) -> VerificationEvidence:
-    """Decide whether evidence favours what the head ranks first. `ranked` are images `p c`, best first.
+    """Decide whether the top-ranked images have more evidence than the next.
 
-    `evidence` is called from several threads.
+    `ranked` are images (p, c), best first. `evidence` is called from several threads.
     """
     most_of = lambda row: _most(ranked[row][ranked[row] != NO_ANSWER], row, evidence)  # noqa: E731
-    with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
+    with (progress or SilentProgress()).task("reranking self-test", len(ranked), "photos") as task:
         found = map_in_threads(most_of, range(len(ranked)), task=task)
     most = np.array([one for one in found if one is not None])
     if not len(most):
@@ -99,9 +93,9 @@ def judge_admission(
 
 
 def _most(images: np.ndarray, row: int, evidence: PairEvidence) -> tuple[float, float] | None:
-    """The most evidence in the first half of a ranking and in the second: mostly other places, so chance.
+    """Return the largest evidence in each half of a ranking; None if there is no second half.
 
-    None if there is no second half.
+    The second half mostly shows other places, so its evidence is chance.
     """
     half = (len(images) + 1) // 2
     if half == len(images):
@@ -117,30 +111,30 @@ def judge_admission_on_database(
     backend: Backend,
     progress: Progress | None = None,
 ) -> VerificationEvidence:
-    """Decide from the database alone; `evidence_between` compares a database image, by its index, with others."""
+    """Decide from the database only; `evidence_between` compares a database image, by its index, with others."""
     pseudo = head.fitted.spaces[0].pseudo if isinstance(head, SecondOrderHead) else head.split.pseudo
     chosen = space_evenly(len(pseudo), spec.max_pseudo)
     ranked = _pseudo_shortlist(head, chosen, backend)
     return judge_admission(
-        ranked, lambda row, images: evidence_between(int(pseudo[chosen[row]]), images), "pseudo queries", progress
+        ranked, lambda row, images: evidence_between(int(pseudo[chosen[row]]), images), "self-tests", progress
     )
 
 
 def judge_admission_on_target(
     head: Head | SecondOrderHead, target: Tokens, evidence: PairEvidence, progress: Progress | None = None
 ) -> VerificationEvidence:
-    """Decide from calibration photos; `evidence` is that of a photo with images of the database."""
+    """Decide from calibration photos; `evidence` compares a photo with database images."""
     ranked = shortlist_images(head.scores(target, CONSTRUCTION), None, 2 * COMPARED_CANDIDATES)
     return judge_admission(ranked, evidence, "calibration photos", progress)
 
 
 def space_evenly(count: int, most: int) -> np.ndarray:
-    """Choose at most `most` of the numbers 0 to count − 1, evenly spaced, with the first and the last."""
+    """Return at most `most` evenly spaced numbers from 0 to count − 1, including both ends."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def cache_evidence(evidence: PairEvidence) -> PairEvidence:
-    """Return the same function with a cache, so that each pair is computed once."""
+    """Cache `evidence`, so that each pair is computed once."""
     known: dict[tuple[int, int], float] = {}
 
     def remembered(row: int, images: np.ndarray) -> np.ndarray:
@@ -153,7 +147,7 @@ def cache_evidence(evidence: PairEvidence) -> PairEvidence:
 
 
 def _pseudo_shortlist(head: Head | SecondOrderHead, chosen: np.ndarray, backend: Backend) -> np.ndarray:
-    """Shortlist images for the pseudo queries `chosen` under the decided head, each with its duplicates hidden."""
+    """Shortlist images for the pseudo queries `chosen`, with their duplicates hidden."""
     if isinstance(head, SecondOrderHead):
         return _shortlist_of(*head.pseudo_scores(CONSTRUCTION), chosen)
     found = _shortlist_of(*_residual_scores(head, backend), chosen)
@@ -164,14 +158,14 @@ def _pseudo_shortlist(head: Head | SecondOrderHead, chosen: np.ndarray, backend:
 
 def _shortlist_of(block: ScoreBlock, mask: Mask, chosen: np.ndarray) -> np.ndarray:
     lists = []
-    for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):  # rows next to each other in one product
+    for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):  # one product per run of adjacent rows
         start, stop = int(run[0]), int(run[-1]) + 1
         lists.append(shortlist_images(block(start, stop), mask.within(start, stop), 2 * COMPARED_CANDIDATES))
     return np.concatenate(lists)
 
 
 def _residual_scores(head: Head, backend: Backend) -> tuple[ScoreBlock, Mask]:
-    """Scores of the pseudo queries, and what they may not answer."""
+    """Return scores of the pseudo queries and their mask."""
     pseudo = head.split.pseudo
     similar = global_similarities(head.cls, pseudo) if head.decisions.admit_cls and head.cls is not None else None
     block, mask = final_scores(head.used(head.decisions, CONSTRUCTION), head.decisions, similar, backend)

@@ -1,12 +1,12 @@
-"""Matching (ours, beyond the paper): do two photos hold the same patches in the same arrangement?
+"""Match the patches of two photos and count the matches that agree on one displacement.
 
-    match      (i, j) is a match if j is the most similar patch to i and i the most similar to j
-    vote       each match votes for its displacement (row_j − row_i, column_j − column_i), in cells of the patch grid,
-               with its distinctiveness: how much more similar i is to j than to any other patch
+    match      patches i and j match if each is the other's most similar patch
+    vote       a match votes for its displacement (row_j − row_i, column_j − column_i), in cells of the patch grid,
+               weighted by distinctiveness: how much more similar i is to j than to any other patch
     evidence   M, the most votes in a window of 5 × 5 displacements
 
-Photos of one place move most of their patches alike; of two places, the matches scatter, and what lines up all the
-same (sky above road) is like many patches and so has little weight. Arrays in, arrays out.
+In photos of one place most matches share a displacement; in photos of two places they scatter. Sky above road lines up
+anyway, but resembles many patches and has little weight. Arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from itertools import pairwise
 
 import numpy as np
 
-WINDOW = 2  # displacements to each side of the strongest that are consistent with it
-_UNITS = 2**20  # of a vote
+WINDOW = 2  # cells to each side of the strongest displacement that still count as inliers
+_UNITS = 2**20  # units per vote
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Mutual matches of two photos, and which of them move alike."""
+    """Mutual matches of two photos, and which of them are inliers."""
 
-    ours: np.ndarray  # patch of the query, one for each match, rising
-    theirs: np.ndarray  # patch of the candidate
-    distinct: np.ndarray  # how much more similar the two are than the query's patch and any other
-    consistent: np.ndarray  # bool
+    ours: np.ndarray  # query patch of each match, ascending
+    theirs: np.ndarray  # candidate patch of each match
+    distinct: np.ndarray  # similarity minus that of the query patch's second-best match
+    consistent: np.ndarray  # bool: inliers
 
     @property
     def count(self) -> int:
@@ -35,7 +35,7 @@ class Matches:
 
     @property
     def evidence(self) -> float:
-        """M."""
+        """M: the sum of the inliers' votes."""
         return float(self.distinct[self.consistent].sum())
 
 
@@ -43,9 +43,9 @@ Nearest = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def find_nearest(similarities: np.ndarray) -> Nearest:
-    """Find the best column of each row of `n m` (of equals the first), its similarity and that of the second best.
+    """Return the best column of each row of (n, m), its similarity, and the second-best similarity.
 
-    The last array is the similarity of each column's best row. `similarities` is overwritten.
+    Ties go to the first column. The last array is the best similarity of each column. `similarities` is overwritten.
     """
     every = np.arange(len(similarities))
     best = similarities.argmax(axis=1)
@@ -57,9 +57,9 @@ def find_nearest(similarities: np.ndarray) -> Nearest:
 
 
 def find_mutual(best: np.ndarray, highest: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the (candidate, row) of each mutual match from `find_nearest` of candidates, `c n`, `c n` and `c m`.
+    """Return candidate and row of each mutual match, from `find_nearest` arrays (c, n), (c, n) and (c, m).
 
-    A row is matched if nothing in its best column is higher; of several rows as high, the first.
+    A row matches if it has the highest similarity in its best column; ties go to the first row.
     """
     candidate, row = np.nonzero(highest == np.take_along_axis(columns, best, axis=1))
     column = candidate * columns.shape[1] + best[candidate, row]
@@ -72,29 +72,25 @@ def find_mutual(best: np.ndarray, highest: np.ndarray, columns: np.ndarray) -> t
 def compute_displacements(
     ours: np.ndarray, theirs: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the rows and columns, in cells, by which each match moves from one patch grid to the other."""
+    """Return the displacement of each match between the two patch grids: rows and columns, in cells."""
     (y, x), (v, u) = np.divmod(ours, grid[1]), np.divmod(theirs, other[1])
     return v - y, u - x
 
 
 def find_strongest_windows(
-    candidate: np.ndarray,
-    moved: tuple[np.ndarray, np.ndarray],
-    votes: np.ndarray,
-    reach: tuple[int, int],
-    count: int,
+    candidate: np.ndarray, moved: tuple[np.ndarray, np.ndarray], votes: np.ndarray, reach: tuple[int, int], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the middle of the window of displacements with the most votes, for each of `count` candidates.
+    """Return the center of the displacement window with the most votes, for each of `count` candidates.
 
-    Of equals it is the first. A vote has a candidate and a move, down and right, of `reach` at most.
+    Ties go to the first window. Displacements (down, right) are at most `reach`.
     """
     height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
-    # Zeros all around, so that a window at the edge is as large as any; one more in front for differences of sums.
+    # Zero padding gives windows at the edge their full size; one more row and column serve the prefix sums.
     rows, columns = height + 2 * WINDOW + 1, width + 2 * WINDOW + 1
     down, right = moved[0] + reach[0] + WINDOW + 1, moved[1] + reach[1] + WINDOW + 1
     cells = np.bincount((candidate * rows + down) * columns + right, votes, minlength=count * rows * columns)
     total = cells.reshape(count, rows, columns)
-    total.cumsum(axis=1, out=total).cumsum(axis=2, out=total)  # sums of all rectangles at the origin
+    total.cumsum(axis=1, out=total).cumsum(axis=2, out=total)  # prefix sums
     side = 2 * WINDOW + 1
     tall = total[:, side:] - total[:, :-side]
     at = (tall[:, :, side:] - tall[:, :, :-side]).reshape(count, height * width).argmax(axis=1)
@@ -104,19 +100,19 @@ def find_strongest_windows(
 def find_matches(
     query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
 ) -> list[Matches]:
-    """Match compact patches `n r` of a photo with `c m r` of others; one result for each of them."""
+    """Match compact patches (n, r) of a photo with those of candidates (c, m, r); one result per candidate."""
     count = len(candidates)
     if not count:
         return []
     similarities = np.empty((len(query), candidates.shape[1]), np.float32)
     found = []
-    for candidate in candidates:  # one at a time: its similarities stay in the cache
+    for candidate in candidates:  # one at a time, so that its similarities stay in the cache
         np.matmul(query, candidate.T, out=similarities)
         found.append(find_nearest(similarities))
     best, highest, second, columns = map(np.stack, zip(*found, strict=True))
     candidate, ours = find_mutual(best, highest, columns)
     theirs = best[candidate, ours]
-    # In units of 2⁻²⁰ votes add up to the same number in any order: what is equal stays equal.
+    # Rounded to 2⁻²⁰, votes sum exactly in any order, so ties stay ties.
     distinct = np.rint((highest - second)[candidate, ours].astype(np.float64) * _UNITS) / _UNITS
     down, right = compute_displacements(ours, theirs, grid, other)
     reach = (max(grid[0], other[0]) - 1, max(grid[1], other[1]) - 1)
@@ -130,5 +126,5 @@ def find_matches(
 def measure_evidence(
     query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
 ) -> np.ndarray:
-    """Measure M of each candidate: compact patches `n r` against `c m r` → `c`."""
+    """Return M of each candidate, (c,), from compact patches (n, r) and (c, m, r)."""
     return np.array([found.evidence for found in find_matches(query, candidates, grid, other)], np.float64)

@@ -1,13 +1,12 @@
-"""Compact patches of map images: projected to few dimensions, stored in bytes or two bits, and read from memory or a
-store.
+"""Compact patch descriptors of map images: projected, quantized, and read from memory or a store.
 
-Two bits (ours, beyond the paper): the numbers of a compact patch, four in a byte.
+Full patches are int8. Small patches have two bits per dimension, four dimensions in a byte:
 
-    level    the nearest of ±0.4528 σ and ±1.5104 σ     σ: deviation of that number over the map's patches
+    level    the nearest of ±0.4528 σ and ±1.5104 σ     σ: deviation of that dimension over the map's patches
     byte     four levels, the first in the lowest bits
 
-The four levels are those that round a normal variable best (Lloyd, Max). A query's patches are not rounded, so an
-image's rounding is met once in a similarity, not twice. Arrays in, arrays out.
+These four levels quantize a normal variable best (Lloyd, Max). Query patches are not quantized, so each similarity has
+the quantization error of one side only. Arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from tfa.verification.reranking import Compared
 
 # --- two bits -------------------------------------------------------------------------------------
 
-_NORMAL_LEVELS = np.array([-1.5104, -0.4528, 0.4528, 1.5104], np.float32)  # in deviations
-BETWEEN = 0.9816  # the two inner levels and the two outer ones; 0 is between the inner ones
-TOGETHER = 4  # numbers that share a byte
+_NORMAL_LEVELS = np.array([-1.5104, -0.4528, 0.4528, 1.5104], np.float32)  # in units of σ
+BETWEEN = 0.9816  # border between an inner and an outer level, in units of σ; the inner levels meet at 0
+TOGETHER = 4  # dimensions per byte
 
 
 def count_packed_bytes(numbers: int) -> int:
@@ -43,12 +42,12 @@ def count_packed_bytes(numbers: int) -> int:
 
 
 def measure_deviations(rows: np.ndarray) -> np.ndarray:
-    """Root mean square `r` of each number of rows `t r`: the levels lie around zero, not around a mean."""
+    """Return the root mean square (r,) of each column of (t, r); levels are centered on zero, not on the mean."""
     return np.sqrt(np.mean(np.square(rows, dtype=np.float64), axis=0)).astype(np.float32)
 
 
 def pack_levels(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
-    """Rows `… r` → bytes `… g` that hold the level of each number; a last byte that is not full ends in zeros."""
+    """Pack rows (…, r) into bytes (…, g) of two-bit levels; the last byte is padded with zeros."""
     numbers, border = rows.shape[-1], np.float32(BETWEEN) * deviations
     levels = np.zeros((*rows.shape[:-1], count_packed_bytes(numbers), TOGETHER), np.uint8)
     flat = levels.reshape(*rows.shape[:-1], count_packed_bytes(numbers) * TOGETHER)  # the same memory
@@ -58,7 +57,7 @@ def pack_levels(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
 
 
 def build_level_table(deviations: np.ndarray) -> np.ndarray:
-    """What each byte stands for, by its place in the patch and its value: `g 256 4`, float32."""
+    """Return the four values of each byte by its place in the patch and its value: (g, 256, 4), float32."""
     padded = np.zeros(count_packed_bytes(len(deviations)) * TOGETHER, np.float32)
     padded[: len(deviations)] = deviations
     level = _NORMAL_LEVELS[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3]  # 256 4
@@ -66,8 +65,8 @@ def build_level_table(deviations: np.ndarray) -> np.ndarray:
 
 
 def unpack_levels(codes: np.ndarray, table: np.ndarray, numbers: int) -> np.ndarray:
-    """Bytes `… g` → rows `… r` of their levels, float32."""
-    # Four floats are taken as one item of 16 bytes: one lookup for four numbers.
+    """Unpack bytes (…, g) to rows (…, r) of levels, float32."""
+    # Four floats are one item of 16 bytes, so one lookup reads four values.
     items = table.view(np.complex128).ravel()
     places = np.arange(0, items.size, table.shape[1], dtype=np.int64)
     rows = items.take(codes + places).view(np.float32)
@@ -76,20 +75,20 @@ def unpack_levels(codes: np.ndarray, table: np.ndarray, numbers: int) -> np.ndar
 
 # --- compaction -----------------------------------------------------------------------------------
 
-_BLOCK = 2048  # patches whose products are added up at a time
+_BLOCK = 2048  # patches per product
 _INT8_LEVELS = 127
-SMALL_DIMENSIONS = 120  # numbers of two bits: 30 bytes a patch, 15,870 for 23 × 23 of them
-_DEVIATION_PATCHES = 20_000  # patches that deviations are measured on
+SMALL_DIMENSIONS = 120  # dimensions of two bits: 30 bytes per patch, 15,870 for 23 × 23 patches
+_DEVIATION_PATCHES = 20_000  # patches used to measure deviations
 _RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """How patches of a map are kept small."""
+    """Projection and quantization of patches."""
 
-    mean: np.ndarray  # d
-    projection: np.ndarray  # d r: directions scaled by λ^(−1/4)
-    deviations: np.ndarray | None = None  # r: of each number of the map's patches, if two bits are kept of it
+    mean: np.ndarray  # (d,)
+    projection: np.ndarray  # (d, r): directions scaled by λ^(−1/4)
+    deviations: np.ndarray | None = None  # (r,): deviation of each dimension; None for int8 patches
 
     @property
     def dimensions(self) -> int:
@@ -101,22 +100,22 @@ class Compaction:
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
-        """The type of packed patches."""
+        """Dtype of packed patches."""
         return np.int8 if self.deviations is None else np.uint8
 
     def compact(self, patches: np.ndarray) -> np.ndarray:
-        """Patches `… n d` → unit rows `… n r` in float32."""
-        # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: the small side of the product is scaled, not the large one.
+        """Project patches (…, n, d) to unit rows (…, n, r), float32."""
+        # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: normalizing after the projection scales r values, not d.
         rows = to_float32(patches)
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
         return l2_normalize(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
     def pack(self, rows: np.ndarray) -> np.ndarray:
-        """Pack unit rows `… n r` into the bytes that are stored; `unpack` is the inverse."""
+        """Quantize unit rows (…, n, r) to the stored bytes."""
         return quantize_rows(rows) if self.deviations is None else pack_levels(rows, self.deviations)
 
     def unpack(self, codes: np.ndarray) -> np.ndarray:
-        """Unpack stored bytes to unit rows `… n r` in float32."""
+        """Restore unit rows (…, n, r), float32, from the stored bytes."""
         if self._table is None:
             return restore_rows(codes)
         return _unit(unpack_levels(codes, self._table, self.dimensions))
@@ -127,38 +126,38 @@ class Compaction:
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
-    """Fit a compaction to unit patches `t d` of the map."""
+    """Fit a compaction to unit patches (t, d) of the map."""
     mean = patches.mean(axis=0, dtype=np.float64)
 
     def squares(start: int) -> np.ndarray:
-        centred = patches[start : start + _BLOCK] - mean
-        return centred.T @ centred  # numpy makes it a symmetric rank-k update
+        centered = patches[start : start + _BLOCK] - mean
+        return centered.T @ centered  # numpy runs it as a symmetric rank-k update
 
-    # Block by block: in float64 all patches at once are several times their size.
+    # Block by block, because a float64 copy of all patches would be several times their size.
     covariance = reduce(np.add, map_in_threads(squares, range(0, len(patches), _BLOCK))) / len(patches)
     variance, directions = np.linalg.eigh(covariance)
     variance, directions = variance[::-1], directions[:, ::-1]
     kept = variance[:dimensions] > _RANK_FLOOR * max(float(variance[0]), 0.0)
-    kept[0] = True  # patches that are all alike have no direction; one keeps the shapes
+    kept[0] = True  # identical patches have no direction; keeping one keeps the shapes valid
     variance, directions = variance[:dimensions][kept], directions[:, :dimensions][:, kept]
     scale = np.where(variance > 0, variance, 1.0) ** -0.25
-    # In the order of rows, as files have it: products of other layouts differ in their last bits.
+    # C order, as in files: products of other layouts differ in their last bits.
     return Compaction(mean.astype(np.float32), np.ascontiguousarray(directions * scale, np.float32))
 
 
 def count_dimensions(patches: str, dimensions: int) -> int:
-    """Return the most dimensions of a patch; small patches have fewer than full ones."""
+    """Return the maximum number of dimensions of a patch; small patches have fewer."""
     return dimensions if patches == "full" else min(dimensions, SMALL_DIMENSIONS)
 
 
 def use_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
-    """Make the compaction keep two bits of each number, by deviations over unit patches `t d` of the map."""
+    """Return the compaction with two bits per dimension, fitted on unit patches (t, d) of the map."""
     spread = patches[:: -(-len(patches) // _DEVIATION_PATCHES)]
     return replace(compaction, deviations=measure_deviations(compaction.compact(spread)))
 
 
 def quantize_rows(rows: np.ndarray) -> np.ndarray:
-    """Quantize unit rows `… r` to int8, each scaled by its largest entry; `restore_rows` is the inverse."""
+    """Quantize unit rows (…, r) to int8, each scaled by its largest entry."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
     return np.rint(rows * (_INT8_LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
 
@@ -168,9 +167,9 @@ def restore_rows(levels: np.ndarray) -> np.ndarray:
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Rows `… r` made unit; they are overwritten."""
+    """Normalize rows (…, r) in place."""
     squared = np.einsum("...r,...r->...", rows, rows)[..., None]
-    rows *= 1 / np.sqrt(np.where(squared > 0, squared, 1))  # in place: a candidate's rows are most of what is read
+    rows *= 1 / np.sqrt(np.where(squared > 0, squared, 1))
     return rows
 
 
@@ -182,36 +181,36 @@ PatchGrid = tuple[int, int]
 
 @dataclass(frozen=True)
 class CompactTokens:
-    """The patches of a map's images, projected and rounded."""
+    """Compact patches of map images."""
 
     compaction: Compaction
     grid: PatchGrid  # rows, columns of patches
-    chunks: tuple[np.ndarray, ...]  # `rows n r` int8, or small `rows n g` uint8: a map grows by chunks
+    chunks: tuple[np.ndarray, ...]  # (rows, n, r) int8, or small (rows, n, g) uint8; an edit adds a chunk
     spec: RerankSpec
 
     @classmethod
     def fit(cls, tokens: Tokens, spec: RerankSpec | None = None) -> CompactTokens:
-        """Fitted on a sample of the images' own patches (ours)."""
+        """Fit a compaction on a sample of the patches, and compact all images."""
         spec = spec or RerankSpec()
         return cls.of(tokens, fit_spec_compaction(sample_patches(tokens, spec.max_patches), spec), spec)
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: RerankSpec | None = None) -> CompactTokens:
-        """Compact images whose patches all lie on one known grid."""
+        """Compact images, which must have one patch grid."""
         if tokens.grid is None:
-            raise BadTokens(f"{explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+            raise BadTokens(f"{explain_missing_grid(tokens)}; pass it: Tokens(patches, grid=(rows, columns))")
         empty = cls(compaction, tokens.grid, (), spec or RerankSpec())
         return empty.grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
-        """Add one more chunk of images."""
+        """Return compact tokens with one more chunk of images."""
         rows, columns = self.grid
         if tokens.grid not in (None, self.grid) or (tokens.counts != rows * columns).any():
             raise BadTokens(
                 f"new images do not have the map's grid of {rows} × {columns} patches; "
-                "encode them with the encoder of the map"
+                "encode them with the map's encoder"
             )
-        # A large map's chunk lies in a temporary file until it is saved.
+        # A large chunk stays in a temporary file until the map is saved.
         shape = (len(tokens), rows * columns, self.compaction.bytes_per_patch)
         chunk = Spill().empty(shape, self.compaction.dtype)
 
@@ -229,39 +228,39 @@ class CompactTokens:
         return self.grid[0] * self.grid[1] * self.compaction.bytes_per_patch
 
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
-        """Unit patches `c n r` of some images, float32; no other row is touched."""
+        """Return unit patches (c, n, r) of some images, float32, without reading other rows."""
         return self.compaction.unpack(take_rows(self.chunks, indices, self.compaction.dtype))
 
     def query(self, tokens: Tokens) -> np.ndarray:
-        """Unit patches `q n r` of photos to compare, not rounded."""
+        """Return unit patches (q, n, r) of query photos, not quantized."""
         patches = tokens.load(0, len(tokens))
         return self.compaction.compact(patches)
 
     def resolve_grid(self, tokens: Tokens) -> PatchGrid | None:
-        """How the patches of photos to compare lie: as they say, else as the map's if there are as many."""
+        """Return the patch grid of query photos: their own, or the map's if the number of patches is equal."""
         if tokens.grid is None and (tokens.counts == self.grid[0] * self.grid[1]).all():
             return self.grid
         return tokens.grid
 
     def evidence(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> np.ndarray:
-        """Evidence `c` of a photo's compact patches `n r` with some images."""
+        """Return the evidence (c,) of a photo's compact patches (n, r) with some images."""
         return measure_evidence(query, self.rows(indices), grid, self.grid)
 
     def evidence_between(self, image: int, others: np.ndarray) -> np.ndarray:
-        """Measure the evidence `c` of an image with others of the map."""
+        """Return the evidence (c,) of a map image with other map images."""
         return self.evidence(self.rows([image])[0], self.grid, others)
 
     def matches(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> list[Matches]:
-        """The same, match by match."""
+        """Match a photo's compact patches (n, r) with some images."""
         return find_matches(query, self.rows(indices), grid, self.grid)
 
     def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Match several photos, each with other images. Threads take a photo each.
+        """Match several photos, each with its own images, one photo per thread.
 
-        A single photo is compared by products that are shared among threads: switching between the two ways costs
-        more than it saves, because the library's own threads keep waiting for work.
+        A single photo uses multithreaded products instead: switching to one-thread products would cost more than it
+        saves, because the BLAS threads keep spinning.
         """
         if len(queries) == 1:
             return [self.matches(queries[0], grid, indices[0])]
@@ -272,7 +271,7 @@ class CompactTokens:
     # --- files ---------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """What the header says of it."""
+        """Return the entry for the map header."""
         return {"spec": self.spec.to_dict(), "grid": list(self.grid)}
 
     def compaction_tensors(self) -> dict[str, np.ndarray]:
@@ -281,7 +280,7 @@ class CompactTokens:
         return tensors if deviations is None else {**tensors, "deviations": deviations}
 
     def patch_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Rows `start` to `stop`."""
+        """Return the patches of rows `start` to `stop`."""
         rows = rows_between(self.chunks, start, stop)
         assert isinstance(rows, np.ndarray), "a segment has images"
         return {"patches": rows}
@@ -292,7 +291,7 @@ class CompactTokens:
         deviations = head["deviations"] if spec.patches == "small" else None
         compaction = Compaction(head["mean"], head["projection"], deviations)
         if compaction.deviations is not None and compaction.deviations.shape != (compaction.dimensions,):
-            raise ValueError(f"deviations must be {compaction.dimensions}, one for each number of a patch")
+            raise ValueError(f"deviations must be {compaction.dimensions}, one per dimension of a patch")
         chunks = tuple(gallery["patches"] for gallery in galleries)
         shape, kind = (grid[0] * grid[1], compaction.bytes_per_patch), np.dtype(compaction.dtype)
         if any(chunk.dtype != kind or chunk.shape[1:] != shape for chunk in chunks):
@@ -301,49 +300,49 @@ class CompactTokens:
 
 
 def fit_spec_compaction(patches: np.ndarray, spec: RerankSpec) -> Compaction:
-    """Fit a compaction of the kind that `spec` names on unit patches `t d` of the map."""
+    """Fit the compaction that `spec` names on unit patches (t, d) of the map."""
     full = fit_compaction(patches, count_dimensions(spec.patches, spec.dimensions))
     return full if spec.patches == "full" else use_two_bits(full, patches)
 
 
 def fit_compact_tokens(tokens: Tokens, spec: RerankSpec) -> CompactTokens | None:
-    """Fit compact tokens of the database, if its patches lie on a grid."""
+    """Fit compact tokens of the database; None without a patch grid."""
     return None if tokens.grid is None else CompactTokens.fit(tokens, spec)
 
 
 def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
-    """Prepare the evidence of photos, by number, with map images, each pair computed once; None without a grid."""
+    """Return a cached function for the evidence of photos with map images; None without a patch grid."""
     grid = None if compact is None else compact.resolve_grid(photos)
     if compact is None or grid is None:
         return None
-    # One photo at a time, so that its bits do not depend on its batch.
+    # One photo at a time, so that results do not depend on the batch.
     patches = map_in_threads(lambda row: compact.query(photos.select([row]))[0], range(len(photos)))
     return cache_evidence(lambda row, images: compact.evidence(patches[row], grid, images))
 
 
 class ComparesPhotos(Protocol):
-    """What holds patches of images and compares photos with them: `CompactTokens`, `patch_source.SourcedTokens`."""
+    """A holder of map patches that compares photos with them: `CompactTokens` or `SourcedTokens`."""
 
     def query(self, tokens: Tokens) -> np.ndarray:
-        """Unit patches `q n r` of photos."""
+        """Return unit patches (q, n, r) of photos."""
         ...
 
     def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray]
     ) -> list[list[Matches]]:
-        """Match several photos, each with other images."""
+        """Match several photos, each with its own images."""
         ...
 
 
 class PhotoPairs:
-    """Photos beside images of a store, compared when that is needed: a `Comparison`.
+    """A `Comparison` of photos with stored images, computed on demand.
 
-    `grid` is that of the photos; `stored_rows` `m` says where the images that have a score stand in the store.
+    `grid` is the photos' patch grid; `stored_rows` (m,) maps score columns to rows of the store.
     """
 
     def __init__(self, store: ComparesPhotos, photos: Tokens, grid: PatchGrid, stored_rows: np.ndarray) -> None:
         self.store, self.photos, self.grid, self.stored_rows = store, photos, grid, stored_rows
-        self._last: dict[int, np.ndarray] = {}  # of the last photos: they are compared in rounds
+        self._last: dict[int, np.ndarray] = {}  # patches of the last photos, which the next round may need again
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         known = self._last  # another thread may replace it
@@ -356,34 +355,34 @@ class PhotoPairs:
         ]
 
     def patches(self, row: int) -> np.ndarray:
-        """Unit patches `n r` of a photo; one photo at a time, so that its bits do not depend on its batch."""
+        """Return unit patches (n, r) of a photo, computed separately so that results do not depend on the batch."""
         return self.store.query(self.photos.select([row]))[0]
 
 
 def explain_missing_grid(tokens: Tokens) -> str | None:
-    """Explain why the arrangement of patches cannot be compared; None if it can."""
+    """Explain why patches cannot be compared geometrically; None if they can."""
     if tokens.grid is not None:
         return None
     if len(np.unique(tokens.counts)) > 1:
         return "the images differ in their number of patches"
-    return "how the patches of an image lie is not known"
+    return "the patch grid of the images is unknown"
 
 
 # --- patch source ---------------------------------------------------------------------------------
 
-CACHED_BYTES = 256_000_000  # of patches kept in memory
+CACHED_BYTES = 256_000_000  # bytes of patches cached in memory
 
 
 class PatchSource(Protocol):
-    """Where patches lie."""
+    """A store of patches."""
 
     def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """What is kept of these images, `c n g` in their order: one batched read; a missing id is an error."""
+        """Read the stored patches (c, n, g) of these images in one batch; a missing id is an error."""
         ...
 
 
 class CachedPatches:
-    """The patches that were used last, in memory, up to so many bytes (None: 256 MB): another `PatchSource`."""
+    """A `PatchSource` with a cache of the most recently used patches, up to `most_bytes` [default: 256 MB]."""
 
     def __init__(self, source: PatchSource, most_bytes: int | None = None) -> None:
         self._source, self._most = source, CACHED_BYTES if most_bytes is None else most_bytes
@@ -405,14 +404,14 @@ class CachedPatches:
         return np.stack([known[one] for one in wanted])
 
     def facts(self) -> dict[str, int]:
-        """What is kept now, and how much may be."""
+        """Return the size of the cache and its limit."""
         with self._lock:
             return {"images": len(self._cached), "bytes": self._bytes, "most_bytes": self._most}
 
     def _keep(self, fresh: dict[int, np.ndarray]) -> None:
         for one, patches in fresh.items():
             if one not in self._cached:
-                self._cached[one] = np.array(patches)  # of its own: a view would keep the whole batch
+                self._cached[one] = np.array(patches)  # a copy: a view would keep the whole batch alive
                 self._bytes += patches.nbytes
         while self._bytes > self._most and self._cached:
             self._bytes -= self._cached.popitem(last=False)[1].nbytes
@@ -420,7 +419,7 @@ class CachedPatches:
 
 @dataclass(frozen=True)
 class SourcedTokens:
-    """Compact tokens of a map whose patches a source brings: compares photos as `CompactTokens` does."""
+    """Compact tokens whose patches come from a source; compares photos as `CompactTokens` does."""
 
     compaction: Compaction
     grid: PatchGrid
@@ -432,11 +431,11 @@ class SourcedTokens:
         return self.grid[0] * self.grid[1] * self.compaction.bytes_per_patch
 
     def of(self, ids: Sequence[int] | np.ndarray) -> CompactTokens:
-        """The compact tokens of some images, a row each in their order."""
+        """Return compact tokens of some images, one row per id in this order."""
         return CompactTokens(self.compaction, self.grid, (self.source.rows(ids),), self.spec)
 
     def empty(self) -> CompactTokens:
-        """Return compact tokens of no image, to describe photos and new images with."""
+        """Return compact tokens without images, to compact photos and new images with."""
         return CompactTokens(self.compaction, self.grid, (), self.spec)
 
     def query(self, tokens: Tokens) -> np.ndarray:
@@ -448,7 +447,7 @@ class SourcedTokens:
     def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Match several photos, each with other images, by their ids; all patches come in one read."""
+        """Match several photos, each with its own images, by id; one read fetches all patches."""
         ids = np.unique(np.concatenate(indices))
         local = [np.searchsorted(ids, own) for own in indices]
         return self.of(ids).match_each(queries, grid, local, threads)

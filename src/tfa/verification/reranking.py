@@ -1,14 +1,14 @@
-"""Reranking (ours, beyond the paper): the first candidates of a head in the order of score and evidence together.
+"""Rerank the top candidates of a head by score and geometric evidence.
 
 order   z + 4 √M                                z: the candidate's z-score in the query's row of scores
-auto    10 candidates c are verified, then 5 more at a time, 100 at most, until no other is likely to win:
+auto    rerank c = 10 candidates, then 5 more at a time up to 100, until no later image is likely to win:
 
             max_{i ≤ c} (z_i + 4 √M_i)  >  z_{c+1} + 4 (median_{i ≤ c} √M_i + 0.625)
 
-Most candidates show other places: the median of their √M is what chance gives to this photo, and it seldom gives 0.625
-more. Whatever ranks after c has at most the z-score of the next.
+Most candidates show other places, so the median of their √M is the chance level of this photo; chance rarely exceeds it
+by 0.625. Images after c have at most the z-score of the next one.
 
-`rerank` is the one way from scores to answers: of maps, of the service and of the benchmark.
+Maps, the service and the benchmark all rank with `rerank`.
 """
 
 from __future__ import annotations
@@ -24,62 +24,62 @@ from tfa.method.evidence import standardize_ranked
 from tfa.search.gallery import top_k
 from tfa.types import AUTO, Candidates
 
-WEIGHT = 4.0  # of √M beside a z-score
-AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of verified candidates
-CHANCE = 0.625  # of √M: by so much it seldom is above the median where a candidate shows another place
-_QUERIES_PER_ROUND = 64  # queries that are compared at a time
-UNVERIFIED = -1  # the matches of an image that was no candidate
+WEIGHT = 4.0  # weight of √M, added to a z-score
+AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of reranked candidates
+CHANCE = 0.625  # margin in √M over the median that candidates of other places rarely reach
+_QUERIES_PER_ROUND = 64  # queries compared at a time
+UNVERIFIED = -1  # inliers of an image that was not reranked
 
 
 def count_candidates(candidates: Candidates) -> int:
-    """Return how many images must be ranked so that all candidates are among them."""
+    """Return the number of images to rank so that all candidates are among them."""
     return AUTO_MAX if candidates == AUTO else candidates
 
 
-def combine_scores(standardised: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """Combine the candidates' z-scores in the query's row `… c` and their evidence `… c`."""
-    return standardised + WEIGHT * np.sqrt(evidence)
+def combine_scores(standardized: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    """Combine z-scores (…, c) and evidence (…, c) of candidates."""
+    return standardized + WEIGHT * np.sqrt(evidence)
 
 
-def is_settled(standardised: np.ndarray, evidence: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Tell for queries `q` whether none of the images after the candidates is likely to win.
+def is_settled(standardized: np.ndarray, evidence: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Return, for each query, whether no image after the candidates is likely to win.
 
-    The candidates have z-scores `q c` and evidence `q c`; `following` `q` are the z-scores of the next images.
+    The candidates have z-scores (q, c) and evidence (q, c); `following` are the z-scores (q,) of the next images.
     """
     chance = np.median(np.sqrt(evidence), axis=1) + CHANCE
-    return combine_scores(standardised, evidence).max(axis=1) > following + WEIGHT * chance
+    return combine_scores(standardized, evidence).max(axis=1) > following + WEIGHT * chance
 
 
 def compute_leads(evidence: np.ndarray) -> np.ndarray:
-    """Compute how far each of the candidates `… c` stands out from them by evidence: √M − √(median M)."""
+    """Return the evidence lead of each candidate (…, c): √M − √(median M)."""
     return np.sqrt(evidence) - np.sqrt(np.median(evidence, axis=-1, keepdims=True))
 
 
 class Compared(NamedTuple):
-    """A query beside some images `c`."""
+    """A query compared with c images."""
 
-    evidence: np.ndarray  # M of each, float64
-    inliers: np.ndarray  # how many matches are consistent
+    evidence: np.ndarray  # (c,): M, float64
+    inliers: np.ndarray  # (c,)
 
 
 class Comparison(Protocol):
-    """Compares queries, rows of a score matrix, with images, its columns."""
+    """A comparison of queries (rows of a score matrix) with images (its columns)."""
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
-        """Each of the queries with images of its own."""
+        """Compare each query with its own list of images."""
         ...
 
 
 @dataclass(frozen=True)
 class Reranked:
-    """Images of each query in their new order, best first; those that were no candidate follow in their old order."""
+    """Reranked images of each query, best first; images that were not candidates follow in the head's order."""
 
-    indices: np.ndarray  # q k
-    standardised: np.ndarray  # q k: z-score in the query's row of scores
-    ordering: np.ndarray  # q k: what candidates are ordered by; the z-score where it was no candidate
-    evidence: np.ndarray  # q k: 0 where it was no candidate
-    lead: np.ndarray  # q k: how far the evidence stands out from that of all candidates
-    inliers: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
+    indices: np.ndarray  # (q, k)
+    standardized: np.ndarray  # (q, k): z-score in the query's row of scores
+    ordering: np.ndarray  # (q, k): sort key; the z-score if not a candidate
+    evidence: np.ndarray  # (q, k): 0 if not a candidate
+    lead: np.ndarray  # (q, k): evidence lead over all candidates
+    inliers: np.ndarray  # (q, k): UNVERIFIED if not a candidate
 
 
 def rerank(
@@ -89,10 +89,9 @@ def rerank(
     comparison: Comparison | None = None,
     progress: Progress | None = None,
 ) -> Reranked:
-    """The k best columns of scores `q m`, their first `candidates` in the order of score and evidence.
+    """Return the k best columns of scores (q, m), with the top `candidates` reranked.
 
-    Exactly so many are candidates: an image that ties with the last of them but has a larger index is not. Without a
-    comparison the order is that of the scores.
+    Ties with the last candidate are broken by index. Without a comparison, images are ordered by score.
     """
     ranked, _ = top_k(scores, max(k, count_candidates(candidates) if comparison is not None else 0))
     return reorder(ranked, standardize_ranked(scores, ranked), k, candidates, comparison, progress)
@@ -100,22 +99,22 @@ def rerank(
 
 def reorder(
     ranked: np.ndarray,
-    standardised: np.ndarray,
+    standardized: np.ndarray,
     k: int,
     candidates: Candidates = 0,
     comparison: Comparison | None = None,
     progress: Progress | None = None,
 ) -> Reranked:
-    """`rerank` of images that a search has ranked already: their columns `q c` and z-scores `q c`, best first.
+    """Rerank images that a search has ranked: their columns (q, c) and z-scores (q, c), best first.
 
-    They are at least as many as k and as `count_candidates`, or all that there are.
+    c is at least k and `count_candidates`, or all images are listed.
     """
     evidence, lead = np.zeros((2, *ranked.shape))
     inliers = np.full(ranked.shape, UNVERIFIED, np.int64)
-    result = Reranked(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, inliers)
+    result = Reranked(ranked.copy(), standardized.copy(), standardized.copy(), evidence, lead, inliers)
     ends = plan_rounds(candidates, ranked.shape[1])
     if comparison is not None and ends:
-        with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
+        with (progress or SilentProgress()).task("reranking", len(ranked), "photos") as task:
             for start in range(0, len(ranked), _QUERIES_PER_ROUND):
                 rows = np.arange(start, min(start + _QUERIES_PER_ROUND, len(ranked)))
                 for row, count in zip(rows.tolist(), _compare(result, rows, ends, comparison), strict=True):
@@ -125,16 +124,16 @@ def reorder(
 
 
 def plan_rounds(candidates: Candidates, ranked: int) -> list[int]:
-    """Return how many of the ranked images are verified after each round."""
+    """Return the number of candidates compared after each round."""
     most = min(count_candidates(candidates), ranked)
     earlier = range(AUTO_START, most, AUTO_STEP) if candidates == AUTO else ()
     return [*earlier, most] if most else []
 
 
 def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison: Comparison) -> list[int]:
-    """Write evidence and matches of the candidates of some rows, in the head's order, into the tables of `result`.
+    """Fill evidence and inliers of some consecutive rows of `result`, in the head's order.
 
-    `rows` follow each other. Returns how many candidates each has; all that go on are compared together.
+    Returns the number of candidates of each row. Rows that need another round are compared together.
     """
     first, counts, done = rows[0], np.zeros(len(rows), np.int64), 0
     for end in ends:
@@ -144,7 +143,7 @@ def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison
         counts[rows - first], done = end, end
         if end < ends[-1]:
             stop = is_settled(
-                result.standardised[rows, :end], result.evidence[rows, :end], result.standardised[rows, end]
+                result.standardized[rows, :end], result.evidence[rows, :end], result.standardized[rows, end]
             )
             rows = rows[~stop]
         if not len(rows):
@@ -153,10 +152,10 @@ def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison
 
 
 def _reorder_row(result: Reranked, row: int, count: int) -> None:
-    """Bring the candidates of a query, the first `count`, from the head's order into the verified one."""
-    z, evidence = result.standardised[row, :count], result.evidence[row, :count]
+    """Sort the first `count` candidates of a query from the head's order into the reranked order."""
+    z, evidence = result.standardized[row, :count], result.evidence[row, :count]
     standing = combine_scores(z, evidence)
-    order = np.argsort(-standing, kind="stable")  # of equals the head's first
+    order = np.argsort(-standing, kind="stable")  # ties keep the head's order
     result.ordering[row, :count], result.lead[row, :count] = standing, compute_leads(evidence)
     for field in fields(Reranked):
         table = getattr(result, field.name)

@@ -107,10 +107,7 @@ def test_sues_queries_are_untrained_ids_in_a_gallery_of_all(tmp_path: Path) -> N
         "0002/200/1.jpg",
     ]
     assert [own.tolist() for own in found.positives] == [[1]] * 4 + [[3]] * 4
-    assert {name: own.tolist() for name, own in found.conditions.items()} == {
-        "150": [0, 1, 4, 5],
-        "200": [2, 3, 6, 7],
-    }
+    assert {name: own.tolist() for name, own in found.conditions.items()} == {"150": [0, 1, 4, 5], "200": [2, 3, 6, 7]}
 
 
 def test_sues_needs_the_folder_of_every_height(tmp_path: Path) -> None:

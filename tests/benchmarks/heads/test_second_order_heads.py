@@ -213,7 +213,13 @@ def test_where_patches_lie_is_unknown_the_incumbents_answer():
 @pytest.mark.parametrize(
     ("name", "title", "plan", "sees", "stage"),
     [
-        ("second-blend", "Second order, plain and partly whitened scores blended", "no calibration", "database", ""),
+        (
+            "second-blend",
+            "Second order, half plain scores, half partly whitened scores",
+            "no calibration",
+            "database",
+            "",
+        ),
         ("judged", "Judged", "no calibration", "database", "judge"),
         ("judged-c17", "Judged-C17", "C17", "target", "judge"),
         ("judged-c64-v", "Judged-C64 +V", "C64", "target", "verification"),

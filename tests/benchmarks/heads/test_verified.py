@@ -176,9 +176,9 @@ def test_without_calibration_the_database_decides(name):
     decision = head.decisions["verification"]
     assert head.data_used == "database"
     assert decision["photos"] == len(DATABASE)
-    assert "pseudo queries" in decision["reason"]
+    assert "self-tests" in decision["reason"]
     counts = {key: decision[key] for key in ("favours_candidates", "photos")}
-    again = VerificationEvidence(**counts, kind="pseudo queries")
+    again = VerificationEvidence(**counts, kind="self-tests")
     assert decision["used"] is decision["admitted"] is again.admitted
     assert decision["reason"] == again.reason
 

@@ -192,7 +192,7 @@ def test_results_are_read_from_files_and_folders(made_up, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [(None, "does not exist"), ("{", "cannot be read"), ("[]", "is not a tfa-speed file"),
-     ('{"format": "tfa-speed", "version": 99}', "is of version 99")],
+     ('{"format": "tfa-speed", "version": 99}', "has version 99")],
 )  # fmt: skip
 def test_other_files_are_refused(tmp_path, text, message):
     file = tmp_path / "a.json"

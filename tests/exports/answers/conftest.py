@@ -41,7 +41,7 @@ def answers_in(folder: Path, position: Position) -> list[Answer]:
     return [
         Answer(query=str(folder / "a.jpg"), hits=hits, confidence=0.97, **sure),
         Answer(
-            query=str(folder / ODD), confidence=0.4, place_missing="no answer was verified",
+            query=str(folder / ODD), confidence=0.4, place_missing="no answer was reranked",
             hits=[Hit(id=5, image="map/5.png", score=0.5, confidence=0.4, position=position)],
         ),
         Answer(query=str(folder / "c.jpg"), hits=[], confidence=0.0, error="c.jpg cannot be opened"),

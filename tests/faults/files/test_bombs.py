@@ -156,7 +156,7 @@ def npy_bytes(shape: str, kind: str, data: bytes = b"") -> bytes:
 CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadEvaluation, "nested too deep"),
     "nested truth": ("dataset.json", text("[" * DEEP), lambda p: Truth.read(p.parent), BadRecord, "nested too deep"),
-    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadEvaluation, "too large a number"),
+    "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadEvaluation, "is too large"),
     "record of nests": (
         "records.zip", record(member("facts.json", b"[" * DEEP)), read_record, BadRecord, "nested too deep",
     ),
@@ -199,7 +199,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     ),
     "words that are all one": (
         "w.pt", lambda p: torch.save(torch.ones(1).expand(10**6, 10**6), p),
-        load_vocabulary, BadSpec, "more than it holds",
+        load_vocabulary, BadSpec, "more than it stores",
     ),
     "number of 400 digits": (
         "p.csv", text(f"file,x,y\na.jpg,{'9' * 400},0\n"),
@@ -228,7 +228,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     ),
     "header of tensors that lies": (
         "w.safetensors", tensors(b"{}", 2**63),
-        lambda p: resolve_weights(CARD, p), BadWeights, "not a whole safetensors",
+        lambda p: resolve_weights(CARD, p), BadWeights, "not a complete safetensors",
     ),
     "tensors nested": ("w.safetensors", tensors(b"[" * DEEP), map_tensors, BadFile, "nested too deep"),
     "tensors that are a list": ("w.safetensors", tensors(b"[1]"), map_tensors, BadFile, "not an object"),
@@ -238,7 +238,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     ),
     "archive that unpacks to more": (
         "w.pth", zipped,
-        lambda p: resolve_weights(CARD, p), BadWeights, "more than it has",
+        lambda p: resolve_weights(CARD, p), BadWeights, "more than its size",
     ),
     "checkpoint that contains itself": (
         "w.pth", endless,
@@ -327,5 +327,5 @@ def test_an_archive_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
 def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "p.json", "wb") as file:
         file.truncate(10**12)  # a hole, which takes no room
-    with within_bounds(), pytest.raises(BadEvaluation, match=r"p\.json.*larger than the 128,000,000 bytes"):
+    with within_bounds(), pytest.raises(BadEvaluation, match=r"p\.json.*larger than the limit of 128,000,000 bytes"):
         read_positives(tmp_path / "p.json")

@@ -43,7 +43,7 @@ def test_lists_of_images_may_hold_anything(tmp_path: Path) -> None:
     letters = io.BytesIO()
     np.save(letters, names)
     (tmp_path / "x_dbImages.npy").write_bytes(letters.getvalue()[:-1] + b"\x7f")  # a letter that Unicode does not have
-    with pytest.raises(BadDataset, match=r"x_dbImages\.npy.*letters that Unicode does not have"):
+    with pytest.raises(BadDataset, match=r"x_dbImages\.npy.*invalid Unicode characters"):
         gsv_lists.load(tmp_path)
 
 
@@ -122,5 +122,5 @@ def test_a_map_whose_numbers_are_none_says_so_when_it_is_asked(map_folder: Path)
     arrays, metadata = map_tensors(file)
     write_tensors(file, {**arrays, "bias": np.full_like(arrays["bias"], np.nan)}, metadata)
     damaged = PlaceMap.load(map_folder)
-    with pytest.raises(BadMap, match=r"not finite numbers.*--checksum"):
+    with pytest.raises(BadMap, match=r"not finite.*--checksum"):
         damaged.query_tokens(queries(), calibration="none")

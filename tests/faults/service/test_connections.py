@@ -106,7 +106,7 @@ def test_a_service_that_hangs_ends_in_the_time_it_states(town, tmp_path, told, c
         child._process.send_signal(told)
         assert child._process.wait(PATIENCE) == 1
         asking.join(PATIENCE)
-    assert "did not stop within 2 s and is ended" in log.read_text()
+    assert "did not stop within 2 s and exits now" in log.read_text()
     assert "tfa-queries-town" in log.read_text()
     campaign.count("hanging services ended in time", 1)
 
@@ -122,7 +122,7 @@ def test_a_calibration_that_hangs_is_in_the_audit_log_when_the_service_is_ended(
     start, end = (json.loads(line) for line in audit.read_text().splitlines())
     assert (start["action"], start["result"]) == ("POST /v1/calibrations", {"job": job})
     assert (end["action"], end["result"]["job"]) == ("calibrate failed", job)
-    assert end["result"]["error"].startswith("the service was ended before the job was")
+    assert end["result"]["error"].startswith("the service was killed before the job finished")
 
 
 def _asked(url: str) -> None:

@@ -122,7 +122,7 @@ def test_a_file_that_is_a_link_out_of_the_map_is_refused(world, tmp_path, campai
     [file] = path.glob(f"{role}*")
     outside = file.rename(tmp_path / file.name)
     file.symlink_to(outside)
-    with pytest.raises(BadMap, match="a link that leads out of the map"):
+    with pytest.raises(BadMap, match="a link to a file outside the map"):
         PlaceMap.load(path)
     file.unlink()
     inside = outside.rename(path / f"kept-{file.name}")

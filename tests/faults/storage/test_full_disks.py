@@ -117,7 +117,7 @@ def test_a_full_disk_of_temporary_data_does_not_end_the_process(tmp_path, campai
         pytest.skip("a disk of one megabyte needs a mount namespace, which this system does not give")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"no room for 4,194,304 bytes of temporary data in {tmp_path}" in done.stdout
+    assert f"temporary data needs 4,194,304 bytes in {tmp_path}" in done.stdout
     assert "TMPDIR" in done.stdout
     campaign.count("temporary data on a full disk", 1)
 
@@ -129,7 +129,7 @@ def test_without_room_for_temporary_data_a_fit_says_where_and_how_much(tmp_path,
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 10,))
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(DiskFull, match=r"no room for [0-9,]+ bytes of temporary data in .*TMPDIR"):
+    with pytest.raises(DiskFull, match=r"temporary data needs [0-9,]+ bytes in .*TMPDIR"):
         fit(tokens_of_a_world(), HeadSpec(words=4))
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
     campaign.count("temporary data on a full disk", 1)
@@ -192,7 +192,7 @@ def test_open_files_that_run_out_are_named(world, tmp_path, campaign):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
         held += until_refused(path)
         os.close(held.pop())
-        with pytest.raises(OutOfResources, match="too many files are open"):
+        with pytest.raises(OutOfResources, match="too many open files"):
             opened.remove([1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -96,7 +96,7 @@ def test_a_calibration_of_other_images_is_not_adopted(world, tmp_path):
     apart.add([world.more[0]])
     apart.calibrate(world.camera, name="night")
     again = world.opened(path)
-    with pytest.raises(BadMap, match="fitted again"):
+    with pytest.raises(BadMap, match="was refitted"):
         again.adopt_calibration(apart, "night")
     assert json.loads((path / "map.json").read_text())["active"] == "none"
 

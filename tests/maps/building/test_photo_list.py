@@ -54,11 +54,11 @@ def test_a_manifest_has_positions_sessions_and_its_own_order(places):
         ("uri,lat\n0.png,1\n", r"line 1: there is a column lat and none lon"),
         ("uri\n0.png\n\n \n1.png\n0.png\n", r"line 6: .*0\.png is listed already in line 2; keep one"),
         ("uri,lat,lon\n0.png,1,2\n1.png,north,2\n", r"line 3: lat is 'north', must be a number; correct it"),
-        ("uri,lat,lon\n0.png,1,\n", r"line 2: a position has lat and lon.*leave both cells empty"),
+        ("uri,lat,lon\n0.png,1,\n", r"line 2: a position needs lat and lon.*leave both cells empty"),
         ("uri,lat,lon\n0.png,99,2\n", r"line 2: lat is 99, must be between -90 and 90"),
         ("uri,session\n,a\n", r"line 2: the uri is empty; write the path"),
         ("uri\na,b.png\n", r"line 2: 2 cells, the header has 1; quote"),
-        ("uri\n", r"lists no photo; give one row"),
+        ("uri\n", r"lists no photo; write one row"),
     ],
 )
 def test_a_mistake_in_a_manifest_is_named_by_its_line(places, text, said):

@@ -134,7 +134,7 @@ def test_a_killed_node_that_nobody_replaces_costs_no_image(plain, cluster, drive
 
 
 def test_an_address_where_nobody_answers_is_one_sentence():
-    with pytest.raises(StoreUnavailable, match=r"Ray does not answer at 127.0.0.1:1 .*ray start"):
+    with pytest.raises(StoreUnavailable, match=r"cannot reach Ray at 127.0.0.1:1 .*ray start"):
         RayExecutor("127.0.0.1:1")
 
 

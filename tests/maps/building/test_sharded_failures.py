@@ -141,10 +141,7 @@ def test_a_full_disk_at_a_worker_is_one_sentence_and_the_build_goes_on_after(fle
 
 def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet, url, encoded):
     store, name = open_map_store(url)
-    with (
-        Publisher(store, name, url).claim(),
-        pytest.raises(StoreConflict, match=f"process {os.getpid()}"),
-    ):
+    with Publisher(store, name, url).claim(), pytest.raises(StoreConflict, match=f"process {os.getpid()}"):
         build(fleet, url)
     assert counted(encoded) == 0
     build(fleet, url)  # it is free again

@@ -29,7 +29,7 @@ def test_a_copy_answers_as_the_map_and_goes_its_own_way(town, camera, dusk, kind
     assert {hit.inliers for hit in copy.query(dusk, k=2)} != {None}  # patches came along
     assert (copy_header.active, copy_header.count) == ("night", len(town))
     assert any(
-        f"a copy of version {town.storage.view.header.version} of" in note for note in copy.info().to_dict()["notes"]
+        f"copy of version {town.storage.view.header.version} of" in note for note in copy.info().to_dict()["notes"]
     )
     town.remove([new])
     assert new in [hit.id for hit in copy.query(dusk, k=20)]

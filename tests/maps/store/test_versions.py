@@ -34,7 +34,7 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
     assert told(opened.query(dusk)) == told(town.query(dusk))
     assert repr(opened) == (
         f"<PlaceMap {url}: 14 photos; encoder fake@28; second-order head (second-order, tempered); no calibration; "
-        "answers not verified>"
+        "not reranked>"
     )
     info = opened.info().to_dict()
     assert (info["images"], info["positions"], info["sample"], info["dims"]) == (PLACES, PLACES, PLACES, 64)
@@ -67,7 +67,7 @@ def test_only_the_version_before_is_kept(small, town, url, tmp_path):
 
 
 def test_a_map_without_a_version_before_is_not_taken_back(town):
-    with pytest.raises(BadMap, match="has no version before this one"):
+    with pytest.raises(BadMap, match="has no previous version"):
         town.storage.rollback()
 
 
@@ -98,7 +98,7 @@ def test_a_calibration_replaces_nothing_if_it_fails(town, camera, dusk, monkeypa
 
 def test_photos_of_the_map_do_not_calibrate_it(town, tmp_path):
     town.add([photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(30, 36)])
-    with pytest.raises(BadCalibration, match="6 of 6 photos are in the map themselves"):
+    with pytest.raises(BadCalibration, match="6 of 6 photos are in the map"):
         town.calibrate(tmp_path / "camera", "night")
 
 
@@ -134,7 +134,7 @@ def test_a_builder_that_was_taken_for_dead_publishes_nothing(small, town, url, d
         return real(self, *given, **named)
 
     monkeypatch.setattr(Publisher, "finish", late)
-    with pytest.raises(StoreConflict, match="another builder has taken over"):
+    with pytest.raises(StoreConflict, match="another process took over"):
         publish.publish_map(small, publisher, dims=64)
     assert told(town.query(dusk)) == before
 
@@ -170,7 +170,7 @@ def test_another_encoder_is_refused(town, url, dusk):
 
 def test_a_map_of_the_papers_head_is_refused(tmp_path, small, url):
     paper = PlaceMap.build(tmp_path / "town", head="paper", encoder=FakeEncoder(), spec=SPEC)
-    with pytest.raises(BadSpec, match="this one has the paper's; build it with --head second-order"):
+    with pytest.raises(BadSpec, match="this map has the paper's; build with --head second-order"):
         paper.publish(url)
 
 

@@ -57,8 +57,8 @@ def test_one_topic_is_taken_and_several_are_listed(tmp_path):
         (): rf"{told}Image, 3.\n  /left .*, 2",
         ("/left",): "topics with positions; choose one with --position-topic, or --position-topic none .tfa build",
         ("/right",): r"has no topic /right; its topics are:\n  /camera",
-        (FIXES,): "is of sensor_msgs/msg/NavSatFix, must be of sensor_msgs/msg/CompressedImage or .*are:\n  /camera",
-        ("/left", "/left"): "must be of sensor_msgs/msg/NavSatFix or nav_msgs/msg/Odometry",
+        (FIXES,): "has type sensor_msgs/msg/NavSatFix, must be sensor_msgs/msg/CompressedImage or .*are:\n  /camera",
+        ("/left", "/left"): "must be sensor_msgs/msg/NavSatFix or nav_msgs/msg/Odometry",
     }.items():
         with pytest.raises(BadRecording, match=complaint):
             extract_frames(
@@ -91,9 +91,9 @@ def test_what_is_damaged_is_refused_in_one_sentence(tmp_path):
         "spoilt.mcap": (bytes(spoilt), "spoilt.mcap cannot be read: it is damaged"),
         "cut.db3": (db3.read_bytes()[:5000], "cut.db3 cannot be read"),
         "empty.bag": (b"", "empty.bag is empty"),
-        "text.mcap": (b"no recording at all", "text.mcap is no mcap file"),
-        "other.bag": (mcap.read_bytes(), "is a .mcap file by its content; rename it to other.mcap"),
-        "photo.tif": (b"II*\0 and so on", "is no recording; give a ROS 1 bag"),
+        "text.mcap": (b"no recording at all", "text.mcap is not a mcap file"),
+        "other.bag": (mcap.read_bytes(), "has the content of a .mcap file; rename it to other.mcap"),
+        "photo.tif": (b"II*\0 and so on", "is not a recording; pass a ROS 1 bag"),
     }
     for name, (content, complaint) in cases.items():
         (tmp_path / name).write_bytes(content)
@@ -103,7 +103,7 @@ def test_what_is_damaged_is_refused_in_one_sentence(tmp_path):
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []  # nothing half-written is left
     with pytest.raises(BadRecording, match=r"gone.bag cannot be read"):
         extract_frames(tmp_path / "gone.bag", tmp_path / "out")
-    with pytest.raises(NoImages, match=r"make photos of it first, with: tfa frames a.bag"):
+    with pytest.raises(NoImages, match=r"extract photos first with: tfa frames a.bag"):
         find_images(ros1)
 
 
@@ -159,14 +159,14 @@ def test_a_folder_is_used_again_or_left_alone(tmp_path):
     out = tmp_path / "out"
     first = extract_frames(bag, out, FrameSpec(every="1s"))
     changed = first.photos[0].stat().st_mtime_ns
-    assert extract_frames(bag, out, FrameSpec(every="1s")).notes[-1] == f"the frames that {out} holds already are used"
-    with pytest.raises(BadSpec, match="holds other frames; choose another folder, or replace it with --force"):
+    assert extract_frames(bag, out, FrameSpec(every="1s")).notes[-1] == f"reusing the frames in {out}"
+    with pytest.raises(BadSpec, match="contains other frames; choose another folder, or replace it with --force"):
         extract_frames(bag, out, FrameSpec(every=5))
     assert first.photos[0].stat().st_mtime_ns == changed
     assert len(extract_frames(bag, out, FrameSpec(every=5), overwrite=True).photos) == 4
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("mine")
-    with pytest.raises(BadSpec, match=r"exists already and is not empty; choose another folder$"):
+    with pytest.raises(BadSpec, match=r"exists and is not empty; choose another folder$"):
         extract_frames(bag, tmp_path / "mine", overwrite=True)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a", "mine", "out"]
 

@@ -92,7 +92,7 @@ def test_what_is_compressed_stays_as_it_is():
     ("message", "complaint"),
     [
         (MADE.image(0, "32FC1", (2, 2), 8, bytes(16)), "encoding '32FC1', must be one of rgb8, bgr8"),
-        (MADE.image(0, "rgb8", (4, 4), 12, bytes(47)), "needs 4 rows of 12 bytes, it has a step of 12 and 47 bytes"),
+        (MADE.image(0, "rgb8", (4, 4), 12, bytes(47)), "needs 4 rows of 12 bytes, but has a step of 12 and 47 bytes"),
         (MADE.image(0, "rgb8", (4, 4), 11, bytes(64)), "step of 11"),
         (MADE.image(0, "rgb8", (0, 0), 0, b""), "is damaged"),
         (MADE.image(0, "bayer_rggb8", (4, 1), 4, bytes(4)), "at least 2 × 2"),

@@ -41,7 +41,7 @@ def test_a_video_is_placed_along_a_track_by_when_it_was_recorded(tmp_path):
     assert found.photos[0].name == "1748786402.000000000.jpg"
     with pytest.raises(BadPositions, match=r"it begins 7,192 s after it.; correct the camera's clock"):
         extract_frames(video, tmp_path / "other", FrameSpec(every="5m", gpx=PositionSources(gpx=tmp_path / "a.gpx")))
-    with pytest.raises(BadSpec, match="says no positions, so frames cannot be kept every 1 m; give a track with --gpx"):
+    with pytest.raises(BadSpec, match="has no positions, so --every 1m is not possible; pass a track with --gpx"):
         extract_frames(video, tmp_path / "other", FrameSpec(every="1m"))
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_video_is_refused(tmp_path, monkeypatch):
     (tmp_path / "text.mkv").write_text("no video")
     for name in ("cut.mp4", "text.mkv"):
         with pytest.raises(
-            BadRecording, match=rf"{name} (cannot be read: .*ffmpeg -i {name}|has no pictures.*cut short)"
+            BadRecording, match=rf"{name} (cannot be read: .*ffmpeg -i {name}|has no video stream.*truncated)"
         ):
             extract_frames(tmp_path / name, tmp_path / "out")
     with pytest.raises(BadSpec, match="which has no topics"):

@@ -119,7 +119,7 @@ def verified(
         images=_image_records(len(every)),
         columns=columns,
         scores=best,
-        standardised=standardize_ranked(scores, columns),
+        standardized=standardize_ranked(scores, columns),
         vectors=(),  # only maps that monitor their photos need them
         scorer=image_scores.scorer,
         rows=every,
@@ -172,7 +172,7 @@ def judged_by_hiding(
     row, column = np.nonzero(first[chosen][:, None] == first[None, :])
     ranked = shortlist_images(scores_of(database.select(chosen)), (row, column), 2 * COMPARED_CANDIDATES)
     return judge_admission(
-        ranked, lambda row, images: pairs.evidence_between(int(chosen[row]), images), "pseudo queries", progress
+        ranked, lambda row, images: pairs.evidence_between(int(chosen[row]), images), "self-tests", progress
     )
 
 

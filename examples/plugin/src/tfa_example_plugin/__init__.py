@@ -1,1 +1,1 @@
-"""An encoder, a benchmark head and a dataset layout, brought to TFA by entry points. One module each."""
+"""An encoder, a store, a benchmark head and a dataset layout for TFA, one module each, registered by entry points."""

@@ -1,6 +1,6 @@
-"""An encoder without weights: the mean colour of each patch, and of the whole photo.
+"""An encoder without weights: the mean color of each patch and of the whole photo.
 
-Used as `tfa build photos/ --encoder example-colours@64`; `load` gets the name as it was written.
+Use it with `tfa build photos/ --encoder example-colors@64`; `load` gets the name as written.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from PIL import Image
 PATCH, SIDE = 8, 64
 
 
-class ColourEncoder:
-    """All that `tfa.Encoder` asks for."""
+class ColorEncoder:
+    """All attributes of the `tfa.encoders.Encoder` protocol."""
 
     def __init__(self, side: int, device: str) -> None:
-        self.id = f"example-colours@{side}"  # begins with the name of the entry point: a map finds it again by this
-        # Everything that shapes the tokens belongs in here: tokens are cached under it.
-        self.fingerprint = hashlib.sha256(f"colours 1, patches of {PATCH}, side {side}".encode()).hexdigest()
-        self.model = self.fingerprint  # which model it is, whatever its arithmetic
+        self.id = f"example-colors@{side}"  # begins with the entry point's name, so that a map finds it
+        # The fingerprint must cover everything that determines the tokens: it is their cache key.
+        self.fingerprint = hashlib.sha256(f"colors 1, patches of {PATCH}, side {side}".encode()).hexdigest()
+        self.model = self.fingerprint  # fingerprint of the model in its usual arithmetic
         self.channels, self.global_channels = 3, 3
         self.grid = (side // PATCH, side // PATCH)
         self.notes: tuple[str, ...] = ()
@@ -37,6 +37,6 @@ class ColourEncoder:
         return patches.astype(np.float16), patches.mean(axis=1).astype(np.float16)
 
 
-def load(name: str, *, weights: Path | None, device: str, threads: int | None) -> ColourEncoder:
+def load(name: str, *, weights: Path | None, device: str, threads: int | None) -> ColorEncoder:
     size = name.partition("@")[2] or str(SIDE)
-    return ColourEncoder(max(int(size) // PATCH, 1) * PATCH, device)
+    return ColorEncoder(max(int(size) // PATCH, 1) * PATCH, device)

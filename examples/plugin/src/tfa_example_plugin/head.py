@@ -1,4 +1,4 @@
-"""A benchmark head: the cosine of mean patches. Used as `tfa bench run --heads example-mean,tfa …`."""
+"""A benchmark head: cosine of mean patches. Use it with `tfa bench run --heads example-mean,tfa …`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfa_bench.heads.contract import ONLY, HeadCard, Photos, Shared
 
 
 def describe(photos: Photos) -> np.ndarray:
-    """A unit vector for each photo, `b d`."""
+    """Return a unit vector per photo, `(b, d)`."""
     means = np.stack([np.asarray(patches, np.float32).mean(axis=0) for patches in photos.tokens.patches])
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
@@ -33,6 +33,6 @@ MEAN = HeadCard(
     title="Mean patch (example)",
     sees="nothing",
     fit=fit,
-    settings={"revision": 1},  # all that shapes the scores
-    stages=("peers",),  # it shares no stage with TFA
+    settings={"revision": 1},  # everything that determines the scores
+    stages=("peers",),  # shares no stage with TFA
 )

@@ -1,4 +1,4 @@
-"""A dataset layout: `before/NAME.png` is the database, `after/NAME.png` the query of the same place.
+"""A dataset layout: `before/NAME.png` is a database image, `after/NAME.png` a query of the same place.
 
 A folder in this layout has a `card.json` that names it; see docs/how-to/benchmark-your-data.md.
 """
@@ -17,5 +17,5 @@ def load(root: Path, *, before: str = "before", after: str = "after") -> Dataset
 
 
 def missing(root: Path, *, before: str = "before", after: str = "after") -> list[str]:
-    """What `tfa bench check` lists at once."""
+    """Return the missing folders, which `tfa bench check` lists."""
     return [name for name in (before, after) if not (root / name).is_dir()]

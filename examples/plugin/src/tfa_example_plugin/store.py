@@ -1,6 +1,6 @@
-"""A store: a database that holds maps. This one is dictionaries in this process; yours talks to a server.
+"""A store: a database that holds maps. This one uses dictionaries in this process; yours would connect to a server.
 
-The contract is `tfa.search.store`, its test suite `tfa.search.store_contract.StoreContract`.
+The interface is `tfa.search.store`, its test suite `tfa.search.store_contract.StoreContract`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOCK = threading.Lock()
 
 
 class DictCollection(Collection):
-    """Images by their ids."""
+    """Images by id."""
 
     dtype = "float32"
 
@@ -41,7 +41,7 @@ class DictCollection(Collection):
         able = sorted(one for one, image in self._images.items() if where is None or where.admits(image[1]))
         for row, query in enumerate(queries.astype(np.float64)):
             scores = np.array([self._images[one][0] @ query for one in able], np.float32)
-            order = np.argsort(-scores, kind="stable")[:width]  # equal scores go to the smaller id
+            order = np.argsort(-scores, kind="stable")[:width]  # ties go to the smaller id
             ids[row, : len(order)], best[row, : len(order)] = np.array(able, np.int64)[order], scores[order]
         return ids, best
 
@@ -64,7 +64,7 @@ class DictCollection(Collection):
         return len(self._images)
 
     def seal(self, index: str | None = None) -> None:
-        """There is no index."""
+        """No-op: there is no index."""
 
     def describe(self) -> dict[str, Any]:
         size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype}
@@ -72,7 +72,7 @@ class DictCollection(Collection):
 
 
 class DictStore(Store):
-    """`example-dict://ANYTHING`: all that open one URL in this process see the same."""
+    """`example-dict://ANYTHING`: each URL is one shared store within this process."""
 
     scheme = "example-dict"
     one_process = True
@@ -83,13 +83,13 @@ class DictStore(Store):
 
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
         if name in self._collections:
-            raise StoreConflict(f"there is a collection {name!r} already; choose another name, or drop it")
+            raise StoreConflict(f"collection {name!r} already exists; choose another name, or drop it")
         self._collections[name] = DictCollection(name, dimensions)
         return self._collections[name]
 
     def open(self, name: str) -> Collection:
         if name not in self._collections:
-            raise StoreConflict(f"there is no collection {name!r}; build the map again")
+            raise StoreConflict(f"collection {name!r} not found; build the map again")
         return self._collections[name]
 
     def drop(self, name: str) -> None:
@@ -118,10 +118,10 @@ class DictStore(Store):
         self._documents.pop(key, None)
 
     def close(self) -> None:
-        """Others may have it open: everything stays."""
+        """No-op: others may use the store."""
 
 
 def open_store(url: str) -> DictStore:
-    """Open the store of a URL; this is what the entry point names."""
+    """Open the store of a URL. The entry point names this function."""
     with _LOCK:
         return _STORES.setdefault(url, DictStore())

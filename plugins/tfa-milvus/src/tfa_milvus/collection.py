@@ -1,7 +1,7 @@
-"""A collection in Milvus: id, vector, what is filtered by, payload and full row as text.
+"""A Milvus collection: id, vector, filter fields, and payload and full row as text.
 
-Sessions and digests are kept as a fingerprint, which needs no quoting in Milvus's filter language; the payload has them
-as they are.
+Sessions and digests are stored as hashes, which need no quoting in Milvus's filter language; the payload has the
+originals.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tfa.search.store import NO_ID, Collection, Entries, Payload, Where, read_co
 from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, payload_from_text, payload_to_text
 from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 
-TEXT_BYTES = 65_535  # of a varchar
-BATCH_BYTES = 16_000_000  # a request carries 64 MB at most
-FETCHED, PLACES = 1000, 16_384  # rows a request asks for by id; the most answers a search gives
-ANSWERS = 200_000  # of all queries of one search
-NOWHERE, FARTHEST = 1e15, 9e14  # the coordinate of an image without a position; Milvus filters no NaN
+TEXT_BYTES = 65_535  # largest varchar
+BATCH_BYTES = 16_000_000  # bytes per write; Milvus accepts 64 MB
+FETCHED, PLACES = 1000, 16_384  # rows fetched by id per request; maximum answers of a search
+ANSWERS = 200_000  # answers of all queries of one search
+NOWHERE, FARTHEST = 1e15, 9e14  # coordinate without a position, since Milvus cannot filter NaN; largest coordinate
 INDEXES: dict[str | None, dict[str, Any]] = {
     None: {"index_type": "FLAT"},
     "ivf_sq8": {"index_type": "IVF_SQ8", "params": {"nlist": 128}},
     "hnsw": {"index_type": "HNSW", "params": {"M": 16, "efConstruction": 200}},
 }
-_SEARCHED = {"FLAT": {}, "IVF_SQ8": {"nprobe": 64}, "HNSW": {}}  # HNSW: ef follows from the limit
+_SEARCHED = {"FLAT": {}, "IVF_SQ8": {"nprobe": 64}, "HNSW": {}}  # ef of HNSW depends on the limit
 _EVERYTHING = ["id", "vector", "payload", "full"]
 
 
@@ -115,10 +115,10 @@ class MilvusCollection(Collection):
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
         queries = self.fit(queries)
         if k > PLACES and self.count() > PLACES:
-            raise BadSpec(f"k={k} is out of range: Milvus answers with the best {PLACES} at most")
+            raise BadSpec(f"k={k} is out of range: Milvus returns at most {PLACES} hits")
         answers = self._ranked(queries, k, where)
         width = max((len(one.ids) for one in answers), default=0)
-        if width < k:  # the filter passes fewer, or there are fewer
+        if width < k:  # fewer rows match
             width = min(k, self.count())
         ids = np.full((len(queries), min(k, width)), NO_ID)
         scores = np.full(ids.shape, -np.inf, np.float32)
@@ -128,7 +128,7 @@ class MilvusCollection(Collection):
         return ids, scores
 
     def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[RankedIds]:
-        """Return the best k of each query and some more, in the order of the contract; more yet where the k-th ties."""
+        """Return the best k of each query and spare ones, ordered by (score, id); more if the k-th is tied."""
         answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), min(k + SPARE, PLACES)
         while pending:
@@ -208,7 +208,7 @@ class MilvusCollection(Collection):
 
     def seal(self, index: str | None = None) -> None:
         if index not in INDEXES:
-            raise BadSpec(f"Milvus has no index {index!r} here; there are {', '.join(filter(None, INDEXES))} and None")
+            raise BadSpec(f"index {index!r} not found. Available: {', '.join(filter(None, INDEXES))}, None")
         kind = str(INDEXES[index]["index_type"])
         self._connection.call("flush", self.name, timeout=BUILD_SECONDS)
         if kind != self._index:

@@ -1,4 +1,4 @@
-"""The connection to a Milvus server: its address, its requests, and what its errors mean."""
+"""Connection to a Milvus server: address, requests and errors."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable, TfaError
 
 ASK_SECONDS, WRITE_SECONDS, BUILD_SECONDS = 20, 120, 3600
-# A query with a limit gives the smallest keys only if it says that it is part of a walk; else any rows will do.
+# A query with a limit returns the smallest keys only with these options; otherwise it returns any rows.
 SMALLEST_FIRST: dict[str, Any] = {"iterator": "True", "reduce_stop_for_best": "True"}
-_NOT_FOUND, _NOT_LOADED = 100, 101  # Milvus's own codes
+_NOT_FOUND, _NOT_LOADED = 100, 101  # Milvus error codes
 _REFUSED = ("auth", "permission", "credential", "password", "token")
 
 
 def pymilvus() -> Any:
-    """Return the client library, quiet: what goes wrong becomes an error of ours, not a traceback on the screen."""
+    """Return the client library with its logging turned off; problems become exceptions of tfa."""
     library = import_module("pymilvus")
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
     return library
 
 
 class Connection:
-    """`milvus://[USER:PASSWORD@]HOST:PORT[/DATABASE][?tls=true]`; a token as `:TOKEN@`, or in MILVUS_TOKEN.
+    """A connection to `milvus://[USER:PASSWORD@]HOST:PORT[/DATABASE][?tls=true]`.
 
-    A server that went away is connected to again by the next request.
+    A token goes into the URL as `:TOKEN@`, or into MILVUS_TOKEN. After a lost connection the next request reconnects.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,7 +38,7 @@ class Connection:
         except ValueError:
             host, port = "", 0
         if not host:
-            raise BadSpec(f"{parts.netloc.rpartition('@')[2]!r} is no address of Milvus; give milvus://HOST:19530/NAME")
+            raise BadSpec(f"{parts.netloc.rpartition('@')[2]!r} is not a Milvus host; use milvus://HOST:19530/NAME")
         self.address = f"{host}:{port}"
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         login = f"{user}:{password}" if user else password
@@ -47,8 +47,8 @@ class Connection:
             "uri": f"{'https' if secure else 'http'}://{self.address}",
             "token": login or os.environ.get("MILVUS_TOKEN", ""),
             "db_name": parts.path.strip("/"),
-            "dedicated": True,  # closing one connection must not close another's
-            "grpc_options": {"grpc.keepalive_time_ms": 60_000},  # servers hang up on those that ask more often
+            "dedicated": True,  # closing one connection must not close others
+            "grpc_options": {"grpc.keepalive_time_ms": 60_000},  # servers drop clients that ping more often
         }
         self._library = pymilvus()
         self._rpc_error: type[Exception] = import_module("grpc").RpcError
@@ -62,14 +62,14 @@ class Connection:
             return self._client
 
     def call(self, method: str, *arguments: Any, timeout: float = ASK_SECONDS, **options: Any) -> Any:
-        """One request by the name the library has for it."""
+        """Call a method of the client library."""
         try:
             return getattr(self.client(), method)(*arguments, timeout=timeout, **options)
-        except (self._library.MilvusException, self._rpc_error) as error:  # some are passed on as gRPC raised them
+        except (self._library.MilvusException, self._rpc_error) as error:  # the library passes some gRPC errors on
             raise self._meaning(error) from error
 
     def request(self, collection: str, method: str, **options: Any) -> Any:
-        """Search or query; a collection that the server does not hold in memory (after its restart) is loaded first."""
+        """Search or query; load the collection if the server does not have it in memory, as after a restart."""
         try:
             return self.call(method, collection, **options)
         except StoreUnavailable as error:
@@ -92,16 +92,16 @@ class Connection:
             message, code = raised.details(), code()
         said = (str(message or error).strip().splitlines() or ["no reason given"])[0][:300]
         if code == _NOT_FOUND or "not exist" in said or "not found" in said:
-            return StoreConflict(f"Milvus at {self.address} does not have what was requested: {said}")
+            return StoreConflict(f"not found in Milvus at {self.address}: {said}")
         name = getattr(code, "name", str(code))
         if name in ("UNAUTHENTICATED", "PERMISSION_DENIED", "1400") or any(one in said.lower() for one in _REFUSED):
             return StoreUnavailable(
-                f"Milvus at {self.address} refuses this user or token ({said}); give milvus://USER:PASSWORD@… or set "
+                f"Milvus at {self.address} refuses this user or token ({said}); use milvus://USER:PASSWORD@… or set "
                 "MILVUS_TOKEN"
             )
         if name in ("2", "UNAVAILABLE", "DEADLINE_EXCEEDED"):
-            self.close()  # the next request connects again
+            self.close()  # the next request reconnects
             return StoreUnavailable(
                 f"Milvus at {self.address} does not answer ({said}); start it, or check the address, and try again"
             )
-        return StoreUnavailable(f"Milvus at {self.address} could not do it: {said}")
+        return StoreUnavailable(f"request to Milvus at {self.address} failed: {said}")

@@ -1,11 +1,13 @@
-"""Documents in Milvus: rows of text in one collection, whole by a small row that names their parts.
+"""Documents in Milvus: text rows in one collection, and a head row per document that names its parts.
 
-Milvus has no transaction, no compare-and-set and no unique keys beyond `upsert`. So a document is written under a
-fresh version, and then one row, replaced at once, says which version counts. A swap first claims the key:
+Milvus has no transactions, no compare-and-swap and no unique keys except for `upsert`. So the parts of a document are
+written under a new version, and then the head row, which is replaced atomically, names that version. A swap first
+claims the key:
 
-    insert a claim, ask Strongly for all claims of the key; who sees only its own goes on, the others wait or withdraw
+    insert a claim, read all claims of the key with `Strong` consistency; proceed if it is the only one, else wait or
+    withdraw
 
-Of two claims the later one sees the earlier, since it is acknowledged before the question. So two never go on together.
+Claims are acknowledged before they are read, so of two claims the later one sees the earlier, and only one proceeds.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from tfa.search.store_text import bytes_from_text, bytes_to_text
 from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 
 DOCUMENTS = "tfa_documents"
-PART_BYTES = 48_000  # of a row: 64,000 as text
-PARTS = 200  # that a request carries
-ABANDONED_SECONDS = 30  # that a claim is watched for before it is taken for that of somebody who died
-HOLDING_SECONDS = 10  # after which the holder itself no longer trusts its claim
-HEAD_SECONDS = 15  # that the last row of a document may take to be written; with the above less than a claim lives
-LEFT_SECONDS = 3600  # after which the parts of a write that was never finished are swept
-READINGS = 100  # of a document that is replaced meanwhile
+PART_BYTES = 48_000  # bytes of a part; 64,000 as text
+PARTS = 200  # parts per request
+ABANDONED_SECONDS = 30  # age after which a claim is considered abandoned
+HOLDING_SECONDS = 10  # time after which the owner no longer trusts its claim
+HEAD_SECONDS = 15  # time limit for writing the head row; with HOLDING_SECONDS less than ABANDONED_SECONDS
+LEFT_SECONDS = 3600  # age after which parts of an unfinished write are deleted
+READINGS = 100  # tries to read a document that is being replaced
 Head = dict[str, Any]  # version, parts, data
-_HEAD, _CLAIM = -1, -2  # in the place of a part's number
+_HEAD, _CLAIM = -1, -2  # part numbers of head rows and claims
 
 
 class Documents:
-    """Documents by their keys, on one connection."""
+    """Documents by key, on one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -45,7 +47,7 @@ class Documents:
         return self._read(key, strongly)[1]
 
     def _read(self, key: str, strongly: bool = False) -> tuple[Head | None, bytes | None]:
-        """The row that names the parts, and the whole."""
+        """Return the head row and the content."""
         for _ in range(READINGS):
             head = self._head(key, strongly)
             if head is None:
@@ -55,28 +57,28 @@ class Documents:
             parts = list(self._parts(head["version"], head["parts"]))
             if len(parts) == head["parts"]:
                 return head, b"".join(map(bytes_from_text, parts))
-            time.sleep(0.05)  # it was replaced while it was read: the next row names parts that are there
+            time.sleep(0.05)  # replaced during the read; the new head row names existing parts
         raise StoreConflict(
-            f"the document {key!r} in Milvus at {self._connection.address} is not whole: parts of it were missing "
-            f"{READINGS} times in a row; build the map again"
+            f"document {key!r} in Milvus at {self._connection.address} is incomplete after {READINGS} tries; build the "
+            "map again"
         )
 
     def put(self, key: str, data: bytes) -> None:
         self._replace(key, data, self._head(key, strongly=True))
 
     def _replace(self, key: str, data: bytes, before: Head | None, until: float | None = None) -> None:
-        """Parts, then the row that names them, unless it is too late for it, then away with what it named before."""
+        """Write the parts, then the head row unless `until` has passed, then delete the old parts."""
         version = f"{time.time_ns():020d}-{uuid4().hex}"
         pieces = _cut(data) if len(data) > PART_BYTES else []
         for start in range(0, len(pieces), PARTS):
             numbered = enumerate(pieces[start : start + PARTS], start)
             self._write([self._row(f"{version}/{part}", key, part, version, 0, piece) for part, piece in numbered])
         if pieces:
-            self._settle()  # the parts are there for everybody before the row that names them
+            self._settle()  # parts must be visible before the head row
         if until is not None and time.monotonic() > until:
             raise StoreUnavailable(
-                f"Milvus at {self._connection.address} took more than {HOLDING_SECONDS} s over the document {key!r}, "
-                "which is as it was; try again"
+                f"Milvus at {self._connection.address} took more than {HOLDING_SECONDS} s to write document {key!r}, "
+                "which is unchanged; try again"
             )
         head = self._row(_name(key), key, _HEAD, version, len(pieces), b"" if pieces else data)
         self._write([head], seconds=HEAD_SECONDS)
@@ -87,7 +89,7 @@ class Documents:
             self._delete(f'version == "{before["version"]}" and part >= 0')
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        watched: dict[str, float] = {}  # claims of others, and since when
+        watched: dict[str, float] = {}  # other claims, with the time they were first seen
         while True:
             if self.read(key) != old and self._read(key, strongly=True)[1] != old:
                 return False
@@ -104,15 +106,15 @@ class Documents:
             time.sleep(random.uniform(0.02, 0.2))
 
     def _alone(self, key: str, token: str, since: float, watched: dict[str, float]) -> bool:
-        """Is ours the only claim? Waits for those to go that are younger; False if an older one is there.
+        """Return True when this is the only claim; wait for younger claims, return False if there is an older one.
 
-        All judge by the same order, so that one of them stays. A claim that does not go is somebody's who died.
+        All claimants use the same order, so that one remains. A claim that stays too long is abandoned.
         """
         while time.monotonic() - since < HOLDING_SECONDS / 2:
             rows = self._request(f'document == "{_name(key)}" and part == {_CLAIM}', ["name", "version"], strongly=True)
             claims = {row["name"]: (row["version"], row["name"]) for row in rows}
             if token not in claims:
-                return False  # somebody took us for dead
+                return False  # another claimant considered this claim abandoned
             now = time.monotonic()
             others = [other for other in claims if other != token]
             for other in others:
@@ -137,7 +139,7 @@ class Documents:
             last = max(row["name"] for row in rows)
 
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
-        """Rows of one folder, each named by its number: a second write replaces them. One more row tells of it."""
+        """Write numbered rows of a folder, replacing earlier ones, and a head row for the folder."""
         self._write([self._row(_name(folder), folder, _HEAD, "", 0, b"")])
         rows = [
             self._row(f"{_name(folder)}/{number}/{part}", folder, part, str(number), -(-len(data) // PART_BYTES), cut)
@@ -149,7 +151,7 @@ class Documents:
         self._settle()
 
     def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
-        """The first part of each, which says how many there are, then the others."""
+        """Read the first part of each, which has the number of parts, then the other parts."""
         rows = {row["name"]: row for row in self._named(f"{_name(folder)}/{number}/0" for number in numbers)}
         others = [
             f"{_name(folder)}/{row['version']}/{part}" for row in rows.values() for part in range(1, row["parts"])
@@ -198,7 +200,7 @@ class Documents:
         self._connection.call("delete", DOCUMENTS, filter=condition, timeout=WRITE_SECONDS)
 
     def _settle(self) -> None:
-        """What was written until now is there for every connection."""
+        """Make all earlier writes visible to every connection."""
         self._request('name in ["0"]', ["name"], strongly=True)
 
     def _request(
@@ -212,7 +214,7 @@ class Documents:
         return found
 
     def _make_ready(self) -> None:
-        """The collection of the documents, created by the first to need it."""
+        """Create the collection of documents if needed, and load it."""
         if self._ready:
             return
         with self._lock:
@@ -220,7 +222,7 @@ class Documents:
                 try:
                     self._connection.call("create_collection", DOCUMENTS, schema=_schema(), consistency_level="Bounded")
                 except StoreUnavailable as error:
-                    if "exist" not in str(error):  # somebody else was faster
+                    if "exist" not in str(error):  # created concurrently
                         raise
             if not self._connection.call("list_indexes", DOCUMENTS):
                 params = pymilvus().MilvusClient.prepare_index_params()
@@ -235,7 +237,7 @@ def _cut(data: bytes) -> list[bytes]:
 
 
 def _name(key: str) -> str:
-    """A key in letters that need no quoting; its beginnings are those of the key."""
+    """Encode a key without characters that need quoting; prefixes are preserved."""
     return key.encode("utf-8", "surrogatepass").hex()
 
 
@@ -249,5 +251,5 @@ def _schema() -> Any:
     schema.add_field("version", kind.VARCHAR, max_length=64)
     schema.add_field("parts", kind.INT64)
     schema.add_field("data", kind.VARCHAR, max_length=65_535)
-    schema.add_field("vector", kind.FLOAT_VECTOR, dim=2)  # Milvus wants one in every collection
+    schema.add_field("vector", kind.FLOAT_VECTOR, dim=2)  # every Milvus collection needs a vector
     return schema

@@ -1,8 +1,7 @@
-"""Milvus: collections on a server or a cluster, float32 vectors, exact by its FLAT index.
+"""A store in Milvus: collections of float32 vectors on a server or cluster, exact with the FLAT index.
 
-Searches are `Bounded`, which waits for nothing; every write of ours ends with one `Strong` request, after which
-`Bounded` ones of any connection see it (`milvus_connection`). Documents and their swap are in `milvus_documents`.
-Aliases are not used: a proxy may go on answering by an old one.
+Searches use consistency `Bounded`, which does not wait. Every write ends with a `Strong` request, after which
+`Bounded` requests of any connection see it. Aliases are not used, since a proxy may keep using an old one.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from tfa_milvus.collection import INDEXES, MilvusCollection, schema_of
 from tfa_milvus.connection import BUILD_SECONDS, Connection, pymilvus
 from tfa_milvus.documents import DOCUMENTS, Documents
 
-LARGEST = 32_768  # dimensions that Milvus takes
+LARGEST = 32_768  # maximum dimensions in Milvus
 
 
 class MilvusStore(Store):
-    """`milvus://HOST:PORT[/DATABASE]`."""
+    """A store at `milvus://HOST:PORT[/DATABASE]`."""
 
     scheme = "milvus"
 
@@ -37,10 +36,10 @@ class MilvusStore(Store):
 
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> MilvusCollection:
         if dtype != "float32":
-            raise BadSpec(f"Milvus keeps vectors in float32 here, not in {dtype}; leave dtype out")
+            raise BadSpec(f"dtype {dtype} is not supported by Milvus; use float32, the default")
         if not 2 <= dimensions <= LARGEST:
-            raise BadSpec(f"Milvus takes 2 to {LARGEST} dimensions, not {dimensions}; reduce with --dims")
-        # Two that create a name at once would both succeed if they agreed on everything: so they never do.
+            raise BadSpec(f"{dimensions} dimensions are out of range for Milvus: 2 to {LARGEST}; reduce with --dims")
+        # Concurrent creates of equal schemas both succeed in Milvus, so each schema has a unique description.
         schema = schema_of(dimensions, description=f"tfa {uuid4().hex}")
         try:
             if not self._connection.call("has_collection", name):
@@ -51,12 +50,12 @@ class MilvusStore(Store):
             if "exist" not in str(error) and "duplicate" not in str(error):
                 raise
         raise StoreConflict(
-            f"there is a collection {name!r} in Milvus at {self._connection.address} already; choose another name, "
-            "or drop it"
+            f"collection {name!r} already exists in Milvus at {self._connection.address}; choose another name or drop "
+            "it"
         )
 
     def _make_ready(self, name: str) -> None:
-        """Indexed and loaded; one whose maker was killed in between is finished by the next to open it."""
+        """Index and load a collection; also completes one whose creator was killed."""
         if not self._connection.call("list_indexes", name):
             params = pymilvus().MilvusClient.prepare_index_params()
             params.add_index("vector", index_name="vector", metric_type="IP", **INDEXES[None])
@@ -66,12 +65,12 @@ class MilvusStore(Store):
     def open(self, name: str) -> MilvusCollection:
         if not self._connection.call("has_collection", name):
             raise StoreConflict(
-                f"there is no collection {name!r} in Milvus at {self._connection.address}; build the map again"
+                f"collection {name!r} not found in Milvus at {self._connection.address}; build the map again"
             )
         about = self._connection.call("describe_collection", name)
         dimensions = _dimensions_of(about)
         if dimensions is None:
-            raise self._foreign(name, "its fields are others")
+            raise self._foreign(name, "its fields are different")
         self._make_ready(name)
         index = self._connection.call("describe_index", name, "vector") or {}
         if index.get("metric_type") != "IP":
@@ -80,8 +79,8 @@ class MilvusStore(Store):
 
     def _foreign(self, name: str, why: str) -> StoreConflict:
         return StoreConflict(
-            f"the collection {name!r} in Milvus at {self._connection.address} was not made by tfa: {why}; "
-            "choose another name"
+            f"collection {name!r} in Milvus at {self._connection.address} was not created by tfa: {why}; choose "
+            "another name"
         )
 
     def drop(self, name: str) -> None:
@@ -120,7 +119,7 @@ class MilvusStore(Store):
 
 
 def _dimensions_of(about: dict[str, Any]) -> int | None:
-    """Return the dimensions of a collection that has our fields; None if it has others."""
+    """Return the dimensions of a collection created by tfa; None if its fields differ."""
     own = {field.name: field for field in schema_of(2).fields}
     theirs = {field["name"]: field for field in about["fields"]}
     if own.keys() != theirs.keys() or any(theirs[name]["type"] != own[name].dtype for name in own):

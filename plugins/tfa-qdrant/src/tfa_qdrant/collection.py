@@ -1,4 +1,4 @@
-"""A collection in a shard of Qdrant's core: scanned exactly, or by 4-bit codes whose best are scored again."""
+"""A collection in a Qdrant shard: exact scan, or 4-bit codes with exact rescoring of the best."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, pay
 
 DTYPES = ("float32", "float16")
 INDEXES = (None, "turbo4")
-OVERSAMPLING = 3.0  # so many times k are scored again with the vectors as they are
-HALF_CLOSE = 1e-3  # scores of float16 vectors that may be each other's: Qdrant rounds the query to float16 too
-WRITTEN = 1000  # points of one update
+OVERSAMPLING = 3.0  # candidates to rescore, in multiples of k
+HALF_CLOSE = 1e-3  # scores this close may be swapped with float16, since Qdrant also rounds the query
+WRITTEN = 1000  # points per update
 
 
 def config_of(library: Any, dimensions: int, dtype: str, index: str | None) -> Any:
-    """Return the settings of a shard. No graph is built (m = 0): a scan is exact, one of 4-bit codes is fast."""
+    """Return the settings of a shard without a graph (m = 0): a scan is exact, and fast with 4-bit codes."""
     kind = {"float32": library.VectorStorageDatatype.Float32, "float16": library.VectorStorageDatatype.Float16}[dtype]
     codes = library.TurboQuantQuantizationConfig(bits=library.TurboQuantBitSize.Bits4) if index == "turbo4" else None
     return library.EdgeConfig(
@@ -34,7 +34,7 @@ def config_of(library: Any, dimensions: int, dtype: str, index: str | None) -> A
 
 
 class QdrantEdgeCollection(Collection):
-    """Points of one shard. Requests wait for each other: the core has threads of its own."""
+    """Points of one shard. Requests run one at a time, since the core has threads of its own."""
 
     def __init__(
         self, library: Any, home: Path, about: dict[str, Any], keep: Callable[[dict[str, Any]], object]
@@ -53,11 +53,11 @@ class QdrantEdgeCollection(Collection):
     def _request(self, method: str, *arguments: Any) -> Any:
         with self._lock:
             if self._shard is None:
-                raise StoreUnavailable(f"the collection {self.name!r} was closed or dropped; open it again")
+                raise StoreUnavailable(f"collection {self.name!r} was closed or dropped; open it again")
             try:
                 return getattr(self._shard, method)(*arguments)
-            except Exception as error:  # the library raises nothing narrower
-                raise StoreUnavailable(f"Qdrant could not do it at {self._path}: {error}", self._path) from error
+            except Exception as error:  # the library raises no specific type
+                raise StoreUnavailable(f"request to Qdrant at {self._path} failed: {error}", self._path) from error
 
     def write(self, entries: Entries) -> None:
         vectors = self.fit(entries.vectors)
@@ -89,7 +89,7 @@ class QdrantEdgeCollection(Collection):
         return ids, scores
 
     def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[RankedIds]:
-        """Return the best k of each query and some more, in the order of the contract; more yet where the k-th ties."""
+        """Return the best k of each query and spare ones, ordered by (score, id); more if the k-th is tied."""
         answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), k + SPARE
         exact, half = self._about["index"] is None, self.dtype == "float16"
@@ -153,7 +153,7 @@ class QdrantEdgeCollection(Collection):
         among = library.Filter(must=[library.FieldCondition("digest", match=library.MatchAny(sorted(known)))])
         found: dict[str, int] = {}
         for record in self._scrolled(WRITTEN, among, ["digest"], vectors=False) if known else ():
-            for one in record:  # by growing id
+            for one in record:  # in order of id
                 found.setdefault(known[one.payload["digest"]], one.id)
         return found
 
@@ -176,7 +176,7 @@ class QdrantEdgeCollection(Collection):
 
     def seal(self, index: str | None = None) -> None:
         if index not in INDEXES:
-            raise BadSpec(f"Qdrant has no index {index!r} here; there are {', '.join(filter(None, INDEXES))} and None")
+            raise BadSpec(f"index {index!r} not found. Available: {', '.join(filter(None, INDEXES))}, None")
         with self._lock:
             self._request("flush")
             if index is not None and self._about["index"] != index:

@@ -1,4 +1,4 @@
-"""Documents as files of a folder that one process has at a time."""
+"""Documents as files in a folder that one process uses at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDING = ".document"
 
 
 class HeldFolder:
-    """A lock on a folder, which the system takes back when the process ends, however it ends."""
+    """A lock on a folder, which the system releases when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "held"
@@ -23,8 +23,8 @@ class HeldFolder:
             holder = os.pread(self._handle, 100, 0).decode("ascii", "replace").strip() or "another process"
             os.close(self._handle)
             raise StoreConflict(
-                f"{folder} is in use by {holder}, and one process has it at a time; end that one, use it through "
-                "`tfa serve`, or take a store with a server (milvus://, postgres://)",
+                f"{folder} is in use by {holder}, and only one process can use it; stop that process, use the map "
+                "through `tfa serve`, or use a store with a server (milvus://, postgres://)",
                 folder,
             )
         os.ftruncate(self._handle, 0)
@@ -36,7 +36,7 @@ class HeldFolder:
 
 
 class FolderDocuments:
-    """A file a document: temporary name, sync, rename. Keys are paths, each part with an underscore before it."""
+    """One file per document, written atomically. Keys are paths; each part gets an underscore as prefix."""
 
     def __init__(self, folder: Path, lock: threading.RLock) -> None:
         self._folder, self._lock = folder, lock

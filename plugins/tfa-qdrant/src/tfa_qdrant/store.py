@@ -1,7 +1,6 @@
-"""Qdrant's core inside this process (qdrant-edge-py): a folder with a shard for each collection, documents as files.
+"""A store in a folder with Qdrant's core (qdrant-edge-py): a shard per collection, documents as files.
 
-One process has the folder at a time; in it any number of connections see the same. A Qdrant server was never reached
-with this: none could be had to test against, and `qdrant://HOST` is refused.
+One process uses the folder at a time; all its connections share it. Qdrant servers (`qdrant://HOST`) are not supported.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from tfa.search.store import Store
 from tfa_qdrant.collection import DTYPES, QdrantEdgeCollection, config_of
 from tfa_qdrant.documents import FolderDocuments, HeldFolder
 
-LARGEST = 65_535  # dimensions that Qdrant takes
-ABOUT = "tfa.json"  # beside a shard: dimensions, dtype, index
+LARGEST = 65_535  # maximum dimensions in Qdrant
+ABOUT = "tfa.json"  # file next to a shard with dimensions, dtype and index
 
 
 class _Folder:
-    """What the connections of this process to one folder share."""
+    """State that all connections of this process to a folder share."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.users = path, 0
@@ -46,7 +45,7 @@ _LOCK = threading.Lock()
 
 
 class QdrantEdgeStore(Store):
-    """`qdrant:///FOLDER`."""
+    """A store at `qdrant:///FOLDER`."""
 
     scheme = "qdrant"
     one_process = True
@@ -59,8 +58,8 @@ class QdrantEdgeStore(Store):
         parts = urlsplit(url)
         if parts.netloc or not parts.path.strip("/"):
             raise BadSpec(
-                f"qdrant://{parts.netloc.rpartition('@')[2]}{parts.path} is no folder; a map in Qdrant lives in a "
-                "folder of this machine: qdrant:///FOLDER/NAME, with three strokes"
+                f"qdrant://{parts.netloc.rpartition('@')[2]}{parts.path} is not a folder; use qdrant:///FOLDER/NAME "
+                "with three slashes"
             )
         path = Path(unquote(parts.path)).resolve()
         with _LOCK:
@@ -75,13 +74,13 @@ class QdrantEdgeStore(Store):
 
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> QdrantEdgeCollection:
         if dtype not in DTYPES:
-            raise BadSpec(f"Qdrant keeps vectors in {' or '.join(DTYPES)}, not in {dtype}")
+            raise BadSpec(f"dtype {dtype} is not supported by Qdrant; use {' or '.join(DTYPES)}")
         if not 1 <= dimensions <= LARGEST:
-            raise BadSpec(f"Qdrant takes up to {LARGEST} dimensions, not {dimensions}; reduce with --dims")
+            raise BadSpec(f"{dimensions} dimensions are out of range for Qdrant: 1 to {LARGEST}; reduce with --dims")
         home = self._home(name)
         with self._folder.lock:
             if home.exists():
-                raise StoreConflict(f"there is a collection {name!r} in {home.parent} already; drop it first", home)
+                raise StoreConflict(f"collection {name!r} already exists in {home.parent}; drop it first", home)
             temporary = home.parent / f".{name}.{uuid4().hex}"
             make_folder(temporary / "shard")
             library = qdrant_edge
@@ -97,14 +96,14 @@ class QdrantEdgeStore(Store):
             if name in self._folder.open:
                 return self._folder.open[name]
             if not home.is_dir():
-                raise StoreConflict(f"there is no collection {name!r} in {home.parent}; build the map again", home)
+                raise StoreConflict(f"collection {name!r} not found in {home.parent}; build the map again", home)
             try:
                 about = parse_json((home / ABOUT).read_bytes())
                 collection = QdrantEdgeCollection(qdrant_edge, home, about, lambda now: write_json(home / ABOUT, now))
             except OSError as error:
-                why = f"{home} was not made by tfa ({error.strerror}); choose another name"
+                why = f"{home} was not created by tfa ({error.strerror}); choose another name"
                 raise StoreConflict(why, home) from None
-            except Exception as error:  # the library raises nothing narrower
+            except Exception as error:  # the library raises no specific type
                 raise StoreUnavailable(f"Qdrant cannot open {home}: {error}", home) from error
             self._folder.open[name] = collection
             return collection
@@ -142,7 +141,7 @@ class QdrantEdgeStore(Store):
         self._folder.documents.erase(key)
 
     def close(self) -> None:
-        """The last connection of this process lets others have the folder."""
+        """Close the connection; the last one of this process releases the folder."""
         with _LOCK:
             if self._closed:
                 return

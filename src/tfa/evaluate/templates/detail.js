@@ -1,10 +1,10 @@
-// The chosen query: beside its answers under one head or two, with the truth.
+// The selected query, its answers of one or two heads, and a positive.
 
 function verdictWords(query, answer) {
   if (!answer) return "not evaluated";
   if (!answer.hits.length) return "no answer";
   if (answer.right) return "right";
-  return queries[query].inMap ? "wrong" : "wrong: the map does not have this place";
+  return queries[query].inMap ? "wrong" : "wrong: the place is not in the map";
 }
 
 function hitWords(hit) {
@@ -20,7 +20,7 @@ function showDetail() {
   const place = byId("detail");
   const query = state.chosen;
   if (query < 0) {
-    place.replaceChildren(make("p", {}, "Choose a query from the list."));
+    place.replaceChildren(make("p", {}, "Select a query in the list."));
     return;
   }
   const shown = [state.run, state.beside].filter((run, at, all) => run >= 0 && all.indexOf(run) === at);
@@ -39,14 +39,14 @@ function headCard(run, query) {
   const confidence = answer && answer.confidence !== null ? `, confidence ${answer.confidence.toFixed(2)}${answer.sure ? " (sure)" : ""}` : "";
   card.append(make("h3", {}, `${runs[run].name}: `, make("span", { class: answer?.right ? "right" : "wrong" }, words), confidence));
   if (!answer || !answer.hits.length) return card;
-  const found = answer.firstRight === null ? `no right image among its ${answer.hits.length}` : `the first right image has rank ${answer.firstRight}`;
+  const found = answer.firstRight === null ? `no right image in the top ${answer.hits.length}` : `the first right image has rank ${answer.firstRight}`;
   if (!answer.right) card.append(make("p", { class: "small" }, `${found[0].toUpperCase()}${found.slice(1)}.`));
   const rank = Math.min(state.rank, answer.hits.length - 1);
   card.append(pairOf(run, query, answer.hits[rank], rank), answerStrip(answer, rank));
   return card;
 }
 
-/** Query, answer and truth side by side. */
+/** Query, answer and positive side by side. */
 function pairOf(run, query, hit, rank) {
   const left = picture(photos.queries[query], `Query ${content.queryNames[query]}`);
   const right = picture(photos.images[hit.image], `Answer ${rank + 1}`);
@@ -56,8 +56,8 @@ function pairOf(run, query, hit, rank) {
     make("figure", { class: hit.right ? "framed-right" : "framed-wrong" }, right,
       make("figcaption", {}, `answer ${rank + 1}: ${content.images.names[hit.image]} · ${hitWords(hit).join(" · ")}`)),
     truth < 0
-      ? make("figure", {}, make("div", { class: "gone" }, "not in the map"), make("figcaption", {}, "truth"))
-      : make("figure", {}, picture(photos.images[truth], "A true image"), make("figcaption", {}, `truth: ${content.images.names[truth]}`)));
+      ? make("figure", {}, make("div", { class: "gone" }, "not in the map"), make("figcaption", {}, "ground truth"))
+      : make("figure", {}, picture(photos.images[truth], "Ground truth"), make("figcaption", {}, `ground truth: ${content.images.names[truth]}`)));
   if (byId("lines").checked && hit.lines && runs[run].grid && left.tagName === "IMG" && right.tagName === "IMG") linesOver(pair, left, right, runs[run].grid, hit.lines);
   return pair;
 }

@@ -1,7 +1,7 @@
-"""A map of any number of photos, built in shards on one machine or on many, and published in a store.
+"""Build a map of any number of photos in shards, on one or many machines, and publish it in a store.
 
 In: a list of photos. Out: a version of a map in a store (`maps.store`). Each shard's result is a file in a work
-folder: a rerun resumes an interrupted build. `sharded.py` has the passes in their order.
+folder, so a rerun resumes an interrupted build. `sharded.py` lists the passes.
 """
 
 from tfa.maps.building.photo_list import PhotoList, list_photos

@@ -1,13 +1,10 @@
-"""Executors compute the shards of a build: in this process, in several, or on a Ray cluster.
+"""Executors that compute the shards of a build: in this process, in several, or on a Ray cluster.
 
-An executor has one method, `map(work, items)`: call `work` of every item somewhere and yield the results as they are
-done, in any order. `work` is a small object that can be pickled, stores its results in the work folder and finds those
-that are there, so an item may be repeated after a worker was lost. Dask would be a few lines: `Client.submit(work,
-item, retries=5, pure=False)` for each item, results from `as_completed`.
+`Executor.map(work, items)` calls `work` for every item and yields results in any order. `work` is a small picklable
+object that stores results in the work folder and reuses them, so an item can be repeated after a worker is lost.
 
-On Ray, shards are tasks, not Ray Data's pools of actors: a pool waits for ever for an actor whose node died, a task is
-repeated on another node. Ray repeats a task whose worker or node was lost without end (`max_retries=-1`); the shard's
-file proves that it is done, so repeating one that was finished costs a look at the file.
+On Ray, shards are tasks rather than Ray Data's actor pools: a pool waits forever for an actor whose node died, while a
+task is retried on another node without limit (`max_retries=-1`).
 """
 
 from __future__ import annotations
@@ -36,22 +33,22 @@ from tfa.types import BuildPass
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_AHEAD = 2  # items a worker has: one that it computes, one that waits for it
-_LOSSES = 3  # workers lost one after the other, without a result between, after which something is wrong
+_AHEAD = 2  # submitted items per worker: one in progress, one queued
+_LOSSES = 3  # consecutive lost workers without a result that end the build
 
 
 class Executor(ABC):
-    """Used in a `with` block, at whose end what it started is stopped."""
+    """A context manager that computes items and stops its workers at the end."""
 
     name: str
     workers: int
 
     @abstractmethod
     def map(self, work: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[_R]:
-        """Results as they are done. The first error of `work` ends it."""
+        """Yield results as they complete. The first error of `work` ends it."""
 
-    def close(self) -> None:  # noqa: B027  # most have nothing to stop
-        """Stop what was started."""
+    def close(self) -> None:  # noqa: B027  # optional
+        """Stop the workers."""
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +58,7 @@ class Executor(ABC):
 
 
 class SerialExecutor(Executor):
-    """This process, one item after the other."""
+    """Compute items in this process, in order."""
 
     name, workers = "serial", 1
 
@@ -70,7 +67,7 @@ class SerialExecutor(Executor):
 
 
 class ProcessExecutor(Executor):
-    """Processes of this machine. If one is killed, what was under way is repeated by others."""
+    """Compute items in processes of this machine; items of a killed process are repeated."""
 
     name = "processes"
 
@@ -87,10 +84,10 @@ class ProcessExecutor(Executor):
             while waiting or under_way:
                 try:
                     while waiting and len(under_way) < _AHEAD * self.workers:
-                        future = self._started().submit(work, waiting[0])  # if that raises, the item still waits
+                        future = self._started().submit(work, waiting[0])  # if this raises, the item keeps waiting
                         under_way[future] = waiting.popleft()
                     for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                        result = future.result()  # if that raises, the item is still under way
+                        result = future.result()  # if this raises, the item stays in progress
                         del under_way[future]
                         losses = 0
                         yield result
@@ -98,9 +95,8 @@ class ProcessExecutor(Executor):
                     losses += 1
                     if losses == _LOSSES:
                         raise OutOfResources(
-                            f"{_LOSSES} worker processes ended one after the other without a result, as happens when "
-                            "memory runs out; give fewer build.workers or a smaller build.shard_size, and build "
-                            "again: what is done is not repeated"
+                            f"{_LOSSES} worker processes in a row died without a result, probably out of memory; "
+                            "lower build.workers or build.shard_size, and rerun the build to resume it"
                         ) from None
                     self._stop()
                     done = [future for future in under_way if _has_result(future)]
@@ -114,7 +110,7 @@ class ProcessExecutor(Executor):
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # Spawned: a fork would take over the threads of torch and of matrix products in whatever state they are.
+            # Spawn: a fork would inherit the threads of torch and BLAS in an undefined state.
             self._pool = ProcessPoolExecutor(
                 self.workers, multiprocessing.get_context("spawn"), _start_worker, (self.workers,)
             )
@@ -134,16 +130,16 @@ def _has_result(future: Future[Any]) -> bool:
 
 
 def _start_worker(workers: int) -> None:
-    """Each worker takes its share of the cores; a result does not depend on it."""
+    """Limit a worker to its share of the cores. Results do not depend on it."""
     from threadpoolctl import threadpool_limits
 
     share = max(count_cores() // workers, 1)
-    os.environ.setdefault("OMP_NUM_THREADS", str(share))  # of torch, which is loaded with the encoder
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))  # for torch, which is not loaded yet
     threadpool_limits(share)
 
 
 def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -> Executor:
-    """Return what `--ray` and `build.workers` name; without either this process."""
+    """Return the executor for `--ray` and `build.workers`. [default: this process]"""
     if ray is not None:
         return RayExecutor(ray, workers, gpus=0 if device == "cpu" else 1)
     return SerialExecutor() if workers in (None, 1) else ProcessExecutor(workers or 1)
@@ -153,20 +149,20 @@ def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -
 
 
 _ADDRESSES = "auto, local, ray://HOST:10001 or HOST:PORT"
-_OBJECT_STORE = 200_000_000  # bytes of a local one: results are a few numbers, all else is in files
+_OBJECT_STORE = 200_000_000  # bytes of a local object store; results are small
 _CONNECT_SECONDS = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 class RayExecutor(Executor):
-    """`address`: auto finds the cluster this machine is in, local starts a small one here for this build."""
+    """Compute items on Ray. The address "auto" finds this machine's cluster; "local" starts one for this build."""
 
     name = "ray"
 
     def __init__(self, address: str, workers: int | None = None, *, gpus: int = 0) -> None:
         if address not in ("auto", "local") and ":" not in address:
-            raise BadSpec(f"--ray {address} is no address of a cluster; give {_ADDRESSES}")
-        _check_answers(address)  # Ray itself would try for minutes
+            raise BadSpec(f"--ray {address} is not a cluster address; use {_ADDRESSES}")
+        _check_answers(address)  # Ray would retry for minutes
         self._ray = _import_ray(address)
         self._connect(address, workers)
         self._gpus = gpus
@@ -176,14 +172,14 @@ class RayExecutor(Executor):
     def _connect(self, address: str, workers: int | None) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address == "local":
-            # On loopback alone: Ray listens on all interfaces otherwise.
+            # Loopback only: by default Ray listens on all interfaces.
             options |= {"num_cpus": workers or count_cores(), "include_dashboard": False}
             options |= {"object_store_memory": _OBJECT_STORE, "_node_ip_address": _LOOPBACK[0]}
         elif address.rpartition(":")[0] in _LOOPBACK:
             options["_node_ip_address"] = _LOOPBACK[0]
         try:
             with warnings.catch_warnings():
-                # Ray starts programs, which LanceDB takes for forks of this one.
+                # Ray starts programs, which LanceDB mistakes for forks of this process.
                 warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
                 self._ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, self._ray.exceptions.RayError) as error:
@@ -221,12 +217,12 @@ def _check_answers(address: str) -> None:
 def _make_silent_error(address: str, error: Exception) -> StoreUnavailable:
     said = (str(error) or type(error).__name__).splitlines()[0]
     return StoreUnavailable(
-        f"Ray does not answer at {address} ({said}); start a cluster with: ray start --head, or give {_ADDRESSES}"
+        f"cannot reach Ray at {address} ({said}); start a cluster with: ray start --head, or use {_ADDRESSES}"
     )
 
 
 def _compute(work: Callable[[_T], _R], item: _T) -> _R:
-    """What a worker runs."""
+    """Run one item; Ray needs a plain function."""
     return work(item)
 
 
@@ -235,25 +231,24 @@ def _get_result(ray: Any, done: Any) -> Any:
         return ray.get(done)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, TfaError):
-            raise error.cause from None  # as if it had happened here
+            raise error.cause from None
         raise
     except ray.exceptions.RayError as error:
         raise StoreUnavailable(
-            f"Ray gave up on a shard ({str(error).splitlines()[0]}); build again: what is done is not repeated"
+            f"Ray failed on a shard ({str(error).splitlines()[0]}); rerun the build to resume it"
         ) from None
 
 
 def _import_ray(address: str) -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns that it will change
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a deprecation warning of Ray
     if address == "local":
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of this build's own cluster, kept nowhere
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # for this build's cluster only
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-        # Ray's word for "this machine alone": otherwise it takes the machine's address for 127.0.0.1.
+        # Makes Ray use 127.0.0.1 instead of the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         ray = import_module("ray")
-
         if address.startswith("ray://"):
             import_module("grpc")
     except ImportError as error:
@@ -263,12 +258,12 @@ def _import_ray(address: str) -> Any:
     return ray
 
 
-# --- passes, timed and counted -------------------------------------------------------------------------------------
+# --- passes --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class PassRunner:
-    """Where passes run, and how they went so far."""
+    """Runs passes on an executor and records their times."""
 
     executor: Executor
     progress: Progress
@@ -282,7 +277,7 @@ class PassRunner:
         images: Sequence[int],
         executor: Executor | None = None,
     ) -> dict[int, ItemReport]:
-        """Every item once, in any order; what was heard of each, by its number. `images` are in each, for progress."""
+        """Compute every item and return the reports by item number; `images` per item are for progress."""
         started, heard = time.monotonic(), dict[int, ItemReport]()
         with self.progress.task(name, sum(images), "images") as task:
             for done in (executor or self.executor).map(work, items):
@@ -293,17 +288,17 @@ class PassRunner:
         return {item.number: heard[item.number] for item in items}
 
     def timed(self, name: str, call: Callable[[], _T]) -> _T:
-        """A step of the driver's own."""
+        """Time a step that runs in this process."""
         started = time.monotonic()
         result = call()
         self.passes.append(BuildPass(name, 0, 0, 0, time.monotonic() - started))
         return result
 
     def notes(self) -> list[str]:
-        """What was done before, and how long everything took."""
+        """Return notes about resumed shards and times."""
         photos = [one for one in self.passes if one.name in ("sample", "descriptors")]
         shards, before = sum(one.shards for one in photos), sum(one.before for one in photos)
         took = ", ".join(f"{one.name} {one.seconds:.1f} s" for one in self.passes)
         workers = f"{self.executor.workers} worker{'s' * (self.executor.workers != 1)} ({self.executor.name})"
-        known = [f"{before} of {shards} shards were done by an earlier run"] if before else []
+        known = [f"resumed: {before} of {shards} shards were done already"] if before else []
         return [*known, f"built by {workers}: {took}"]

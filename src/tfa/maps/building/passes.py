@@ -1,10 +1,8 @@
-"""The passes of a sharded build, as workers compute them.
+"""Passes of a sharded build, as workers compute them.
 
-    photos        tokens of the sample, then descriptors and compact patches of every photo
-    rows          coordinates of described images, as a map stores them; then entries of the store
-    sums          Σ v vᵀ of descriptors, Σ Ψ Ψᵀ of compiled vectors, over fixed groups of shards
-
-A worker loads the encoder once.
+photos        tokens of the sample, then descriptors and compact patches of every photo
+rows          stored coordinates of the images, then entries of the store
+sums          Σ v vᵀ of descriptors, Σ Ψ Ψᵀ of compiled vectors, over fixed groups of shards
 """
 
 from __future__ import annotations
@@ -47,14 +45,14 @@ from tfa.verification.patches import Compaction, CompactTokens
 
 @dataclass(frozen=True)
 class Encoding:
-    """How workers encode. `encoder` is a name, or a function that workers can import and that gives one."""
+    """How workers encode photos. `encoder` is a name, or an importable function that returns an encoder."""
 
     encoder: str | Callable[[], Encoder]
     options: EncoderOptions
-    cache: Path | None = None  # of tokens; None keeps them for the time of a shard only
+    cache: Path | None = None  # folder of the token cache; None caches tokens of the current shard only
 
     def load(self) -> Encoder:
-        """The encoder, loaded once in each process."""
+        """Load the encoder, once per process."""
         return _load_once(self.encoder, self.options)
 
 
@@ -69,17 +67,17 @@ def _load_once(encoder: str | Callable[[], Encoder], options: EncoderOptions) ->
 
 @dataclass(frozen=True)
 class _EncodedPhotos:
-    """Photos of a shard with their tokens; `places` are their numbers among those that were given."""
+    """Encoded photos of a shard; `places` are their indices in the input."""
 
     places: list[int]
     payload: list[dict[str, Any]]  # path, digest, session, position, fitted
-    tokens: Tokens | None  # None if there is no photo
+    tokens: Tokens | None  # None without photos
     skipped: SkippedPhotos
 
 
 @contextlib.contextmanager
 def _encode_photos(photos: Sequence[ListedPhoto], encoding: Encoding) -> Iterator[_EncodedPhotos]:
-    """Tokens of photos while the block runs; they may lie in a temporary folder."""
+    """Encode photos; their tokens may be in a temporary folder that is deleted at the end."""
     with contextlib.ExitStack() as stack:
         skipped: SkippedPhotos = []
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfa-shard-")))
@@ -89,7 +87,7 @@ def _encode_photos(photos: Sequence[ListedPhoto], encoding: Encoding) -> Iterato
 
 
 def _local(photos: Sequence[ListedPhoto], folder: Path, skip_bad: bool, skipped: SkippedPhotos) -> dict[Path, int]:
-    """Files of this machine, with the number of the photo of each."""
+    """Return local files with photo indices, copying remote photos to `folder`."""
     paths: dict[Path, int] = {}
     for number, photo in enumerate(photos):
         path = Path(photo.uri)
@@ -99,7 +97,7 @@ def _local(photos: Sequence[ListedPhoto], folder: Path, skip_bad: bool, skipped:
                 copy_photo(photo.uri, path)
             except BadImage as error:
                 if not skip_bad:
-                    raise BadImage(f"{error}; fix it, or use --skip-bad (skip_bad=True)", photo.uri) from None
+                    raise BadImage(f"{error}; fix it, or skip it with --skip-bad (skip_bad=True)", photo.uri) from None
                 skipped.append((photo.uri, str(error)))
                 continue
         paths[path] = number
@@ -113,7 +111,7 @@ def _encode(
     named = lambda text, path: text.replace(str(path), photos[paths[path]].uri)  # noqa: E731
     try:
         found = cache.encode(list(paths), encoding.load(), skip_bad=options.skip_bad, batch_size=options.batch_size)
-    except NoImages as error:  # not one of them can be read
+    except NoImages as error:  # no photo is readable
         if not options.skip_bad and paths:
             raise
         skipped += [(photos[number].uri, named(str(error), path)) for path, number in paths.items()]
@@ -151,7 +149,7 @@ _Part = tuple[list[int], list[dict[str, Any]], np.ndarray, np.ndarray | None]  #
 
 @dataclass(frozen=True)
 class EncodeSample(StoredPass[Shard]):
-    """Tokens of those photos of a shard that the map is fitted on."""
+    """Encode the photos of a shard that are in the sample."""
 
     kind = "sample"
     encoding: Encoding
@@ -164,7 +162,7 @@ class EncodeSample(StoredPass[Shard]):
 
 
 def _token_tensors(photos: _EncodedPhotos) -> dict[str, np.ndarray]:
-    """Copies: the photos' own may lie in a folder that goes."""
+    """Copy the tokens, since their files may be temporary."""
     if photos.tokens is None:
         return {}
     tensors = {"patches": np.stack([np.asarray(one) for one in photos.tokens.patches])}
@@ -172,7 +170,7 @@ def _token_tensors(photos: _EncodedPhotos) -> dict[str, np.ndarray]:
 
 
 def join_tokens(results: Sequence[WorkResult], grid: tuple[int, int]) -> Tokens:
-    """The tokens of whole samples, mapped from their files, and their photos' names."""
+    """Join the tokens of samples, mapped from their files."""
     kept = [one for one in results if one.facts["payload"]]
     patches = [patch for one in kept for patch in one["patches"]]
     cls = np.concatenate([one["cls"] for one in kept]) if kept and "cls" in kept[0].tensors else None
@@ -182,11 +180,11 @@ def join_tokens(results: Sequence[WorkResult], grid: tuple[int, int]) -> Tokens:
 
 @dataclass(frozen=True)
 class Describe(StoredPass[Shard]):
-    """Second-order descriptors of every photo of a shard, and its compact patches; the sample is not encoded again."""
+    """Compute second-order descriptors and compact patches of a shard, reusing tokens of the sample."""
 
     kind = "descriptors"
     encoding: Encoding
-    directions: np.ndarray  # m d
+    directions: np.ndarray  # (m, d)
     compaction: Compaction | None
 
     def read_done(self, number: int) -> Mapping[str, Any] | None:
@@ -221,7 +219,7 @@ class Describe(StoredPass[Shard]):
     def _in_order(
         self, number: int, parts: list[_Part], skipped: SkippedPhotos
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Photos in the order of the shard. Patches are written first: the descriptors are the proof."""
+        """Sort photos by their order in the shard. Patches are written first: descriptors mark a shard as done."""
         places = [place for part in parts for place in part[0]]
         order = np.argsort(places)
         payload = [one for part in parts for one in part[1]]
@@ -240,7 +238,7 @@ class Describe(StoredPass[Shard]):
 
 @dataclass(frozen=True)
 class Project(StoredPass[Shard]):
-    """Coordinates of a shard's images, as rows that a map keeps."""
+    """Compute coordinates of a shard's images as stored rows."""
 
     kind = "rows"
 
@@ -267,7 +265,7 @@ def axes_tensors(axes: PrincipalAxes) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def read_axes(folder: WorkFolder) -> PrincipalAxes:
-    """The axes that the driver fitted, read once by each worker."""
+    """Read the fitted axes, once per worker."""
     kept = folder.needed("axes")
     mean, vectors, eigenvalues = (np.array(kept[name]) for name in ("mean", "vectors", "eigenvalues"))
     return PrincipalAxes(mean, vectors, eigenvalues, kept.facts["participation"])
@@ -280,13 +278,13 @@ def _read_rows(result: WorkResult) -> SpaceRows:
 
 @lru_cache(maxsize=1)
 def _read_head(folder: WorkFolder, skeleton: str) -> Scorer:
-    """The head that answers, from the skeleton in the work folder."""
+    """Read the active head from the skeleton in the work folder."""
     return reader.read_map(folder.path / skeleton).chosen().stored.scorer
 
 
 @dataclass(frozen=True)
 class WriteEntries:
-    """A shard's images, and their patches, into the store. Idempotent, so no result is stored."""
+    """Write a shard's images and patches to the store. Idempotent, so no result is stored."""
 
     folder: WorkFolder
     skeleton: str
@@ -295,8 +293,8 @@ class WriteEntries:
     name: str
     version: int
     reduction: Reduction
-    ids: Sequence[int]  # of the first image of each shard, and of the first that comes after all
-    patches: Mapping[str, Any] | None  # where patches are, see `store.patches`; None: nothing is verified
+    ids: Sequence[int]  # id of the first image of each shard, then the id after the last image
+    patches: Mapping[str, Any] | None  # where patches are stored, see `store.rows`; None without reranking
 
     def __call__(self, shard: Shard) -> ItemReport:
         kept = self.folder.needed(name_result("rows", shard.number))
@@ -314,7 +312,7 @@ class WriteEntries:
 
 @lru_cache(maxsize=2)
 def _connect_once(opener: Opener, url: str) -> Store:
-    """One connection in each process."""
+    """Connect once per process."""
     return opener(url)
 
 
@@ -323,7 +321,7 @@ def _connect_once(opener: Opener, url: str) -> Store:
 
 @dataclass(frozen=True)
 class AddUpDescriptors(StoredPass[Group]):
-    """Σ 1, Σ v and Σ v vᵀ of a group's descriptors; of the symmetric sum one triangle is kept."""
+    """Sum 1, v and v vᵀ over a group's descriptors; one triangle of the symmetric sum is stored."""
 
     kind = "moments"
     width: int
@@ -338,12 +336,12 @@ class AddUpDescriptors(StoredPass[Group]):
 
 
 def _upper_triangle(matrix: np.ndarray) -> np.ndarray:
-    """Row after row of a symmetric matrix `D D` from its diagonal on, `D(D+1)/2`."""
+    """Return the upper triangle of a matrix `(D, D)` row by row, `(D(D+1)/2,)`."""
     return np.concatenate([matrix[row, row:] for row in range(len(matrix))])
 
 
 def add_triangle(total: Moments, part: WorkResult) -> Moments:
-    """`total` with a group's sums, added to its own arrays; below the diagonal of the second it says nothing."""
+    """Add a group's sums to the arrays of `total` in place; below the diagonal they are undefined."""
     start, upper, width = 0, part["upper"], len(total.first)
     for row in range(width):
         total.second[row, row:] += upper[start : start + width - row]
@@ -353,20 +351,15 @@ def add_triangle(total: Moments, part: WorkResult) -> Moments:
 
 
 def mirror_triangle(total: Moments) -> Moments:
-    """With the triangle below the diagonal filled in."""
+    """Fill in the lower triangle in place."""
     for row in range(1, len(total.first)):
         total.second[row, :row] = total.second[:row, row]
     return total
 
 
-def _count_dimensions(head: Scorer) -> int:
-    """Numbers of Ψ."""
-    return sum(term.gallery.width for term in head.terms)
-
-
 @dataclass(frozen=True)
 class AddUpVectors(StoredPass[Group]):
-    """Σ 1, Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of a group's images."""
+    """Sum 1, [Ψ, b] and [Ψ, b] [Ψ, b]ᵀ over a group's images."""
 
     kind = "vectors"
     skeleton: str
@@ -375,5 +368,6 @@ class AddUpVectors(StoredPass[Group]):
         head = _read_head(self.folder, self.skeleton)
         kept = [self.folder.needed(name_result("rows", number)) for number in group.shards]
         parts = (second_moment(head, _read_rows(one)) for one in kept if one.facts["payload"])
-        total = Moments.total(chain([Moments.empty(_count_dimensions(head) + 1)], parts))
+        width = sum(term.gallery.width for term in head.terms)  # of Ψ
+        total = Moments.total(chain([Moments.empty(width + 1)], parts))
         return {"first": total.first, "second": total.second}, {"count": total.count}

@@ -1,10 +1,9 @@
-"""The photos that a map is built of, in a fixed order: of folders, of a manifest, or of a bucket.
+"""List the photos of a build in a fixed order, from folders, manifests and buckets.
 
-fsspec is a dependency of torch; s3:// is read by Arrow's file system (extra `bucket`), other kinds of buckets by the
-package that fsspec names for them. Keys, and the address of another service than Amazon's, come from the environment of
-every worker (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+s3:// is read by Arrow's file system (extra `bucket`), other buckets by the package that fsspec names. Credentials and
+endpoint come from each worker's environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 
-A manifest is a list of photos in CSV or Parquet, with the columns uri and maybe lat and lon (or x and y) and session.
+A manifest is a CSV or Parquet list of photos with the columns uri, and optionally lat and lon (or x and y) and session.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ def _is_remote(uri: str) -> bool:
 
 
 def _list_bucket(url: str) -> Iterator[tuple[str, str]]:
-    """URL and stamp of every photo below `url`, sorted by URL; hidden names are left out as in a folder."""
+    """Yield URL and stamp of every photo below `url`, sorted by URL, without hidden names."""
     system, root = _system(url)
     try:
-        system.ls(root)  # `find` takes what cannot be listed for an empty folder
+        system.ls(root)  # `find` returns nothing for a folder that cannot be listed
         found = system.find(root, detail=True)
-    except Exception as error:  # each kind of bucket has errors of its own
-        raise NoImages(f"{url} cannot be listed: {_say(error)}; check the address and the credentials") from None
+    except Exception as error:  # each kind of bucket raises different errors
+        raise NoImages(f"cannot list {url}: {_say(error)}; check the address and the credentials") from None
     names = [name for name in sorted(found) if _is_photo(name.removeprefix(root))]
     if not names:
-        raise NoImages(f"{url} holds no image; looked for .jpg, .png, .webp and what else Pillow reads")
+        raise NoImages(f"no images found in {url} (searched for .jpg, .png, .webp and other Pillow formats)")
     for name in names:
         facts = found[name]
         mark = next((str(facts[key]) for key in _MARKS if facts.get(key)), "")
@@ -54,7 +53,7 @@ def _list_bucket(url: str) -> Iterator[tuple[str, str]]:
 
 
 def copy_photo(uri: str, target: Path) -> None:
-    """Copy a photo to a file of this machine."""
+    """Copy a remote photo to a local file."""
     system, name = _system(uri)
     try:
         system.get_file(name, str(target))
@@ -62,7 +61,7 @@ def copy_photo(uri: str, target: Path) -> None:
         raise BadImage(f"{uri} does not exist", uri) from None
     except OSError as error:
         if error.filename == str(target):
-            raise  # ours: a full disk
+            raise  # a local error, such as a full disk
         raise BadImage(f"{uri} cannot be read: {_say(error)}", uri) from None
     except Exception as error:
         raise BadImage(f"{uri} cannot be read: {_say(error)}", uri) from None
@@ -77,7 +76,7 @@ def _system(url: str) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     try:
         if scheme == "s3":
-            name = url.partition("://")[2]  # as it is: names of objects may have % ? and # in them
+            name = url.partition("://")[2]  # not parsed: object names may contain %, ? and #
             return _s3(name.partition("/")[0]), name.rstrip("/")
         from fsspec.core import url_to_fs
 
@@ -88,12 +87,12 @@ def _system(url: str) -> tuple[Any, str]:
             "pip install 'tfa-vpr[bucket]'"
         ) from None
     except ValueError as error:
-        raise NoImages(f"{url} is no address of photos: {error}; give a folder, a manifest or s3://BUCKET/…") from None
+        raise NoImages(f"{url} is not a photo address: {error}; use a folder, a manifest or s3://BUCKET/…") from None
 
 
 @lru_cache(maxsize=8)
 def _s3(bucket: str) -> Any:
-    """One client for each bucket, whose region it finds out."""
+    """Return a client per bucket, which detects the region."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import FileSystem
 
@@ -108,7 +107,7 @@ def _say(error: Exception) -> str:
 
 
 _COLUMNS = ("uri", "lat", "lon", "x", "y", "session")
-_HEADER = "uri, and if they are known lat,lon or x,y, and session"
+_HEADER = "uri, and optionally lat,lon or x,y, and session"
 _MOST_BYTES = 4_000_000_000
 _ROWS_AT_ONCE = 65_536
 
@@ -126,7 +125,7 @@ def _is_manifest(source: object) -> bool:
 
 
 def _read_manifest(path: Path) -> Iterator[tuple[str, _ManifestRow]]:
-    """Rows, each with the words for where it stands. A relative uri is relative to the manifest."""
+    """Yield rows with their location for messages. A relative uri is relative to the manifest."""
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     seen: dict[str, str] = {}
     for where, cells in rows:
@@ -137,11 +136,11 @@ def _read_manifest(path: Path) -> Iterator[tuple[str, _ManifestRow]]:
         except ValueError as error:
             raise BadManifest(f"{where}: {error}", path) from None
         if row.uri in seen:
-            raise BadManifest(f"{where}: {row.uri} is listed already in {seen[row.uri]}; keep one of them", path)
+            raise BadManifest(f"{where}: {row.uri} is already listed in {seen[row.uri]}; keep one of them", path)
         seen[row.uri] = where.removeprefix(f"{path}, ")
         yield where, row
     if not seen:
-        raise BadManifest(f"{path} lists no photo; give one row for each, with the columns {_HEADER}", path)
+        raise BadManifest(f"{path} lists no photo; write one row per photo, with the columns {_HEADER}", path)
 
 
 def _row(cells: Mapping[str, Any], folder: Path) -> _ManifestRow:
@@ -155,7 +154,7 @@ def _row(cells: Mapping[str, Any], folder: Path) -> _ManifestRow:
 
 
 def _blank(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # nan is not itself
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # NaN
 
 
 def _number(name: str, value: Any) -> float:
@@ -174,7 +173,7 @@ def _check_columns(names: list[str], where: str, path: Path) -> None:
         raise BadManifest(f"{where}: the columns are {shown or 'nothing'!r}, must be {_HEADER}", path)
     for one, other in (("lat", "lon"), ("lon", "lat"), ("x", "y"), ("y", "x")):
         if one in names and other not in names:
-            raise BadManifest(f"{where}: there is a column {one} and none {other}; give both, or none", path)
+            raise BadManifest(f"{where}: column {one} is present without {other}; add both, or neither", path)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -190,7 +189,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 _check_columns(names, where, path)
             elif len(row) > len(names):
                 raise BadManifest(
-                    f"{where}: {len(row)} cells, the header has {len(names)}; quote what has a comma in it", path
+                    f"{where}: {len(row)} cells, the header has {len(names)}; quote cells that contain a comma", path
                 )
             else:
                 yield where, dict(zip(names, row, strict=False))
@@ -208,7 +207,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise MissingExtra(
-            f"reading {path} needs pyarrow; install it with: pip install 'tfa-vpr[parquet]', or give a CSV file"
+            f"reading {path} needs pyarrow; install it with: pip install 'tfa-vpr[parquet]', or use a CSV file"
         ) from None
     try:
         with ParquetFile(path) as file:
@@ -224,21 +223,21 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise BadManifest(f"cannot read the manifest {path}: {error}; write it as Parquet again", path) from None
 
 
-# --- the list ------------------------------------------------------------------------------------------------------
+# --- photo list ----------------------------------------------------------------------------------------------------
 
 
-SHARD_SIZE = 1000  # photos
-SkippedPhotos = list[tuple[str, str]]  # photos that were left out, and why
+SHARD_SIZE = 1000  # photos per shard
+SkippedPhotos = list[tuple[str, str]]  # skipped photos with reasons
 
 
 @dataclass(frozen=True)
 class ListedPhoto:
-    """A photo that was not opened yet."""
+    """A photo that is not opened yet."""
 
-    uri: str  # an absolute path, or a URL
-    position: Position | None = None  # where the list says; None: whatever the photo itself says
+    uri: str  # absolute path, or URL
+    position: Position | None = None  # position from a list; None reads the photo's metadata
     session: str | None = None
-    stamp: str = ""  # changes with the content: size and time, or a bucket's own mark
+    stamp: str = ""  # changes with the content: size and time, or the bucket's checksum
 
     @property
     def remote(self) -> bool:
@@ -247,11 +246,11 @@ class ListedPhoto:
 
 @dataclass(frozen=True)
 class Shard:
-    """Photos that one worker takes at a time."""
+    """Photos that one worker computes at a time."""
 
     number: int
     photos: tuple[ListedPhoto, ...]
-    sample: tuple[int, ...] = ()  # which of them are in the sample that the map is fitted on
+    sample: tuple[int, ...] = ()  # indices of photos in the sample that the map is fitted on
 
     def __len__(self) -> int:
         return len(self.photos)
@@ -262,7 +261,7 @@ class PhotoList:
     """All photos of a build."""
 
     photos: tuple[ListedPhoto, ...]
-    skipped: tuple[tuple[str, str], ...] = ()  # what cannot even be listed, and why
+    skipped: tuple[tuple[str, str], ...] = ()  # photos that cannot be listed, with reasons
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -270,12 +269,12 @@ class PhotoList:
 
     @property
     def digest(self) -> str:
-        """Another one if a photo, its position or its content is."""
+        """Digest of photos, stamps, sessions and positions."""
         place = lambda one: None if one.position is None else one.position.to_dict()  # noqa: E731
         return hash_json([[one.uri, one.stamp, one.session, place(one)] for one in self.photos])
 
     def shards(self, size: int = SHARD_SIZE, sample: Sequence[int] = ()) -> list[Shard]:
-        """Runs of `size` photos; `sample` are indices into the list, ascending."""
+        """Split the list into shards of `size` photos; `sample` holds ascending indices into the list."""
         wanted = [tuple[int, ...]()] * -(-len(self) // size)
         for index in sample:
             wanted[index // size] += (int(index) % size,)
@@ -283,14 +282,19 @@ class PhotoList:
 
 
 def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool = False) -> PhotoList:
-    """The photos of a folder, a manifest (.csv, .parquet), a bucket (s3://…), or of several of them.
+    """List photos in a fixed order.
 
-    Folders give them in the order of `find_images`, manifests in that of their rows. `positions` are as for
-    `PlaceMap.build`: a CSV file, or `PositionSources`.
+    Args:
+        source: A folder, a manifest (.csv, .parquet), a bucket (s3://…), or several of them.
+        positions: CSV file with positions, or `PositionSources`.
+        skip_bad: Skip and list missing photos instead of raising.
+
+    Returns:
+        The photos, none of which is opened yet.
     """
     sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not sources:
-        raise NoImages("no photos were given; give folders, a manifest (.csv or .parquet) or a bucket (s3://…)")
+        raise NoImages("no photos: pass folders, a manifest (.csv or .parquet) or a bucket (s3://…)")
     photos: list[ListedPhoto] = []
     skipped: list[tuple[str, str]] = []
     for one in sources:
@@ -300,9 +304,9 @@ def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool 
             elif skip_bad:
                 skipped.append((photo.uri, missing))
             else:
-                raise BadImage(f"{missing}; fix or remove it, or use --skip-bad (skip_bad=True) to leave it out")
+                raise BadImage(f"{missing}; fix or remove it, or skip it with --skip-bad (skip_bad=True)")
     once = list({photo.uri: photo for photo in photos}.values())
-    notes = [f"listed twice and taken once: {len(photos) - len(once)} photos"] if len(once) < len(photos) else []
+    notes = [f"ignored {len(photos) - len(once)} photos that are listed twice"] if len(once) < len(photos) else []
     photos = once
     local = [index for index, photo in enumerate(photos) if not photo.remote]
     _, unnamed = split_nameable([Path(photos[index].uri) for index in local], skip_bad=skip_bad) if local else ([], [])
@@ -316,14 +320,14 @@ def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool 
 
 
 def _list(source: Any) -> Iterator[tuple[ListedPhoto, str | None]]:
-    """Photos of one source, each with why it cannot be taken."""
+    """Yield the photos of one source, each with an error or None."""
     if isinstance(source, str) and _is_remote(source):
         for uri, stamp in _list_bucket(source):
             yield ListedPhoto(uri, stamp=stamp), None
     elif _is_manifest(source):
         for where, row in _read_manifest(Path(source)):
             found = "" if _is_remote(row.uri) else _stamp(row.uri)
-            missing = f"{where}: there is no photo {row.uri}" if found is None else None
+            missing = f"{where}: {row.uri} does not exist" if found is None else None
             yield ListedPhoto(row.uri, row.position, row.session, found or ""), missing
     else:
         for path in find_images(source):
@@ -332,7 +336,7 @@ def _list(source: Any) -> Iterator[tuple[ListedPhoto, str | None]]:
 
 
 def _stamp(path: str) -> str | None:
-    """Size and time of a file; None if there is none."""
+    """Return size and time of a file; None if it does not exist."""
     try:
         facts = os.stat(path)
     except OSError:
@@ -343,9 +347,9 @@ def _stamp(path: str) -> str | None:
 def _place(
     photos: Sequence[ListedPhoto], sources: Sequence[Any], positions: PositionSources
 ) -> tuple[list[ListedPhoto], list[str]]:
-    """Photos with positions of a CSV file, which come before those of a manifest, and of a track or a UTM zone.
+    """Set positions: a CSV file before the manifest, then a track or UTM zone.
 
-    Without a track or a zone, what photos say of themselves is read by the workers that encode them.
+    Without a track or zone, workers read the metadata of photos when they encode them.
     """
     folder = Path(sources[0]) if len(sources) == 1 and not _is_remote(str(sources[0])) else None
     root = folder.absolute() if folder is not None and folder.is_dir() else None
@@ -356,7 +360,7 @@ def _place(
         remote = next((photo.uri for photo in photos if photo.remote), None)
         if remote is not None:
             raise BadPositions(
-                f"{remote} is not on this machine, where --gpx and --utm read photos; list lat and lon in a manifest"
+                f"--gpx and --utm need local photos, but {remote} is remote; list lat and lon in a manifest"
             )
         found, notes = find_positions(paths, root, positions)
         manifest = to_degrees(places, positions.utm) if positions.utm is not None else places

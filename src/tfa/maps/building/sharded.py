@@ -1,14 +1,14 @@
-"""A sharded build, pass by pass: what the driver does.
+"""Driver of a sharded build, pass by pass.
 
     sample       tokens of blocks of neighboring photos → head, directions, compaction, decisions (`fit_map`)
     descriptors  every photo → second-order descriptor and compact patches
-    covariance   Σ v, Σ v vᵀ over fixed groups of shards, added up in their order → the space of all images
-    rows         coordinates of every image, as a map stores them
+    covariance   Σ v, Σ v vᵀ over fixed groups of shards, added in order → the space of all images
+    rows         stored coordinates of every image
     vectors      Σ Ψ Ψᵀ over the same groups → the reduction, and the moments of the reduced vectors
-    entries      every image into the store; then the version is published
+    entries      write every image to the store, then publish the version
 
-If the sample is all photos, the space it was fitted in is final and the passes between are skipped. Sums are over fixed
-groups in a fixed order, so the map depends neither on the number of workers nor on the order in which they finish.
+If the sample contains all photos, its space is final, and descriptors, covariance and rows are skipped. Sums have a
+fixed order, so the map depends neither on the number of workers nor on the order in which they finish.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tfa.core.arrays import Spill, backend_for
 from tfa.core.files import cache_folder, hash_json
 from tfa.core.plain import to_plain
 from tfa.core.progress import Progress, as_progress
-from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.building.executors import Executor, PassRunner, SerialExecutor
@@ -52,7 +51,7 @@ from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader
 from tfa.maps.state import DATABASE, MapState, describe_encoder, find_common_folder, make_state
 from tfa.maps.store.header import StoreHeader
-from tfa.maps.store.publish import Publisher, VersionFacts
+from tfa.maps.store.publish import STORE_DIMS, Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, begin_patches, check_elsewhere, fit_reduction_to_moments, seal_patches
 from tfa.maps.store.versions import SAMPLE_BLOCK, SKELETON_IMAGES, choose_sample, write_skeleton
 from tfa.maps.stored_head import StoredHead, StoredSpaces
@@ -75,12 +74,9 @@ from tfa.verification.patches import CompactTokens
 # --- settings and report -------------------------------------------------------------------------------------------
 
 
-_DIMS = 1024
-
-
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build did."""
+    """Result of a sharded build."""
 
     url: str
     header: StoreHeader
@@ -95,30 +91,32 @@ class BuildReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How a build is divided, and what its store searches. `work` is a folder that all workers see."""
+    """How a build is divided into shards, and how its store searches."""
 
     executor: Executor = field(default_factory=SerialExecutor)
     shard_size: int = SHARD_SIZE
-    sample: int = SKELETON_IMAGES  # photos that decisions are taken on, at most
-    work: str | Path | None = None  # beside the token cache if None
-    dims: int = _DIMS
-    index: str | None = None  # of the store; None searches exactly
-    patches_at: str | None = None  # URL of another store for the patches; None keeps them in the map's own
+    sample: int = SKELETON_IMAGES  # maximum number of photos that the head is fitted on
+    work: str | Path | None = None  # work folder that all workers share; None is in the user's cache folder
+    dims: int = STORE_DIMS
+    index: str | None = None  # index of the store; None searches exactly
+    patches_at: str | None = None  # URL of another store for the patches; None is the map's store
 
     def __post_init__(self) -> None:
         if type(self.shard_size) is not int or self.shard_size < 1:
-            raise BadSpec(f"shard_size={self.shard_size!r} is out of range: must be a whole number from 1, better 1000")
+            raise BadSpec(
+                f"shard_size={self.shard_size!r} is out of range: must be an integer ≥ 1 (default {SHARD_SIZE})"
+            )
         if type(self.sample) is not int or self.sample < SAMPLE_BLOCK:
             raise BadSpec(
-                f"sample={self.sample!r} is out of range: must be a whole number from {SAMPLE_BLOCK}: a sample is made "
-                f"of blocks of {SAMPLE_BLOCK} neighbouring photos; leave it out for {SKELETON_IMAGES}"
+                f"sample={self.sample!r} is out of range: must be an integer ≥ {SAMPLE_BLOCK}, the size of a block of "
+                f"neighboring photos (default {SKELETON_IMAGES})"
             )
 
 
 # --- the driver ----------------------------------------------------------------------------------------------------
 
 
-# Maps in the work folder: of the sample as it was fitted, and of the same images in the space of all. Without patches.
+# Maps in the work folder, without patches: the fitted sample, and the same images in the space of all images.
 _SAMPLE_MAP, _SKELETON = "sample.tfa", "skeleton.tfa"
 
 
@@ -133,10 +131,20 @@ def build_sharded(
     sharding: Sharding | None = None,
     progress: bool | Progress | None = None,
 ) -> BuildReport:
-    """Photos → a map in the store of `url`. `photos` is what `list_photos` takes, or what it gave.
+    """Build a map in a store. Rerun with the same arguments to resume an interrupted build.
 
-    `encoder` is a name, or a function that workers can import and that gives one. If the build is killed, another one
-    with the same photos and settings resumes it.
+    Args:
+        photos: A folder, manifest or bucket as for `list_photos`, or a `PhotoList`.
+        url: URL of the map.
+        encoder: Encoder name, or an importable function that returns an encoder.
+        spec: Settings the head is fitted with.
+        map_spec: Which head the map has, and what it stores.
+        options: How photos are read and encoded.
+        sharding: How the build is divided, and how the store searches.
+        progress: True draws progress bars.
+
+    Returns:
+        The header of the map, skipped photos, notes and times.
     """
     map_spec, options, sharding = map_spec or BuildOptions(), options or EncoderOptions(), sharding or Sharding()
     _check_storable(map_spec)
@@ -150,7 +158,7 @@ def build_sharded(
     opener = find_opener(base)
     store = opener(base)
     publisher = Publisher(store, name, hide_password(url))
-    with publisher.claim():  # before the work: another builder is refused at once
+    with publisher.claim():  # first, so that a concurrent build fails at once
         cache = None if options.cache is None else options.cache.folder
         encoding = Encoding(encoder, replace(options, cache=None), cache)
         runner = PassRunner(sharding.executor, as_progress(progress))
@@ -176,7 +184,7 @@ class _Build:
             self.sharding.shard_size, choose_sample(len(self.photos), self.sharding.sample).tolist()
         )
         self.folder = self._folder()
-        self.whole = len(self.photos) <= self.sharding.sample  # is the sample all there is?
+        self.whole = len(self.photos) <= self.sharding.sample  # whether the sample contains all photos
         self.skeleton = _SAMPLE_MAP if self.whole else _SKELETON  # the map that is published
         self.notes += [*self.photos.notes, *self.encoder.notes]
 
@@ -186,10 +194,10 @@ class _Build:
         parent = cache_folder() / "builds" if self.sharding.work is None else Path(self.sharding.work)
         return WorkFolder(parent.absolute() / digest[:32], digest)
 
-    # --- the order of things -------------------------------------------------------------------------------------
+    # --- passes --------------------------------------------------------------------------------------------------
 
     def run(self, writing: Callable[..., WriteEntries], writes: Executor) -> BuildReport:
-        """All passes; `writing` is the last one without what is known only then."""
+        """Run all passes; `writing` makes the last one."""
         chosen = [shard for shard in self.shards if shard.sample]
         sizes = [len(shard.sample) for shard in chosen]
         results = self.runner.run("sample", EncodeSample(self.folder, self.encoding), chosen, sizes)
@@ -227,7 +235,7 @@ class _Build:
     # --- on the sample -------------------------------------------------------------------------------------------
 
     def _fitted_sample(self) -> MapState:
-        """The map of the sample: as an earlier run left it, or fitted now."""
+        """Fit the map of the sample, or read it from an earlier run."""
         path = self.folder.path / _SAMPLE_MAP
         known = self.folder.read("fit")
         if known is not None:
@@ -236,34 +244,33 @@ class _Build:
                 self.notes += known.facts["notes"]
                 return state
             except (BadMap, OSError, KeyError):
-                pass  # damaged, or of an earlier release: fitted again
+                pass  # damaged, or from an earlier release
         results = [self.folder.needed(name_result("sample", shard.number)) for shard in self.shards if shard.sample]
         payload = [one for result in results for one in result.facts["payload"]]
         if len(payload) < 2:
-            raise NoImages(f"a map needs at least 2 photos, of the sample {len(payload)} can be read")
-        tokens = join_tokens(results, self.encoder.grid)
-        facts = describe_encoder(self.encoder, self.encoding.options.weights)
+            raise NoImages(f"a map needs at least 2 photos; {len(payload)} of the sample can be read")
+        tokens, options = join_tokens(results, self.encoder.grid), self.encoding.options
         records = _make_records(payload, range(len(payload)))
-        state, notes = _fit_sample(
-            tokens, records, facts, self.map_spec, self.spec, self.encoding.options.device, self.runner.progress
-        )
-        shutil.rmtree(path, ignore_errors=True)  # of an earlier run that did not finish the fit, or damaged
+        fitted = fit_map(tokens, self.map_spec, self.spec, options.device, self.runner.progress)
+        state = make_state(fitted, self.map_spec, records, describe_encoder(self.encoder, options.weights))
+        notes = list(fitted.notes)
+        shutil.rmtree(path, ignore_errors=True)  # left by an interrupted run, or damaged
         write_skeleton(path, state)
         compact, tensors = state.compact, {}
         if compact is not None:
-            patches = compact.patch_tensors(0, len(compact)) if self.whole else {}  # else made again, of all photos
+            patches = compact.patch_tensors(0, len(compact)) if self.whole else {}  # `Describe` makes all patches
             tensors = {**compact.compaction_tensors(), **patches}
         self.folder.write("fit", tensors, {"notes": notes, "compact": None if compact is None else compact.to_dict()})
         self.notes += notes
         return state
 
     def _read_compact(self, fit: WorkResult) -> CompactTokens | None:
-        """Read what an earlier run fitted: the compaction, and patches if those of the sample are all there are."""
+        """Read the compaction of an earlier run, and the patches if the sample contains all photos."""
         entry = fit.facts["compact"]
         return None if entry is None else CompactTokens.from_tensors(entry, fit.tensors, [fit.tensors] * self.whole)
 
     def _final_rows(self, state: MapState) -> None:
-        """All photos were fitted on: their rows are those of the fitted map."""
+        """Write the rows of the fitted map, which contains all photos."""
         assert state.spaces is not None
         start = 0
         for shard in self.shards:
@@ -294,7 +301,7 @@ class _Build:
             self.runner.run("covariance", AddUpDescriptors(self.folder, width), groups, images)
             self.runner.timed("axes", lambda: self._fit_axes(width, len(groups)))
         for group in groups:
-            self.folder.erase(name_result("moments", group.number))  # the axes say all; these are the largest files
+            self.folder.erase(name_result("moments", group.number))  # no longer needed, and the largest files
         self.runner.timed("skeleton", lambda: self._sample_in_space(state, results))
 
     def _fit_axes(self, width: int, groups: int) -> None:
@@ -306,7 +313,7 @@ class _Build:
 
     def _sample_in_space(self, state: MapState, results: dict[int, ItemReport]) -> None:
         path = self.folder.path / _SKELETON
-        if path.exists():  # it is renamed into place
+        if path.exists():  # complete, because it is renamed into place
             return
         first = _first_ids(results, self.shards)
         descriptors, payload, ids = [], [], list[int]()
@@ -326,7 +333,7 @@ class _Build:
         write_skeleton(path, final)
 
     def _vectors(self, sizes: Sequence[int]) -> Moments:
-        """Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of all images."""
+        """Sum [Ψ, b] and [Ψ, b] [Ψ, b]ᵀ over all images."""
         groups = Group.all_of(len(self.shards))
         images = [sum(sizes[shard] for shard in group.shards) for group in groups]
         self.runner.run("vectors", AddUpVectors(self.folder, self.skeleton), groups, images)
@@ -339,7 +346,7 @@ def _sizes(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]
 
 
 def _first_ids(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]:
-    """The id of the first image of each shard, and the one after all images."""
+    """Return the id of the first image of each shard, then the id after the last image."""
     ids: list[int] = np.cumsum([0, *_sizes(results, shards)]).tolist()
     return ids
 
@@ -351,17 +358,16 @@ _STRENGTHS = ("rho", "participation", "displacement")
 
 
 def _check_storable(map_spec: BuildOptions) -> None:
-    """Refuse what a map in a store cannot be."""
+    """Raise BadSpec for options that a map in a store does not support."""
     if map_spec.head == "paper":
-        raise BadSpec("--head paper is for a map in a folder (--out); a map in a store has a second-order head")
+        raise BadSpec("--head paper needs a map in a folder (--out NAME.tfa); a store supports --head second-order")
     if map_spec.ensemble:
-        raise BadSpec("map.ensemble is for a map in a folder (--out); one in a store keeps one row an image")
+        raise BadSpec("map.ensemble needs a map in a folder (--out NAME.tfa); a store holds one row per image")
     if map_spec.storage != "int7":
-        raise BadSpec(f"map.storage={map_spec.storage} is for a map in a folder (--out); rows in a store are int7")
+        raise BadSpec(f"map.storage={map_spec.storage} needs a map in a folder (--out NAME.tfa); a store uses int7")
 
 
 def _make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[ImageRecord]:
-    """Image records of a skeleton."""
     place = lambda one: None if one["position"] is None else Position.from_dict(one["position"])  # noqa: E731
     return [
         ImageRecord(id=int(own), path=one["path"], digest=one["digest"], fitted=True, position=place(one))
@@ -369,27 +375,12 @@ def _make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list
     ]
 
 
-def _fit_sample(
-    tokens: Tokens,
-    records: list[ImageRecord],
-    encoder: dict[str, Any],
-    map_spec: BuildOptions,
-    spec: HeadSpec,
-    device: str,
-    progress: Progress,
-) -> tuple[MapState, list[str]]:
-    """The map of the sample and notes for the user."""
-    fitted = fit_map(tokens, map_spec, spec, device, progress)
-    return make_state(fitted, map_spec, records, encoder), list(fitted.notes)
-
-
 def _move_to_full_space(
     state: MapState, axes: PrincipalAxes, descriptors: np.ndarray, records: list[ImageRecord], next_id: int, device: str
 ) -> MapState:
-    """The sample's map with the PCA of all images; `descriptors` `m D` are those of the sample.
+    """Move the sample's map to the PCA of all images; `descriptors` `(m, D)` are those of the sample.
 
-    Decisions stay. What they are scaled by (strengths, spreads) is measured again, of the construction that the map
-    keeps.
+    Decisions stay; strengths and spreads are measured again for the stored construction.
     """
     assert state.spaces is not None
     spec, [old] = HeadSpec.from_dict(state.spec), state.spaces.spaces
@@ -406,7 +397,7 @@ def _move_to_full_space(
 
 
 def _with_others(fitted: FittedSpaces, sample: StoredSpaces) -> FittedSpaces:
-    """What was measure_spaces in one construction, with what the sample said of the two that a map does not keep."""
+    """Combine statistics of the stored construction with the sample's statistics of the other two."""
     facts = [[getattr(fitted.strengths, name)[0], *getattr(sample.strengths, name)[1:]] for name in _STRENGTHS]
     sigmas = {name: (own[0], *sample.sigmas.get(name, ())[1:]) for name, own in fitted.sigmas.items()}
     return replace(fitted, strengths=SpectralStrengths.of(*facts), sigmas=sigmas)

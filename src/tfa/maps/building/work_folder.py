@@ -1,7 +1,7 @@
-"""The work folder of a build: a file for the result of each shard, which proves that the shard is done.
+"""Work folder of a build: a file per result, so that an interrupted build can resume.
 
-A file is written under a temporary name and renamed, and says of which build it is. What is damaged, or of another
-build, counts as missing and is computed again. `StoredPass` is a pass whose results are such files.
+Files are written atomically and contain the digest of their build. A file that is damaged or belongs to another build
+counts as missing. `StoredPass` is a pass whose results are such files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FACTS = "facts"  # the tensor that holds JSON
 
 @dataclass(frozen=True)
 class WorkResult:
-    """What a file holds."""
+    """The content of a result file."""
 
     tensors: Mapping[str, np.ndarray]
     facts: dict[str, Any]
@@ -38,10 +38,10 @@ class WorkResult:
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """Results of one build. All workers must see the same folder."""
+    """Results of one build, in a folder that all workers share."""
 
     path: Path
-    digest: str  # of everything that the results follow from
+    digest: str  # digest of all inputs of the results
 
     def write(self, name: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any] | None = None) -> None:
         text = json.dumps(dict(facts or {}), ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
@@ -50,7 +50,7 @@ class WorkFolder:
         write_tensors(self._file(name), every, proof)
 
     def read(self, name: str) -> WorkResult | None:
-        """A result whose every byte is as it was written; None if there is none."""
+        """Read a result and compare its checksum; None if it is missing or damaged."""
         try:
             tensors, proof = map_tensors(self._file(name))
             known = {"format": _FORMAT, "digest": self.digest, "name": name, "sha256": _sha256(tensors)}
@@ -62,13 +62,12 @@ class WorkFolder:
         return WorkResult({key: array for key, array in tensors.items() if key != _FACTS}, facts)
 
     def needed(self, name: str) -> WorkResult:
-        """A result that another worker has made."""
+        """Read a result that a worker must have written."""
         result = self.read(name)
         if result is None:
             raise TfaError(
-                f"{self._file(name)} is not there, or is damaged, though a worker has made it; all workers must see "
-                "one work folder: name one that they share with --set build.work=FOLDER, and build again: what is "
-                "done is not repeated",
+                f"{self._file(name)} is missing or damaged although a worker wrote it; all workers must share one "
+                "work folder: set it with --set build.work=FOLDER, and rerun the build to resume it",
                 self._file(name),
             )
         return result
@@ -77,7 +76,7 @@ class WorkFolder:
         self._file(name).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """After the map is published: everything is in it."""
+        """Delete the folder after the map is published."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _file(self, name: str) -> Path:
@@ -93,25 +92,25 @@ def _sha256(tensors: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-# --- passes whose results are files --------------------------------------------------------------------------------
+# --- passes --------------------------------------------------------------------------------------------------------
 
 
-_GROUPS = 16  # sums that are kept at most: those of descriptors are as large as 270 MB each
+_GROUPS = 16  # maximum number of stored sums, which for descriptors have up to 270 MB each
 
 
 @dataclass(frozen=True)
 class ItemReport:
-    """What the driver hears of a shard or a group."""
+    """A worker's report on a shard or a group."""
 
     number: int
     images: int
-    before: bool = False  # was the result there already?
+    before: bool = False  # whether the result existed already
     skipped: SkippedPhotos = field(default_factory=list)
     placed: int = 0  # images with a position
 
     @classmethod
     def of(cls, number: int, facts: Mapping[str, Any], *, before: bool) -> ItemReport:
-        """By what was kept: `payload` of images and photos `skipped`, or the `count` of a sum."""
+        """Make it from facts: `payload` of images and `skipped` photos, or the `count` of a sum."""
         payload = facts.get("payload", ())
         placed = sum(one["position"] is not None for one in payload)
         skipped = [(uri, reason) for uri, reason in facts.get("skipped", ())]
@@ -120,7 +119,7 @@ class ItemReport:
 
 @dataclass(frozen=True)
 class Group:
-    """A fixed run of shards: sums are over groups, in their order, on any worker."""
+    """A fixed group of consecutive shards; sums do not depend on the workers."""
 
     number: int
     shards: tuple[int, ...]
@@ -137,12 +136,9 @@ Item = TypeVar("Item", Shard, Group)
 
 @dataclass(frozen=True)
 class StoredPass(ABC, Generic[Item]):
-    """A pass whose results are files of the work folder: what is there is not computed again.
+    """A picklable function of one item whose results are files of the work folder; existing ones are reused."""
 
-    A small object that can be sent to another process, and a function of one item.
-    """
-
-    kind: ClassVar[str]  # how its files are named
+    kind: ClassVar[str]  # prefix of its files
     folder: WorkFolder
 
     def __call__(self, item: Item) -> ItemReport:
@@ -154,13 +150,13 @@ class StoredPass(ABC, Generic[Item]):
         return ItemReport.of(item.number, facts, before=False)
 
     def read_done(self, number: int) -> Mapping[str, Any] | None:
-        """What was said of an item that is done."""
+        """Return the facts of an item that is done, or None."""
         kept = self.folder.read(name_result(self.kind, number))
         return None if kept is None else kept.facts
 
     @abstractmethod
     def compute(self, item: Item) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What is kept of an item: arrays, and facts as `Done.of` reads them."""
+        """Compute arrays and facts of an item, as `ItemReport.of` reads them."""
 
 
 def name_result(kind: str, number: int) -> str:

@@ -1,4 +1,1 @@
-"""A map as a folder of files: its header, its reader, its writer.
-
-In: a map's state. Out: the same state from the disk, bit for bit. Every change is one atomic step.
-"""
+"""Map folders: format, reader and writer. Every edit is one atomic step."""

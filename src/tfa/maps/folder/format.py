@@ -1,7 +1,7 @@
-"""The header of a map folder: its fields, how they depend on each other, and how it is read.
+"""Header of a map folder: its fields, their constraints, and how it is read.
 
-docs/reference/map-format.md specifies the fields. Every field is checked: a digest finds damage, but anybody can write
-a new digest.
+docs/reference/map-format.md specifies the fields. Every field is checked: the digest detects damage, but not a header
+that somebody edited and signed again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tfa.errors import BadMap
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.carriers import MEAN
 from tfa.method.decisions import (
+    DatabaseEvidence,
     Decisions,
     SecondOrderDecisions,
     SecondOrderEvidence,
@@ -31,30 +32,12 @@ from tfa.types import EncoderInfo, ExpectedRecall, HeadKind, HeadSpec, RerankSpe
 # --- fields ---------------------------------------------------------------------------------------
 
 FORMAT_VERSION = 2
-OLD_HEAD_KIND: Literal["judged"] = "judged"  # second-order maps whose head a judge chose; read as second-order
-REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same
+OLD_HEAD_KIND: Literal["judged"] = "judged"  # older second-order maps whose head a judge chose
+REDUCED_VERSION = 3  # version of maps with reduced rows, otherwise the same as version 2
 _COUNT: dict[str, Any] = {"ge": 0, "le": 10**9}
 _GRID: dict[str, Any] = {"ge": 1, "le": 10**5}
 _HEX = "[0-9a-f]{64}"
 _Assignment = Literal["hard", "soft"]
-
-
-class _JudgedCandidate(Value):
-    value: float = req("Evidence of its first answers.")
-    error: float = req("Standard error of that.")
-    difference: float = req("Difference to the incumbent.")
-    difference_error: float = req("Standard error of that.")
-
-
-class _JudgedEvidence(Value, extras=True):
-    """Evidence of maps that were written when a judge chose the head."""
-
-    kind: str = req("Kind of photos.")
-    photos: int = req("Photos that were judged by.", **_COUNT)
-    incumbent: str = req("Default head.")
-    candidates: dict[str, _JudgedCandidate] = req("Heads that were judged.")
-    strengths: dict[str, SpectralStrengths] = req("Spectral statistics.")
-    reasons: dict[str, str] = req("Why.")
 
 
 class _TargetEvidence(Value, extras=True):
@@ -63,26 +46,19 @@ class _TargetEvidence(Value, extras=True):
     reasons: dict[str, str] = req("Why.")
 
 
-class _Candidate(Value, extras=True):
-    support: float = req("Distinct first answers.")
-    agreement: tuple[float, float, float] = req("Agreement of the constructions.")
-
-
-class _DatabaseEvidence(Value, extras=True):
-    pseudo_queries: int = req("Map images used as queries.", **_COUNT)
-    assignments: dict[_Assignment, SpectralStrengths] = req("Spectral statistics.")
-    candidates: dict[str, _Candidate] = req("Retrieval rules that were compared.")
-    reasons: dict[str, str] = req("Why.")
-
-
 class _Calibration(Value, extras=True):
-    given: int = req("Photos that were offered.", **_COUNT)
+    offered: int = req("Photos that were offered; `given` in JSON.", **_COUNT)
     used: int = req("Photos it was made of.", **_COUNT)
     budget: int = req("Most photos to use.", ge=0)
     score: bool = req("Whether scores are calibrated.")
     digests: list[str] = req("sha256 of each photo.", pattern=_HEX)
     revision: int = req("Revision of the map it came with.", ge=1)
     expected_recall: ExpectedRecall = opt(None, "Expected recall on such photos.")
+
+    @classmethod
+    def gather(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Rename the field."""
+        return {"offered" if key == "given" else key: value for key, value in values.items()}
 
 
 class _Admission(Value, extras=True):
@@ -138,7 +114,7 @@ class _Head(Value):
     calibration: _Calibration | None = req("Photos of a calibration.")
     verification: _Admission | None = req("Whether answers are reranked.")
     decisions: SecondOrderDecisions | TargetDecisions | Decisions = req("What was decided.")
-    evidence: _JudgedEvidence | SecondOrderEvidence | _TargetEvidence | _DatabaseEvidence = req("Numbers behind it.")
+    evidence: SecondOrderEvidence | _TargetEvidence | DatabaseEvidence = req("Numbers behind it.")
     layout: _Layout = req("Arrays of the head.")
 
 
@@ -200,11 +176,11 @@ class _Header(Value):
     digest: str = req("sha256 of the header.", pattern=_HEX)
 
 
-# --- what fields say of each other ----------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 def check_header(values: Any) -> None:
-    """Check every field, then how fields depend on each other. Raises BadShape."""
+    """Check every field and the constraints between fields. Raises BadShape."""
     header: _Header = from_plain(_Header, values, "the header")
     names = [head.name for head in header.heads]
     if names[0] != DATABASE or len(set(names)) != len(names) or header.active not in names:
@@ -214,7 +190,7 @@ def check_header(values: Any) -> None:
         raise BadShape(f"format version {header.format_version}, {'with' if reduced else 'without'} reduced rows")
     space = header.space
     if space is not None and not all(space.count <= len(one) <= 3 for one in space.sigmas.values()):
-        raise BadShape(f"{space.count} spaces, but not a spread of each")
+        raise BadShape(f"{space.count} spaces, but not a spread for each")
     for head in header.heads:
         _check_head(head, header)
     _check_files(header, names)
@@ -226,8 +202,11 @@ def _check_head(head: _Head, header: _Header) -> None:
     where, layout, first, paper = f"head {head.name}", head.layout, header.heads[0], header.head_kind == "paper"
     if (head.calibration is None) != (head.name == DATABASE):
         raise BadShape(f"{where} must have a calibration unless it is {DATABASE!r}")
-    if isinstance(head.decisions, SecondOrderDecisions) == paper:
-        raise BadShape(f"{where} has decisions of another kind than {header.head_kind!r}")
+    if (
+        isinstance(head.decisions, SecondOrderDecisions) == paper
+        or isinstance(head.evidence, SecondOrderEvidence) == paper
+    ):
+        raise BadShape(f"{where} has decisions or evidence that do not fit the head kind {header.head_kind!r}")
     if isinstance(head.decisions, TargetDecisions) != (paper and head.name != DATABASE):
         raise BadShape(f"{where} has decisions of another kind of head")
     if isinstance(head.decisions, TargetDecisions):
@@ -241,10 +220,10 @@ def _check_head(head: _Head, header: _Header) -> None:
     if spaces and (len(spaces) != len(layout.sides) or spaces != list(range(len(spaces))) or len(spaces) != count):
         raise BadShape(f"{where} has sides in spaces {spaces}, the map has {count}")
     if layout.storage != first.layout.storage or head.replica != first.replica:
-        raise BadShape(f"{where} is stored in another way than the first head")
+        raise BadShape(f"{where} has another storage type or construction than the first head")
     dims = [None if one.reduction is None else one.reduction.dims for one in (layout, first.layout)]
     if dims[0] != dims[1]:
-        raise BadShape(f"{where} is reduced in another way than the first head")
+        raise BadShape(f"{where} has other search dimensions than the first head")
     for index, term in enumerate(layout.terms):
         _check_term(f"{where}, term {index}", index, term, layout)
 
@@ -252,26 +231,26 @@ def _check_head(head: _Head, header: _Header) -> None:
 def _check_term(where: str, index: int, term: _Term, layout: _Layout) -> None:
     sides, terms = layout.sides, layout.terms
     if term.side >= len(sides):
-        raise BadShape(f"{where} is of side {term.side} of {len(sides)}")
+        raise BadShape(f"{where} refers to side {term.side} of {len(sides)}")
     side = None if term.side == GLOBAL else sides[term.side]
     in_space = isinstance(sides[0], _SpaceSide)
     if in_space and (side is None or term.shares_anchors):
-        raise BadShape(f"{where} is not of a space")
+        raise BadShape(f"{where} does not refer to a space")
     if not in_space and term.gamma == MEAN:
-        raise BadShape(f"{where} is of a mean that residuals do not have")
+        raise BadShape(f"{where} uses a mean, which residuals do not have")
     needs = term.shares_anchors or (side is not None and term.gamma is not None and not in_space)
     if needs and (not isinstance(side, _ResidualSide) or side.geometry is None):
         raise BadShape(f"{where} needs a geometry that its side does not have")
     first = term.same_as
     alike = [one for one in terms[:index] if (one.side, one.gamma) == (term.side, term.gamma)]
     if (first is not None) != bool(alike) or (first is not None and (first >= index or terms[first] is not alike[0])):
-        raise BadShape(f"{where} is said to be the same as {first}")
+        raise BadShape(f"{where} has a wrong same_as, {first}")
 
 
 def _check_files(header: _Header, heads: list[str]) -> None:
     files, segments = header.files, len(header.segments)
     if len({entry.name.lower() for entry in files}) != len(files):
-        raise BadShape("two files have one name")
+        raise BadShape("two files have the same name")
     wanted: dict[tuple[str, str | None], int] = {("images", None): segments}
     for head in heads:
         wanted |= {("head", head): 1, ("gallery", head): segments}
@@ -283,19 +262,19 @@ def _check_files(header: _Header, heads: list[str]) -> None:
     words = there.pop(("vocabularies", None), 0)
     if there != Counter(wanted) or words > 1 or (words == 0 and header.head_kind == "paper"):
         odd = sorted(map(str, set(there.items()) ^ set(wanted.items())))
-        raise BadShape(f"files do not fit the heads and the {segments} segments: {', '.join(odd) or 'vocabularies'}")
+        raise BadShape(f"files do not match the heads and the {segments} segments: {', '.join(odd) or 'vocabularies'}")
 
 
 # --- header ---------------------------------------------------------------------------------------
 
 HEADER_FILE = "map.json"
 MAP_FORMAT = "tfa-place-map"
-# Fields of a state that the header holds as they are.
+# Fields of a state that the header stores unchanged.
 AS_THEY_ARE = ("revision", "encoder", "spec", "head_kind", "active", "next_id")
 
 
 def choose_format_version(state: MapState) -> int:
-    """The format version that a map is written in."""
+    """Return the format version for a map."""
     return FORMAT_VERSION if state.head.reduced is None else REDUCED_VERSION
 
 
@@ -304,16 +283,14 @@ def is_map(path: Path) -> bool:
 
 
 def _again(folder: Path) -> str:
-    return "build it again: " + format_command("tfa", "build", "PHOTOS", "--out", folder, "--force")
+    return "rebuild it with: " + format_command("tfa", "build", "PHOTOS", "--out", folder, "--force")
 
 
 def read_map_header(folder: Path) -> dict[str, Any]:
-    """The header of a map, whole and of a version this release reads, with its digest."""
+    """Read and check the header of a map. Raises BadMap."""
     if not folder.exists():
-        raise BadMap(
-            f"there is no map at {folder}; build one with: {format_command('tfa', 'build', 'PHOTOS', '--out', folder)}",
-            folder,
-        )
+        command = format_command("tfa", "build", "PHOTOS", "--out", folder)
+        raise BadMap(f"there is no map at {folder}; build one with: {command}", folder)
     if not is_map(folder):
         raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
     _refuse_link(folder / HEADER_FILE)
@@ -325,10 +302,7 @@ def read_map_header(folder: Path) -> dict[str, Any]:
             f"{folder / HEADER_FILE} is not a readable header ({error}); build the map again", folder
         ) from None
     if kind != MAP_FORMAT:
-        again = _again(folder)
-        raise BadMap(
-            f"{folder} has the format {kind!r}, which no release reads (maps are {MAP_FORMAT!r}); {again}", folder
-        )
+        raise BadMap(f"{folder} has the format {kind!r}, must be {MAP_FORMAT!r}; {_again(folder)}", folder)
     if version not in (FORMAT_VERSION, REDUCED_VERSION):
         older = isinstance(version, int) and version < FORMAT_VERSION
         remedy = _again(folder) if older else "use a newer tfa-vpr"
@@ -339,7 +313,7 @@ def read_map_header(folder: Path) -> dict[str, Any]:
         )
     try:
         sound = header.get("digest") == compute_digest(header)
-    except (ValueError, RecursionError):  # not even JSON that we would write
+    except (ValueError, RecursionError):  # not valid JSON for a digest
         sound = False
     if not sound:
         raise BadMap(
@@ -348,23 +322,23 @@ def read_map_header(folder: Path) -> dict[str, Any]:
     try:
         check_header(header)
     except BadShape as error:
-        raise BadMap(f"{folder / HEADER_FILE} makes no sense: {error}; build the map again", folder) from None
+        raise BadMap(f"{folder / HEADER_FILE} is not valid: {error}; build the map again", folder) from None
     return header
 
 
 def _refuse_link(file: Path) -> None:
-    """A map is what lies in its folder: a link that leads out of it could make a map show what nobody put there."""
+    """Refuse links out of the map's folder, which could expose other files."""
     if file.is_symlink() and file.resolve().parent != file.parent.resolve():
-        raise BadMap(f"{file} is a link that leads out of the map; put the file itself there", file.parent)
+        raise BadMap(f"{file} is a link to a file outside the map; replace it by the file", file.parent)
 
 
 def compute_digest(header: dict[str, Any]) -> str:
-    """What a state of a map is known by; a revision's number comes again where a map is removed and built anew."""
+    """Return the digest that identifies a state; revision numbers repeat if a map is deleted and rebuilt."""
     return hash_json({key: value for key, value in header.items() if key != "digest"})
 
 
 def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
-    """Is a file the one that the header names? `checksum` compares its sha256 too."""
+    """Raise BadMap unless a file has the size, and with `checksum` the sha256, of its header entry."""
     _refuse_link(file)
     if file.name != entry["name"] or not file.is_file():
         raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again", file.parent)

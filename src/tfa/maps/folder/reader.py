@@ -1,9 +1,4 @@
-"""Read a map folder: the header, the files, and what they say of each other.
-
-Whether the files of a map fit each other: image records and rows, galleries and the sides they are compared with.
-
-The header is checked by itself before (`schema`). A shape that fits nothing would be seen at the first query otherwise.
-"""
+"""Read a map folder, and check that its files match each other, so that a bad shape does not fail at a query."""
 
 from __future__ import annotations
 
@@ -27,7 +22,7 @@ from tfa.verification.patches import CompactTokens
 
 
 def check_state(state: MapState) -> None:
-    """Raises BadShape."""
+    """Check that the arrays of a state match each other. Raises BadShape."""
     images, channels = len(state.images), state.head.scorer.sides[0].channels
     _check_ids(state.images, state.next_id)
     if state.compact is not None:
@@ -38,7 +33,7 @@ def check_state(state: MapState) -> None:
             _same(f"coordinates of space {place}", len(space), images)
             _same(f"channels of space {place}", space.side.channels, channels)
     if state.vocabularies is not None:
-        _same("channels of the words", state.vocabularies.shape[2], channels)
+        _same("channels of the vocabularies", state.vocabularies.shape[2], channels)
     for head in state.heads:
         _check_head(head, images, channels)
 
@@ -46,7 +41,7 @@ def check_state(state: MapState) -> None:
 def _check_ids(images: Sequence[ImageRecord], next_id: int) -> None:
     ids = [record.id for record in images]
     if ids != sorted({*ids}) or any(one >= next_id for one in ids):
-        raise BadShape(f"ids of images are given twice, out of order, or not below next_id, {next_id}")
+        raise BadShape(f"image ids are repeated, out of order, or not below next_id, {next_id}")
     fitted = [record.fitted for record in images]
     if fitted != sorted(fitted, reverse=True):
         raise BadShape("images that the head was fitted on do not come first")
@@ -79,10 +74,9 @@ def _same(what: str, actual: Any, expected: Any) -> None:
 
 
 def read_map(folder: Path, *, checksum: bool = False) -> MapState:
-    """A map with its arrays memory-mapped. `checksum` compares every file with its sha256.
+    """Read a map with memory-mapped arrays; `checksum` compares the sha256 of every file.
 
-    What is missing may have been replaced by an edit since the header was read. If the header has changed, the map
-    is read again.
+    An edit may replace files after the header was read. If the header has changed, the map is read again.
     """
     header = read_map_header(folder)
     while True:
@@ -109,21 +103,14 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         here = str(folder.resolve())
         root = resolve_photo_root(header["photos"], here)
         images = _read_records(folder, header)
-        for record in images:  # nobody else has them yet; new ones would cost as much as reading
+        for record in images:  # in place: copying frozen records would double the time to read them
             object.__setattr__(record, "path", resolve_path(record.path, root, here))
         state = MapState(
             **{**{key: header[key] for key in AS_THEY_ARE}, "head_kind": _read_head_kind(header)},
-            heads=tuple(heads),
-            images=images,
-            removed=frozenset(header["removed"]),
-            segments=tuple(header["segments"]),
-            files=tuple(header["files"]),
-            compact=_read_compact(folder, header),
-            vocabularies=_read_vocabularies(folder, header),
-            spaces=spaces,
-            photo_root=root,
-            digest=header["digest"],
-        )
+            heads=tuple(heads), images=images, removed=frozenset(header["removed"]),
+            segments=tuple(header["segments"]), files=tuple(header["files"]), compact=_read_compact(folder, header),
+            vocabularies=_read_vocabularies(folder, header), spaces=spaces, photo_root=root, digest=header["digest"],
+        )  # fmt: skip
         check_state(state)
     except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None
@@ -135,7 +122,7 @@ def _read_head_kind(header: dict[str, Any]) -> str:
 
 
 def _read_records(folder: Path, header: dict[str, Any]) -> list[ImageRecord]:
-    """Read the image lists, one segment after the other."""
+    """Read the image lists of all segments."""
     records: list[ImageRecord] = []
     names = [entry["name"] for entry in header["files"] if entry["role"] == "images"]
     for name, rows in zip(names, header["segments"], strict=True):
@@ -149,25 +136,23 @@ def _read_records(folder: Path, header: dict[str, Any]) -> list[ImageRecord]:
 
 
 def _tensors(folder: Path, header: dict[str, Any], role: str, head: str | None = None) -> list[dict[str, np.ndarray]]:
-    """The arrays of every file of that role, of the head of that name or of none, in the order of the header."""
+    """Map the arrays of every file of a role and head, in the order of the header."""
     names = [entry["name"] for entry in header["files"] if (entry["role"], entry["head"]) == (role, head)]
     return [map_tensors(folder / name)[0] for name in names]
 
 
 def _read_vocabularies(folder: Path, header: dict[str, Any]) -> np.ndarray | None:
-    """The words, if the map has some."""
     files = _tensors(folder, header, "vocabularies")
     if not files:
         return None
     [vocabularies] = files
     centers = vocabularies["centers"]
     if centers.ndim != 3:
-        raise ValueError(f"vocabularies have shape {centers.shape}, must be constructions × words × channels")
+        raise ValueError(f"vocabularies have shape {centers.shape}, must be (constructions, words, channels)")
     return centers
 
 
 def _read_spaces(folder: Path, header: dict[str, Any]) -> StoredSpaces | None:
-    """The second-order spaces, if the map has some."""
     if header["space"] is None:
         return None
     [space] = _tensors(folder, header, "space")
@@ -175,7 +160,6 @@ def _read_spaces(folder: Path, header: dict[str, Any]) -> StoredSpaces | None:
 
 
 def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:
-    """The compact tokens, if the map has them."""
     if header["verification"] is None:
         return None
     [compaction] = _tensors(folder, header, "compaction")

@@ -1,15 +1,11 @@
-"""Write a map folder: each edit in one atomic step; remove files that no revision uses.
+"""Write a map folder, each edit in one atomic step, and remove files of old revisions, failed edits and killed writers.
 
-What edits leave in and beside a map: files of older revisions, of revisions that were never born, of killed writers.
+A JSON header lists every other file with its size and sha256. It is replaced last and atomically, so a reader sees the
+map before or after an edit. File names contain the revision that wrote them; files are deleted one commit after the
+last header that lists them. docs/reference/map-format.md specifies the format.
 
-Names are ours by their pattern. Inside a map whoever tidies holds its lock, so no edit is under way; beside it, folders
-are held by those who write them.
-
-The folder `NAME.tfa`: a JSON header that names every other file with its size and sha256.
-
-The header is replaced last and in one step, so a reader sees the map before an edit or after it, never
-between. Files carry the revision that wrote them; they are deleted one commit after the last header that names them.
-docs/reference/map-format.md describes it byte for byte.
+Only files whose names match a pattern are deleted: inside a map while its lock is held, next to it only folders that no
+writer locks.
 """
 
 from __future__ import annotations
@@ -54,14 +50,11 @@ from tfa.version import __version__
 MAP_FILE_NAME = re.compile(
     r"\.?((head|gallery|images|tokens|compaction|vocabularies|space|coordinates)-([A-Za-z0-9_-]+-)?r(?P<revision>\d+)"
     r"|map\.json)\."
-)  # names of files we may delete
+)  # names of files that may be deleted
 
 
 def find_last_revision(folder: OpenFolder) -> int:
-    """The highest revision of the header and of any file, so that no number comes twice.
-
-    From names and from a header that may be damaged, so that a damaged map can be overwritten too.
-    """
+    """Return the highest revision of the header and of any file name. Works for damaged maps, too."""
     named = [MAP_FILE_NAME.match(name) for name in folder.names()]
     numbers = [int(one["revision"]) for one in named if one and one["revision"]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -70,34 +63,28 @@ def find_last_revision(folder: OpenFolder) -> int:
 
 
 def list_current_files(folder: OpenFolder) -> list[str]:
-    """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
+    """Return the files of the current header; empty if it is missing or damaged."""
     try:
         return [str(entry["name"]) for entry in json.loads(folder.read(HEADER_FILE))["files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
-def remove_others(folder: OpenFolder, keep: Collection[str]) -> None:
-    """Delete older revisions, and what a killed writer left. The edit is done: what cannot be deleted now stays."""
-    with contextlib.suppress(OSError):
-        for name in folder.names():
-            if name not in keep and MAP_FILE_NAME.match(name):
-                with contextlib.suppress(OSError):
-                    folder.remove(name)
+def remove_files(folder: OpenFolder, *, keep: Collection[str] = (), after: int = -1) -> None:
+    """Delete temporary map files, and others that are not in `keep` and belong to a revision above `after`.
 
-
-def remove_failed_edit(folder: OpenFolder, revision: int) -> None:
-    """Delete what an edit wrote that then failed: files beyond the header's `revision`, and temporary ones."""
+    Errors are ignored: the edit is done or has failed already.
+    """
     with contextlib.suppress(OSError):
         for name in folder.names():
             named = MAP_FILE_NAME.match(name)
-            if named and (name.startswith(".") or int(named["revision"] or 0) > revision):
+            if named and name not in keep and (name.startswith(".") or int(named["revision"] or 0) > after):
                 with contextlib.suppress(OSError):
                     folder.remove(name)
 
 
 def remove_beside(path: Path) -> None:
-    """Delete folders beside the map `path` that a save was writing when it was killed."""
+    """Delete unfinished folders of killed saves next to the map `path`."""
     tidy(
         path.parent,
         f".{escape(path.name)}.*",
@@ -109,20 +96,20 @@ def remove_beside(path: Path) -> None:
 
 try:
     import fcntl
-except ImportError:  # not on Windows: edits there are checked by the digest only
+except ImportError:  # Windows: only the digest detects concurrent edits
     fcntl = None  # type: ignore[assignment]
 
 
-MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
+MAX_SEGMENTS = 16  # above this, an addition joins all earlier additions into one file
 
 
 def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
-    """Write a whole map: a new one beside `path` and then renamed there, a new revision over an old one."""
+    """Write a whole map: a new folder that is renamed to `path`, or a new revision of an existing map."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise _exists(path)
     if path.exists() and not is_map(path):
-        raise BadMap(f"{path} exists and is not a map; it is not overwritten", path)
+        raise BadMap(f"{path} exists and is not a map; choose another name", path)
     if path.exists():
         with hold_for_edit(path) as held:
             return write_all(held, replace(state, revision=find_last_revision(held) + 1))
@@ -133,7 +120,7 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
         try:
             with OpenFolder(own.path) as folder, OpenFolder(path.parent) as parent:
                 written = write_all(folder, state)
-                os.chmod(own.path, 0o755)  # mkdtemp makes folders private; a map may be shared
+                os.chmod(own.path, 0o755)  # mkdtemp makes private folders; maps may be shared
                 _rename_folder(own.path, path)
                 parent.sync()
         except BaseException:
@@ -144,35 +131,35 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
 
 
 def _exists(path: Path) -> BadMap:
-    return BadMap(f"{path} exists; choose another name, or overwrite it on purpose", path)
+    return BadMap(f"{path} exists; choose another name, or overwrite it (--force, overwrite=True)", path)
 
 
 def _rename_folder(folder: Path, path: Path) -> None:
     try:
         os.replace(folder, path)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # somebody else was faster
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # another process created it
             raise _exists(path) from None
         raise
 
 
 @contextlib.contextmanager
 def hold_for_edit(path: Path, digest: str | None = None) -> Iterator[OpenFolder]:
-    """Hold the map for an edit of the state with that `digest`; None takes whatever is there.
+    """Lock the map for an edit of the state with that `digest`; None accepts any state.
 
-    Whoever holds or has changed the map already is not overwritten. What an edit wrote that then fails is deleted.
-    Everything lands in the folder that is held, or nowhere: a map that is put in its place meanwhile is not touched.
+    Raises BadMap if another process locks or has changed the map. Files of a failed edit are deleted. Files are only
+    written to the locked folder, never to a map that replaces it at the same path.
     """
     with explain_disk_errors(path), _opened(path) as folder:
         _lock(folder)
         if digest is not None and read_map_header(path)["digest"] != digest:
             raise BadMap(f"{path} was changed by another process since it was loaded; load it again", path)
         try:
-            _check_there(folder)  # and therefore was, when its header was read
+            _check_there(folder)  # so it was there when its header was read
             yield folder
             _check_there(folder)
         except BaseException as error:
-            if fcntl is not None:  # else another edit may be under way
+            if fcntl is not None:  # without locks, another edit may be in progress
                 _remove_failed(folder)
             if isinstance(error, FileNotFoundError):
                 _check_there(folder)
@@ -183,11 +170,11 @@ def _opened(path: Path) -> OpenFolder:
     try:
         return OpenFolder(path)
     except FileNotFoundError:
-        raise BadMap(f"there is no map at {path} any more; build it again", path) from None
+        raise BadMap(f"the map at {path} was removed; build it again", path) from None
 
 
 def _lock(folder: OpenFolder) -> None:
-    """Until it is closed, as it is when the process ends too."""
+    """Lock the folder until it is closed or the process exits."""
     if fcntl is None:
         return
     if folder.handle is None:
@@ -203,8 +190,7 @@ def _lock(folder: OpenFolder) -> None:
 def _check_there(folder: OpenFolder) -> None:
     if not folder.is_there():
         raise BadMap(
-            f"{folder.path} was changed by another process, which moved, removed or replaced it; load it again",
-            folder.path,
+            f"{folder.path} was moved, removed or replaced by another process; load it again", folder.path
         ) from None
 
 
@@ -212,16 +198,16 @@ def _remove_failed(folder: OpenFolder) -> None:
     with contextlib.suppress(BadMap, OSError):
         revision = int(read_map_header(folder.path)["revision"])
         _check_there(folder)
-        remove_failed_edit(folder, revision)
+        remove_files(folder, after=revision)
 
 
 def number_revision(folder: OpenFolder, state: MapState) -> MapState:
-    """The state with a revision beyond everything on disk; that of its own unless an edit was given up."""
+    """Raise the revision of a state above every revision on disk, which failed edits can leave."""
     return replace(state, revision=max(state.revision, find_last_revision(folder) + 1))
 
 
 def write_all(folder: OpenFolder, state: MapState) -> MapState:
-    """Every head with one gallery file, images, and what it has of words, spaces, compact tokens; then the header."""
+    """Write all files of a map, then the header."""
     files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in state.heads]
     if state.vocabularies is not None:
         files.append(_tensors(folder, state, "vocabularies", {"centers": state.vocabularies}))
@@ -234,9 +220,9 @@ def write_all(folder: OpenFolder, state: MapState) -> MapState:
 
 
 def write_addition(folder: OpenFolder, state: MapState) -> MapState:
-    """A file per head, and of compact tokens, for the rows that are in no file yet; the rest is not touched."""
+    """Write the rows that are in no file yet as a new segment, then the header."""
     files, segments = state.files, state.segments
-    if len(segments) >= MAX_SEGMENTS:  # keep the heads and the first segment, join the additions
+    if len(segments) >= MAX_SEGMENTS:  # keep the first segment and join the additions
         first: dict[tuple[str, str | None], dict[str, Any]] = {}
         for entry in files:
             first.setdefault((entry["role"], entry["head"]), entry)
@@ -247,7 +233,7 @@ def write_addition(folder: OpenFolder, state: MapState) -> MapState:
 
 
 def write_calibration(folder: OpenFolder, state: MapState) -> MapState:
-    """The files of the newest head, its rows in the segments there are; the rest of the map is not touched."""
+    """Write the files of the newest head, with its rows in the existing segments, then the header."""
     head, start = state.heads[-1].made_in(state.revision), 0
     files = [entry for entry in state.files if entry["head"] != head.name]
     files.append(_tensors(folder, state, "head", head.stored.head_tensors(), head.name))
@@ -259,7 +245,7 @@ def write_calibration(folder: OpenFolder, state: MapState) -> MapState:
 
 
 def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[str, Any]]:
-    """Image records, every head's gallery rows, coordinates and compact tokens from `first_row` on."""
+    """Write image records, gallery rows, coordinates and compact tokens from `first_row` on."""
     records, rows = folder.path / f"images-r{state.revision:06d}.json", len(state.images)
     here = str(folder.path.resolve())
     written = write_json(records, [_record(one, state.photo_root, here) for one in state.images[first_row:]], folder)
@@ -275,7 +261,7 @@ def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[s
 
 
 def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:
-    """An image in the list; one that belongs to no session says nothing of it."""
+    """Return an image's entry in the list; without a session the key is left out."""
     position = None if image.position is None else image.position.to_dict()
     values = {
         "id": image.id, "path": shorten_path(image.path, root, here), "digest": image.digest, "fitted": image.fitted,
@@ -287,7 +273,7 @@ def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:
 def _tensors(
     folder: OpenFolder, state: MapState, role: str, tensors: dict[str, Any], head: str | None = None, suffix: str = ""
 ) -> dict[str, Any]:
-    """Write a file of tensors, of the head of that name or of none; its entry in the header."""
+    """Write a file of tensors and return its header entry."""
     name = "" if head in (None, DATABASE) else f"{head}{suffix}-"
     path = folder.path / f"{role}-{name}r{state.revision:06d}.safetensors"
     return _entry(path, write_tensors(path, tensors, {"format": MAP_FORMAT, "role": role}, folder), role, head)
@@ -298,10 +284,7 @@ def _entry(path: Path, written: WrittenFile, role: str, head: str | None) -> dic
 
 
 def commit(folder: OpenFolder, state: MapState) -> MapState:
-    """Make the state of `folder` this one: replace the header, then delete what neither it nor the one before names.
-
-    A reader that has the header before still finds its files.
-    """
+    """Replace the header, then delete files that neither it nor the previous header lists, for readers of that one."""
     kept = {HEADER_FILE, *list_current_files(folder), *(entry["name"] for entry in state.files)}
     header = {
         "format": MAP_FORMAT,
@@ -318,5 +301,5 @@ def commit(folder: OpenFolder, state: MapState) -> MapState:
     }
     digest = compute_digest(header)
     write_json(folder.path / HEADER_FILE, {**header, "digest": digest}, folder)
-    remove_others(folder, kept)
+    remove_files(folder, keep=kept)
     return replace(state, digest=digest)

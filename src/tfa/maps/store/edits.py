@@ -1,10 +1,9 @@
-"""Editing a map in a store, by several processes at once: every step is a swap of the header.
+"""Edit a map in a store from several processes: every step is a compare-and-swap of the header.
 
-    add      claim ids (and say so in the header) → patches, images → count and moments
-    remove   count and moments without them, hidden (and say so) → delete
+    add      claim ids in the header → write patches and images → update count and moments
+    remove   update count and moments, hide the images → delete them
 
-An editor that is killed leaves its `Pending` in the header. A minute later the next editor settles it: what was
-added is counted, what was to be removed is deleted.
+A killed editor leaves its `Pending` edit in the header. After a minute the next editor finishes it.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ from tfa.search.reduced import Moments
 from tfa.search.store import Entries
 from tfa.types import ImageRecord
 
-_PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap, more each time
-_LONGEST_PAUSE = 0.5
+_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds before another attempt to swap the header; grows with each attempt
 
 
 def _swap_header(
     versions: Versions, change: Callable[[MapView], StoreHeader | None], *, building: bool = False
 ) -> MapView:
-    """Replace the header by what `change` makes of the map as it is, again as often as somebody else was faster.
+    """Update the header with compare-and-swap, retrying on conflict. `change` may return None to skip the update.
 
-    None changes nothing. While somebody builds or calibrates the map it is not edited, but by themselves (`building`).
+    Raises StoreConflict while another process builds or calibrates the map, unless `building`.
     """
     for attempt in itertools.count(1):
         view = versions.now(fresh=True)
@@ -70,14 +68,14 @@ def _swap_header(
 
 @dataclass(frozen=True)
 class NewImages:
-    """Photos to add, encoded by the map's encoder, of digests that the map does not hold."""
+    """Encoded photos to add, which are not in the map."""
 
     tokens: Tokens
-    records: Sequence[ImageRecord]  # with any ids
+    records: Sequence[ImageRecord]  # ids are ignored
 
     def rows(self, view: MapView) -> SpaceRows:
-        """By the frozen spaces of the map."""
-        assert view.state.spaces is not None, "a map in a store has a space"
+        """Return their rows in the map's spaces."""
+        assert view.state.spaces is not None, "a map in a store has spaces"
         known, grown = len(view.state.spaces), view.state.spaces.grown(self.tokens)
         return SpaceRows.of(grown, known, len(grown))
 
@@ -88,7 +86,7 @@ class NewImages:
 
 
 def add_images(versions: Versions, new: NewImages) -> list[int]:
-    """Their ids; they can be found by everybody on return."""
+    """Add images and return their ids. All readers find them on return."""
     settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
 
@@ -108,21 +106,19 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
 
     def complete(view: MapView) -> StoreHeader | None:
         nonlocal written, moments
-        if token not in view.header.pending:  # somebody thought that this process was killed, and counted them
+        if token not in view.header.pending:  # another process took this one for dead and finished the edit
             return None
-        if view.header.version != written:
-            moments, written = _again(view), view.header.version
+        if view.header.version != written:  # a new version was published meanwhile
+            moments = write_entries(view.active.collection, new.entries(view, view.active, first, rows))
+            written = view.header.version
         return _count_images(versions, view, moments, token, placed=placed, fitted=0)
-
-    def _again(view: MapView) -> Moments:
-        return write_entries(view.active.collection, new.entries(view, view.active, first, rows))
 
     _swap_header(versions, complete, building=True)
     return ids
 
 
 def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
-    """Take images out; those that were there. Nobody finds them on return."""
+    """Remove images and return the ids that existed. No reader finds them on return."""
     settle_edits(versions)
     gone: list[int] = []
     for start in range(0, len(ids), WRITTEN_AT_ONCE):
@@ -160,7 +156,7 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
 
 
 def _sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
-    """Compute moments from the images' rows: vectors that a store returns may be rounded."""
+    """Compute moments from full rows, because a store may round vectors."""
     head = version.head.stored.scorer
     return Moments.of(version.reduction.of_images(*SpaceRows.of_bytes(full, read_ranks(head)).compiled(head)))
 
@@ -168,7 +164,7 @@ def _sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
 def _count_images(
     versions: Versions, view: MapView, added: Moments, token: str | None, *, placed: int, fitted: int
 ) -> StoreHeader:
-    """The header with images counted; their moments are in a new document."""
+    """Return the header with updated counts, and write the new moments."""
     header, total = view.header, view.active.moments + added
     key = f"{version_folder(header.name, header.version)}moments-r{header.revision + 1}-{secrets.token_hex(4)}"
     versions.store.put(key, pack_moments(total))
@@ -184,14 +180,14 @@ def _with(header: StoreHeader, token: str, pending: Pending, **changes: Any) -> 
 
 
 def _without(header: StoreHeader, token: str) -> StoreHeader | None:
-    """Without an edit that is done; None if it is not there any more."""
+    """Remove a finished edit from the header; None if it is gone already."""
     if token not in header.pending:
         return None
     return replace(header, pending={key: edit for key, edit in header.pending.items() if key != token})
 
 
 def settle_edits(versions: Versions, *, building: bool = False, patience: float = 0.0) -> MapView:
-    """Finish what killed editors left. A builder waits up to `patience` seconds for those that still work."""
+    """Finish edits of killed editors, and wait up to `patience` seconds for running ones."""
     deadline = time.monotonic() + patience
     while True:
         view = versions.now(fresh=True)

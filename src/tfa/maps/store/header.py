@@ -1,10 +1,9 @@
-"""What all who read or edit a map in a store agree on: names of its documents, the header, and the claim.
+"""Shared documents of a map in a store: key names, the header, and the claim.
 
-The header says which version answers. It is a small document and is only ever replaced by `swap`: of several editors
-one is first, the others look again.
+The header names the current version. It is only replaced by compare-and-swap, so concurrent editors retry.
 
-The claim says who builds or calibrates the map now. Another builder is refused; a claim whose owner was killed is
-abandoned after a minute, and what it left half built is dropped by the next one.
+The claim names the process that builds or calibrates the map, and keeps others out. A claim without a heartbeat is
+abandoned after a minute, and the next owner drops its unfinished version.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def claim_key(name: str) -> str:
 
 
 def version_folder(name: str, version: int) -> str:
-    """What all documents of a version begin with."""
+    """Return the key prefix of a version's documents."""
     return f"{name}/v{version}/"
 
 
@@ -53,19 +52,18 @@ def collection_name(name: str, version: int) -> str:
 
 
 def list_versions(store: Store, name: str) -> set[int]:
-    """Numbers of all versions of which anything is there."""
+    """Return the numbers of all versions with a collection or document."""
     ends = [one.removeprefix(f"{name}__v") for one in store.names(f"{name}__v")]
     ends += [key.removeprefix(f"{name}/v").partition("/")[0] for key in store.keys(f"{name}/v")]
     return {int(end) for end in ends if end.isascii() and end.isdecimal()}
 
 
 def pack_arrays(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Arrays in safetensors."""
     return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
 
 
 def read_arrays(store: Store, key: str) -> dict[str, np.ndarray]:
-    """The arrays of a document that must be there."""
+    """Read the arrays of a document. Raises BadMap if it is missing or damaged."""
     try:
         return load(read_document(store, key))
     except (SafetensorError, ValueError, KeyError) as error:
@@ -75,7 +73,7 @@ def read_arrays(store: Store, key: str) -> dict[str, np.ndarray]:
 def read_document(store: Store, key: str) -> bytes:
     content = store.read(key)
     if content is None:
-        raise BadMap(f"{key} is missing in the store: the map is not whole; build it again")
+        raise BadMap(f"{key} is missing in the store; build the map again")
     return content
 
 
@@ -107,7 +105,7 @@ _VERSION = 2  # 1 had patches in blocks of images
 
 
 class Pending(Value, kw_only=False):
-    """An edit under way. What becomes of it if its editor is killed follows from it alone (`edits.settled`)."""
+    """An edit in progress, with all that is needed to finish it if its editor is killed (`edits.settle_edits`)."""
 
     kind: str = req("add or remove.", pattern="add|remove")
     ids: tuple[int, ...] = req("Removed images; for an addition the first id and the one after the last.")
@@ -116,7 +114,7 @@ class Pending(Value, kw_only=False):
 
 
 class StoreHeader(Value, extras=True):
-    """What a reader starts from."""
+    """Header of a map in a store."""
 
     name: str = req("Name of the map.")
     revision: int = req("Grows with every swap.")
@@ -157,7 +155,7 @@ class StoreHeader(Value, extras=True):
 
     @property
     def removing(self) -> frozenset[int]:
-        """Images that no longer answer, though they may still be in the collection."""
+        """Removed images that may still be in the collection."""
         return frozenset(one for edit in self.pending.values() if edit.kind == "remove" for one in edit.ids)
 
     @property
@@ -166,12 +164,12 @@ class StoreHeader(Value, extras=True):
 
     @property
     def collections(self) -> set[str]:
-        """Those that this header, or the one it can be taken back to, reads."""
+        """Collections of this header and the previous one."""
         return {one.collection for one in (self, self.before) if one is not None}
 
     @property
     def documents(self) -> tuple[str, ...]:
-        """What the names of all documents begin with that are still needed, edits' moments under way among them."""
+        """Key prefixes of documents of this header and the previous one, including moments of pending edits."""
         both = [one for one in (self, self.before) if one is not None]
         kept = [
             (one.skeleton_folder, one.reduction, f"{version_folder(self.name, one.version)}moments") for one in both
@@ -179,7 +177,7 @@ class StoreHeader(Value, extras=True):
         return (*(key for keys in kept for key in keys), *(one.patches["prefix"] for one in both if one.patches))
 
     def changed(self, **changes: Any) -> StoreHeader:
-        """The next revision."""
+        """Return the next revision."""
         return replace(self, revision=self.revision + 1, **changes)
 
     def to_bytes(self) -> bytes:
@@ -187,7 +185,7 @@ class StoreHeader(Value, extras=True):
 
 
 def parse_header(content: bytes, url: str) -> StoreHeader:
-    """`url` is what the map is called in errors."""
+    """Parse and check a header; `url` names the map in errors. Raises BadMap."""
     try:
         values = parse_json(content)
         kind, version = values["format"], values["format_version"]
@@ -200,44 +198,43 @@ def parse_header(content: bytes, url: str) -> StoreHeader:
     try:
         return StoreHeader.from_dict(values)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadMap(f"{url} has a header that makes no sense ({error!r}); build the map again") from None
+        raise BadMap(f"{url} has an invalid header ({error!r}); build the map again") from None
 
 
 def read_store_header(store: Store, name: str, url: str) -> tuple[StoreHeader, bytes]:
-    """The header and its bytes; if there is none, an error with the maps that are there."""
+    """Read the header and its bytes. Raises BadMap with the existing maps if there is none."""
     content = store.read(header_key(name))
     if content is None:
         there = _list_maps(store)
         near = get_close_matches(name, there, 1)
         hint = f"; did you mean {near[0]}?" if near else "."
-        which = f"there are {', '.join(there[:10])}" if there else "there is none yet"
+        which = f"available: {', '.join(there[:10])}" if there else "the store has no maps"
         raise BadMap(f"there is no map {name!r} at {url} ({which}){hint} Build one with: tfa build PHOTOS --out URL")
     return parse_header(content, url), content
 
 
 def _list_maps(store: Store) -> list[str]:
-    """Names of the maps of a store."""
     every = store.keys("")
     return [key.removesuffix("/header") for key in every if key.count("/") == 1 and key.endswith("/header")]
 
 
-# --- the claim -----------------------------------------------------------------------------------------------------
+# --- claim ---------------------------------------------------------------------------------------------------------
 
 
-_HEARTBEAT = 10.0  # seconds between signs of life
-ABANDONED = 60.0  # seconds without one
-_PATIENCE = (0.1, 0.4)  # seconds before another look at a claim that was not what it seemed
-_FREE = b"{}"  # what the document says when nobody builds
-_HELD: set[str] = set()  # tokens of the claims that this process holds
+_HEARTBEAT = 10.0  # seconds between heartbeats
+ABANDONED = 60.0  # seconds without a heartbeat after which a claim is abandoned
+_PATIENCE = (0.1, 0.4)  # seconds before another attempt to take a claim that changed meanwhile
+_FREE = b"{}"  # content of the document without an owner
+_HELD: set[str] = set()  # tokens of the claims of this process
 
 
 def name_process() -> str:
-    """Name this process for messages to others."""
+    """Name this process in messages to others."""
     return f"process {os.getpid()} of {socket.gethostname()}"
 
 
 def _identify_machine() -> str:
-    """A boot of a kernel, and the set of processes of it that this one sees (a container has its own)."""
+    """Identify the kernel boot and process namespace in which process ids are valid; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -247,14 +244,14 @@ def _identify_machine() -> str:
 
 @dataclass(frozen=True)
 class Builder:
-    """What the document says."""
+    """Owner of a claim."""
 
     who: str
     doing: str
     started: float
     seen: float
     token: str
-    machine: str = ""  # where process numbers mean the same; empty where that is not known
+    machine: str = ""  # see `_identify_machine`
     process: int = 0
 
     @property
@@ -262,8 +259,7 @@ class Builder:
         return time.time() - self.seen < ABANDONED and not self._ended_here()
 
     def _ended_here(self) -> bool:
-        """Was it a process of this machine, and is no more, or this one, and could not say that it was done because
-        the store was away? Then nobody need wait."""
+        """Return True if the owner ran on this machine and has exited, or is this process and has released it."""
         if not self.machine or self.machine != _identify_machine():
             return False
         if self.process == os.getpid():
@@ -273,7 +269,7 @@ class Builder:
         except ProcessLookupError:
             return True
         except OSError:
-            pass  # somebody else's
+            pass  # a process of another user
         return False
 
     def to_bytes(self) -> bytes:
@@ -281,7 +277,7 @@ class Builder:
 
 
 class Claim:
-    """Held by this process while it publishes a version."""
+    """A claim of this process, with a heartbeat thread."""
 
     def __init__(self, store: Store, name: str, builder: Builder) -> None:
         self._store, self._name, self._key, self._builder = store, name, claim_key(name), builder
@@ -291,11 +287,11 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._stop.wait(_HEARTBEAT):
-            with contextlib.suppress(TfaError):  # a store that is away for a moment: the next beat may reach it
+            with contextlib.suppress(TfaError):  # the next heartbeat may reach the store
                 self.renew()
 
     def renew(self) -> None:
-        """Another sign of life."""
+        """Send a heartbeat."""
         with self._lock:
             fresh = replace(self._builder, seen=time.time())
             if self._store.swap(self._key, self._builder.to_bytes(), fresh.to_bytes()):
@@ -304,24 +300,26 @@ class Claim:
                 self._lost = True
 
     def check(self) -> None:
-        """Raise if somebody else took the claim because no sign of life came through."""
+        """Raise StoreConflict if another process took the claim."""
         if self._lost:
-            raise StoreConflict("another builder has taken over: this one was silent for a minute; build again")
+            raise StoreConflict(
+                f"build lock lost: no heartbeat for {ABANDONED:.0f} s, another process took over; run the build again"
+            )
 
     def other(self) -> Builder | None:
-        """Who has the map instead by now, and lives."""
+        """Return another live owner of the claim, or None."""
         now = read_builder(self._store, self._name)
         return None if now is None or now.token == self._builder.token else now
 
     def release(self) -> None:
         self._stop.set()
         self._thread.join()
-        with contextlib.suppress(TfaError):  # it will be abandoned
+        with contextlib.suppress(TfaError):  # the claim expires anyway
             self._store.swap(self._key, self._builder.to_bytes(), _FREE)
 
 
 def read_builder(store: Store, name: str) -> Builder | None:
-    """Who builds now; None if nobody does, or nobody who lives."""
+    """Return the live owner of the claim, or None."""
     known = _read(store.read_latest(claim_key(name)))
     return known if known is not None and known.alive else None
 
@@ -331,15 +329,15 @@ def _read(content: bytes | None) -> Builder | None:
         values = parse_json(content or _FREE)
         return Builder(**values) if values else None
     except (ValueError, TypeError):
-        return None  # nobody we know
+        return None
 
 
 @contextlib.contextmanager
 def claim_map(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
-    """Hold the map of that name for one build or calibration."""
+    """Claim a map for a build or calibration. Raises StoreConflict if it is claimed."""
     now = time.time()
     builder = Builder(name_process(), doing, now, now, secrets.token_hex(8), _identify_machine(), os.getpid())
-    _HELD.add(builder.token)  # before another thread can read the claim, and take it for one that was left behind
+    _HELD.add(builder.token)  # first, or another thread could take the claim for a stale one
     try:
         _take(store, name, builder, url)
         claim = Claim(store, name, builder)
@@ -361,17 +359,15 @@ def _take(store: Store, name: str, builder: Builder, url: str) -> None:
             return
         if wait is None:
             raise make_busy_error(url, _read(store.read_latest(claim_key(name))))
-        time.sleep(wait)  # somebody was faster: look again
+        time.sleep(wait)  # another process was faster
 
 
-def make_busy_error(
-    url: str, other: Builder | None, unknown: str = "it was claimed by another builder at the same moment"
-) -> StoreConflict:
-    """`unknown` is what is said if it cannot be read who builds."""
+def make_busy_error(url: str, other: Builder | None, unknown: str = "another process claimed it") -> StoreConflict:
+    """Make the error for a claimed map; `unknown` is the text if the owner is unknown."""
     if other is None:
         return StoreConflict(f"{url} is being built: {unknown}; try again when it is done")
     minutes = max(time.time() - other.started, 0) / 60
     return StoreConflict(
-        f"{url} is being {other.doing} by {other.who} since {minutes:.0f} min; try again when it is done "
-        f"(a builder that was killed is forgotten after {ABANDONED:.0f} s)"
+        f"{url} is being {other.doing} by {other.who} for {minutes:.0f} min; try again when it is done "
+        f"(the claim of a killed process expires after {ABANDONED:.0f} s)"
     )

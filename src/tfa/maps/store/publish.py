@@ -1,7 +1,6 @@
-"""Publishing a version of a map in a store: a new collection beside the old, documents, and then the header, which
-makes it the map all at once. The version before stays, to be taken back; what is older is dropped.
+"""Publish a version of a map in a store: write a new collection and documents, then swap the header atomically.
 
-`publish_map` publishes a small map that was built in this process.
+The previous version is kept for a rollback; older ones are dropped. `publish_map` publishes a map in memory.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import contextlib
 import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ WRITTEN_AT_ONCE = 1000  # images written at a time
 
 @dataclass(frozen=True, kw_only=True)
 class VersionFacts:
-    """What a header says of a version, beside what was written."""
+    """Header fields of a new version."""
 
     next_id: int
     encoder: Mapping[str, Any]
@@ -63,32 +62,29 @@ class VersionFacts:
     active: str
     dtype: str = "float32"
     index: str | None = None
-    patches: Mapping[str, Any] | None = None  # as `patches.begin_patches` says; None if answers are not verified
-    fitted: int | None = None  # images that the spaces were fitted on; None: all
+    patches: Mapping[str, Any] | None = None  # see `rows.begin_patches`; None without reranking
+    fitted: int | None = None  # images that the spaces were fitted on; None for all
     placed: int = 0  # images with a position
     reach: float | None = None  # meters between images of one place
     notes: Sequence[str] = ()
-    same_images: bool = False  # does the version before hold the very same ones?
+    same_images: bool = False  # whether the previous version holds the same images
 
 
 class Publisher:
-    """One publication: `claim`, `begin`, `write` as often as needed, `finish`. Until then nothing is seen of it.
+    """One publication: `claim`, `begin`, `write` repeatedly, `finish`. Readers see nothing before `finish`.
 
-    `url` is what the map is called in errors.
+    `url` names the map in errors.
     """
 
     def __init__(self, store: Store, name: str, url: str | None = None) -> None:
         self.store, self.name, self.url = store, name, url or name
-        self.version = 0  # that of the collection that is being written
+        self.version = 0  # version of the collection in progress
         self._claim: Claim | None = None
         self._before: bytes | None = None
 
     @contextlib.contextmanager
     def claim(self, doing: str = "built") -> Iterator[Claim]:
-        """Hold the map; what an abandoned builder left is dropped first, what this one leaves if it fails at its end.
-
-        `doing` is shown to others: built, calibrated.
-        """
+        """Lock the map, and drop unfinished versions at the start and after an error. Others see `doing` in errors."""
         with claim_map(self.store, self.name, doing, self.url) as held:
             self._claim = held
             self.look()
@@ -96,7 +92,7 @@ class Publisher:
             try:
                 yield held
             except BaseException:
-                with contextlib.suppress(Exception):  # the first error is the one to tell of
+                with contextlib.suppress(Exception):  # report the first error
                     if held.other() is None:
                         self.tidy()
                 raise
@@ -105,11 +101,11 @@ class Publisher:
 
     @property
     def before(self) -> StoreHeader | None:
-        """The header that was there when the map was claimed; None if there was no map."""
+        """Header at the time of the claim; None if there was no map."""
         return None if self._before is None else parse_header(self._before, self.url)
 
     def begin(self, dims: int, dtype: str = "float32") -> Collection:
-        """The next collection, empty: its number is beyond everything that is there."""
+        """Create an empty collection with the next version number."""
         assert self._claim is not None, "a publisher has claimed the map"
         self.next_version()
         name = collection_name(self.name, self.version)
@@ -119,16 +115,16 @@ class Publisher:
             if name not in self.store.names(name):
                 raise
             other = self._claim.other()
-            raise make_busy_error(self.url, other, f"another builder made the collection {name!r} meanwhile") from error
+            raise make_busy_error(self.url, other, f"another process created the collection {name!r}") from error
 
     def next_version(self) -> int:
-        """A number beyond everything that is there, for what is written from now on."""
+        """Set and return a version number above every existing one."""
         known = 0 if self.before is None else self.before.revision
         self.version = max([known, self.version, *list_versions(self.store, self.name)]) + 1
         return self.version
 
     def look(self) -> None:
-        """What the map is now is what will be replaced."""
+        """Read the current header, which the publication will replace."""
         self._before = self.store.read_latest(header_key(self.name))
 
     def write(
@@ -140,51 +136,38 @@ class Publisher:
         head: Scorer,
         reduction: Reduction,
     ) -> Moments:
-        """Images by their rows under the head that will answer; what they add to the moments. Idempotent.
+        """Write images and return their contribution to the moments. Idempotent, from any process.
 
-        A payload has path, digest, session (or None), position (or None) and fitted. It may be called from any
-        process that has the store: the caller of `finish` adds up moments.
+        A payload has path, digest, session (or None), position (or None) and fitted.
         """
         return write_entries(collection, rows.entries(head, reduction, ids, payload))
 
     def finish(self, skeleton_folder: Path, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
-        """Write the documents, then make this version the map. `moments` are those of all that was written.
-
-        `skeleton_folder` is a map as `versions.write_skeleton` writes it.
-        """
+        """Write the documents, then swap the header. `skeleton_folder` is a map of `versions.write_skeleton`."""
         folder, before = version_folder(self.name, self.version), self.before
         put_skeleton(self.store, f"{folder}skeleton/", skeleton_folder)
         self.store.put(f"{folder}reduction", pack_reduction(reduction))
         self.store.put(f"{folder}moments", pack_moments(moments))
         same = facts.same_images and before is not None
         header = StoreHeader(
-            name=self.name,
-            revision=self.version,
-            version=self.version,
-            skeleton=self.version,
-            moments=f"{folder}moments",
-            count=moments.count,
-            next_id=facts.next_id,
-            dims=reduction.dims,
-            dtype=facts.dtype,
-            encoder=facts.encoder,
-            heads=tuple(facts.heads),
-            active=facts.active,
-            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            index=facts.index,
-            patches=facts.patches,
-            fitted=moments.count if facts.fitted is None else facts.fitted,
-            placed=facts.placed,
-            reach=facts.reach,
-            removed=before.removed if same and before is not None else 0,
-            edits=0 if before is None else before.edits + (not same),
-            editor=name_process(),
-            notes=tuple(facts.notes),
-        )
+            name=self.name, revision=self.version, version=self.version, skeleton=self.version,
+            moments=f"{folder}moments", count=moments.count, next_id=facts.next_id, dims=reduction.dims,
+            dtype=facts.dtype, encoder=facts.encoder, heads=tuple(facts.heads), active=facts.active,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), index=facts.index,
+            patches=facts.patches, fitted=moments.count if facts.fitted is None else facts.fitted,
+            placed=facts.placed, reach=facts.reach, removed=before.removed if same and before is not None else 0,
+            edits=0 if before is None else before.edits + (not same), editor=name_process(), notes=tuple(facts.notes),
+        )  # fmt: skip
         return self.swap(header)
 
+    def finish_state(self, state: MapState, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
+        """Finish with `state` as the skeleton."""
+        with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
+            write_skeleton(Path(folder) / "skeleton.tfa", state)
+            return self.finish(Path(folder) / "skeleton.tfa", reduction, moments, facts)
+
     def swap(self, header: StoreHeader) -> StoreHeader:
-        """Put a header in the place of the one that was there at the claim, which it can be taken back to."""
+        """Replace the header that was there at the claim, and keep that one for a rollback."""
         assert self._claim is not None, "a publisher has claimed the map"
         self._claim.check()
         before = self.before
@@ -192,16 +175,13 @@ class Publisher:
         header = StoreHeader.from_dict({**header.to_dict(), "previous": kept})
         fresh = header.to_bytes()
         if not self.store.swap(header_key(self.name), self._before, fresh):
-            raise StoreConflict(f"{self.url} was edited while a new version was made; nothing was changed, do it again")
+            raise StoreConflict(f"{self.url} was edited during the publication; nothing was changed, try again")
         self._before = fresh
         self.tidy()
         return header
 
     def tidy(self) -> None:
-        """Drop every collection and document that neither the header nor the one before it reads of.
-
-        Only who holds the claim may: all else would be another builder's work.
-        """
+        """Drop collections and documents that neither the header nor the previous one uses. Requires the claim."""
         header = self.before
         collections, documents = (set[str](), ()) if header is None else (header.collections, header.documents)
         for name in self.store.names(f"{self.name}__v"):
@@ -213,28 +193,28 @@ class Publisher:
                 self.store.erase(key)
 
     def _ours(self, name: str) -> bool:
-        """Somebody else's collection may be called like a version of this map: it is left alone."""
+        """Return True unless a collection with such a name belongs to another program."""
         try:
             self.store.open(name)
         except StoreConflict:
             return False
         except StoreUnavailable:
-            pass  # damaged, or the store is away: dropping it says so
+            pass  # damaged, or the store is unavailable: dropping it raises then
         return True
 
 
 def write_entries(collection: Collection, entries: Entries) -> Moments:
-    """Write images, some at a time, and what they add to the moments."""
+    """Write images in blocks and return their contribution to the moments."""
     for start in range(0, len(entries), WRITTEN_AT_ONCE):
         part = slice(start, start + WRITTEN_AT_ONCE)
         collection.write(Entries(entries.ids[part], entries.vectors[part], entries.payload[part], entries.full[part]))
     return Moments.of(entries.vectors)
 
 
-# --- a map that was built in this process --------------------------------------------------------------------------
+# --- a map in memory -----------------------------------------------------------------------------------------------
 
 
-STORE_DIMS = 1024  # numbers of a reduced vector, unless another is wanted
+STORE_DIMS = 1024  # default search dimensions
 
 
 def publish_map(
@@ -246,12 +226,12 @@ def publish_map(
     index: str | None = None,
     progress: bool | Progress | None = None,
 ) -> StoreHeader:
-    """Write all images that answer, and the map as their skeleton. They keep their ids."""
+    """Write all searchable images with their ids, and the whole map as the skeleton."""
     state, notes = place_map.state, list[str]()
     check_publishable(state)
     if len(state.images) > SKELETON_IMAGES:
-        all_rows = f"every reader keeps the rows of all {len(state.images):,} images in memory"
-        notes = [f"{all_rows}; a map of tfa build --out URL keeps those of a sample of {SKELETON_IMAGES:,}"]
+        all_rows = f"every reader holds the rows of all {len(state.images):,} images in memory"
+        notes = [f"{all_rows}; with tfa build --out URL it holds a sample of {SKELETON_IMAGES:,}"]
     head, rows = state.chosen().stored.scorer, place_map.rows
     assert state.spaces is not None, "second-order heads have a space"
     with publisher.claim():
@@ -270,30 +250,16 @@ def publish_map(
                 task.advance(len(block))
         collection.seal(index)
         alive = [state.images[row] for row in rows]
-        with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
-            write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=publisher.version))
-            return publisher.finish(
-                Path(folder) / "skeleton.tfa",
-                reduction,
-                Moments.total(parts),
-                VersionFacts(
-                    next_id=state.next_id,
-                    fitted=sum(record.fitted for record in alive),
-                    placed=sum(record.position is not None for record in alive),
-                    reach=place_map.reach,
-                    encoder=state.encoder,
-                    heads=[one.name for one in state.heads],
-                    active=state.active,
-                    dtype=dtype,
-                    index=index,
-                    patches=place,
-                    notes=[*place_map.notes, *notes],
-                ),
-            )
+        facts = VersionFacts(
+            next_id=state.next_id, fitted=sum(record.fitted for record in alive),
+            placed=sum(record.position is not None for record in alive), reach=place_map.reach, encoder=state.encoder,
+            heads=[one.name for one in state.heads], active=state.active, dtype=dtype, index=index, patches=place,
+            notes=[*place_map.notes, *notes],
+        )  # fmt: skip
+        return publisher.finish_state(state, reduction, Moments.total(parts), facts)
 
 
 def _rows(state: MapState, rows: np.ndarray) -> SpaceRows:
-    """Some images of a map, which need not stand one after the other."""
     assert state.spaces is not None
     start, stop = int(rows[0]), int(rows[-1]) + 1
     every = SpaceRows.of(state.spaces, start, stop)
@@ -301,7 +267,7 @@ def _rows(state: MapState, rows: np.ndarray) -> SpaceRows:
 
 
 def _write_all_patches(publisher: Publisher, place: dict[str, object], state: MapState) -> None:
-    """Patches of all images of a map, removed ones too: a calibration is judged on what was fitted."""
+    """Write patches of all images, including removed ones, which calibrations use."""
     assert state.compact is not None
     ids = [record.id for record in state.images]
     for start in range(0, len(ids), WRITTEN_AT_ONCE):
@@ -312,11 +278,9 @@ def _write_all_patches(publisher: Publisher, place: dict[str, object], state: Ma
 
 
 def check_publishable(state: MapState) -> None:
-    """Refuse a map whose head a store cannot hold."""
+    """Raise BadSpec for a head that a store cannot hold."""
     if state.spaces is None:
-        raise BadSpec(
-            "a map in a store has a second-order head, this one has the paper's; build it with --head second-order"
-        )
+        raise BadSpec("a store needs a second-order head, but this map has the paper's; build with --head second-order")
     if not state.head.in_space:
         was = state.database.decisions["representation"]
-        raise BadSpec(f"a map in a store has a second-order head, this one has {was} residuals; run tfa refit first")
+        raise BadSpec(f"a store needs a second-order head, but this map has {was} residuals; run tfa refit first")

@@ -1,8 +1,7 @@
-"""New versions of a map that is in a store: calibrated, with another head, as it was before, or copied.
+"""Publish new versions of a map in a store: calibrations, another active head, rollbacks and copies.
 
-A calibration or another head is a new collection, made of the rows that the store holds. A copy is the whole map as it
-answers now, under another name or in another store. Meanwhile the map answers, and is not edited: its claim is held.
-The copy appears all at once, as every version does, in place of a map of that name if there is one.
+A calibration or another head is a new collection, computed from the stored rows. A copy is the current map under
+another name or in another store. Meanwhile the map is claimed: it answers queries but rejects edits.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def view_without_pending_edits(versions: Versions, publisher: Publisher) -> MapView:
-    """The map, claimed, once edits under way are done or given up."""
+    """Return the claimed map after pending edits are finished."""
     view = settle_edits(versions, building=True, patience=ABANDONED + 5)
     publisher.look()
     return view
@@ -44,7 +43,7 @@ def view_without_pending_edits(versions: Versions, publisher: Publisher) -> MapV
 def write_version(
     publisher: Publisher, view: MapView, state: MapState, progress: Progress
 ) -> tuple[Version, Collection]:
-    """All images of the map under the active head of `state`, in a collection that nobody sees yet."""
+    """Write all images under the active head of `state` to a new, unpublished collection."""
     head, header = state.chosen(), view.header
     scorer, source = head.stored.scorer, view.active.collection
     ranks = read_ranks(scorer)
@@ -66,33 +65,18 @@ def write_version(
 
 
 def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version) -> StoreHeader:
-    """Make a version of the same images, and the heads of `state`, the map."""
+    """Publish a version of the same images with the heads of `state`."""
     header = view.header
-    with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
-        write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=publisher.version))
-        return publisher.finish(
-            Path(folder) / "skeleton.tfa",
-            version.reduction,
-            version.moments,
-            VersionFacts(
-                next_id=header.next_id,
-                fitted=header.fitted,
-                placed=header.placed,
-                reach=header.reach,
-                encoder=header.encoder,
-                heads=[one.name for one in state.heads],
-                active=state.active,
-                dtype=header.dtype,
-                index=header.index,
-                patches=header.patches,
-                notes=header.notes,
-                same_images=True,
-            ),
-        )
+    facts = VersionFacts(
+        next_id=header.next_id, fitted=header.fitted, placed=header.placed, reach=header.reach, encoder=header.encoder,
+        heads=[one.name for one in state.heads], active=state.active, dtype=header.dtype, index=header.index,
+        patches=header.patches, notes=header.notes, same_images=True,
+    )  # fmt: skip
+    return publisher.finish_state(state, version.reduction, version.moments, facts)
 
 
 def switch_head(publisher: Publisher, versions: Versions, name: str, progress: Progress) -> None:
-    """Let the head of that name answer: by the version before if that is of it, else by a new one."""
+    """Activate the head of that name, reusing the previous version if it has that head."""
     with publisher.claim("calibrated"):
         view = view_without_pending_edits(versions, publisher)
         state = view.state.with_active(name)
@@ -108,13 +92,13 @@ def switch_head(publisher: Publisher, versions: Versions, name: str, progress: P
 
 
 def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
-    """Drop a calibration that does not answer: the heads are written again, the images stay where they are."""
+    """Delete an inactive calibration: rewrite the heads, keep the collection."""
     with publisher.claim("calibrated"):
         view = view_without_pending_edits(versions, publisher)
         state = view.state.without_calibration(name)
         number = publisher.next_version()
         with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
-            write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=number))
+            write_skeleton(Path(folder) / "skeleton.tfa", state)
             put_skeleton(
                 publisher.store, f"{version_folder(publisher.name, number)}skeleton/", Path(folder) / "skeleton.tfa"
             )
@@ -123,17 +107,14 @@ def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
 
 
 def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, StoreHeader]:
-    """Put the version before in the place of the one that answers, which can then be taken back in turn.
-
-    Returns the header that was and the one that is.
-    """
-    with publisher.claim("taken back"):
+    """Swap the current and the previous version; return the old and the new header."""
+    with publisher.claim("rolled back"):
         view = view_without_pending_edits(versions, publisher)
         before = view.header.before
         assert before is not None, "the caller has checked"
         header = view.header
         taken = replace(before, revision=header.revision + 1, next_id=max(before.next_id, header.next_id), pending={})
-        if before.version == header.version:  # other heads over the same images, which may have been edited since
+        if before.version == header.version:  # the same collection, which may have been edited since
             same = ("count", "moments", "fitted", "placed", "removed", "edits")
             taken = replace(taken, **{key: getattr(header, key) for key in same})
         return header, publisher.swap(taken)
@@ -145,7 +126,7 @@ def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, St
 def copy_map(source: StoreStorage, url: str, progress: bool | Progress | None = None) -> StoreHeader:
     """Copy a map to the URL; returns the header of the copy."""
     if hide_password(url) == source.location:
-        raise BadSpec(f"{source.location} cannot be copied onto itself; give another name, or another store")
+        raise BadSpec(f"cannot copy {source.location} onto itself; choose another name or store")
     store, name = open_map_store(url)
     ours, theirs = Publisher(source.store, source.name, source.location), Publisher(store, name, hide_password(url))
     try:
@@ -164,9 +145,9 @@ def _copy(source: StoreStorage, view: MapView, copy: Publisher, progress: Progre
             collection.write(page)
             ids += page.ids.tolist()
             task.advance(len(page))
-    index = header.index if store.scheme == source.store.scheme else None  # indexes are of a store's own kind
+    index = header.index if store.scheme == source.store.scheme else None  # index names differ between stores
     collection.seal(index)
-    wanted = sorted({*ids, *view.sample_ids})  # a calibration is judged on the sample, removed images among it
+    wanted = sorted({*ids, *view.sample_ids})  # calibrations use the sample, including removed images
     patches = None if header.patches is None else _copy_patches(source.store, header.patches, copy, wanted)
     for key in source.store.keys(f"{source.name}/{UPLOADS}/"):
         store.put(f"{copy.name}/{key.removeprefix(f'{source.name}/')}", read_document(source.store, key))
@@ -179,13 +160,13 @@ def _copy(source: StoreStorage, view: MapView, copy: Publisher, progress: Progre
             next_id=header.next_id, encoder=header.encoder, heads=header.heads, active=header.active,
             dtype=header.dtype, index=index, patches=patches, fitted=header.fitted, placed=header.placed,
             reach=header.reach,
-            notes=[*header.notes, f"a copy of version {header.version} of {source.location}"],
+            notes=[*header.notes, f"copy of version {header.version} of {source.location}"],
         )  # fmt: skip
         return copy.finish(Path(folder), view.active.reduction, view.active.moments, facts)
 
 
 def _copy_patches(source: Store, place: Mapping[str, Any], copy: Publisher, ids: Sequence[int]) -> dict[str, Any]:
-    """All of them into the copy's own store, wherever they were."""
+    """Copy patches to the copy's store."""
     prefix, holder = f"{version_folder(copy.name, copy.version)}patches/", find_holder(source, place)
     copy.store.put(f"{prefix}compaction", read_document(source, f"{place['prefix']}compaction"))
     for start in range(0, len(ids), WRITTEN_AT_ONCE):

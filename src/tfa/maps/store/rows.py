@@ -1,18 +1,16 @@
-"""What a store holds of an image: its rows under the spaces of a head, and its patches.
-
-Images by their rows in the spaces of a map, as bytes in a store and as what a head compares.
+"""Data of an image in a store: its row in the map's spaces, and its patches.
 
     full = for each space   φ_½ levels (int8, r) · step (float32) · length n (float32), little endian
 
-The features of every head and carrier follow from them (`second_order_space.normalize_rows`), and so do biases: the
-best answers are scored again, and a map is calibrated, without any photo.
+The features and biases of every head and carrier follow from it (`second_order_space.normalize_rows`), so top
+candidates are rescored, and maps calibrated, without photos.
 
-Compact tokens of a map in a store: a piece an image, read a batch at a time.
+Compact tokens are a piece per image:
 
-PREFIX compaction    what turns patches into compact ones, a document of the map's store
-PREFIX at            where the pieces are, if that is another store (`build.patches_at`): written before them, so that
-                     dropping a version, or what a killed builder left, finds them
-FOLDER id            pieces: bytes `n g` of each image; FOLDER is PREFIX but in another store
+PREFIX compaction    how patches are compacted, a document of the map's store
+PREFIX at            where the pieces are, if in another store (`build.patches_at`); written first, so that dropping a
+                     version, or the remains of a killed build, finds them
+FOLDER id            pieces of bytes (n, g); FOLDER equals PREFIX unless they are in another store
 """
 
 from __future__ import annotations
@@ -41,36 +39,36 @@ from tfa.verification.patches import CachedPatches, Compaction, CompactTokens, S
 
 # --- rows -----------------------------------------------------------------------------------------
 
-_NUMBERS = np.dtype("<f4")  # step and length
+_NUMBERS = np.dtype("<f4")  # type of step and length
 
 
 @dataclass(frozen=True)
 class SpaceRows:
-    """Rows of images in every space: `m r` levels with a step, and a length each."""
+    """Rows of images in each space: levels `(m, r)` with steps, and lengths."""
 
     halves: tuple[QuantizedRows, ...]
-    lengths: tuple[np.ndarray, ...]  # m, float32
+    lengths: tuple[np.ndarray, ...]  # (m,), float32
 
     def __len__(self) -> int:
         return len(self.lengths[0])
 
     @classmethod
     def of(cls, spaces: StoredSpaces, start: int, stop: int) -> SpaceRows:
-        """Images `start` to `stop` of a map; floats are rounded as a map of integers rounds them."""
+        """Return the rows of images `start` to `stop` of a map; floats are quantized."""
         halves = []
         for space in spaces.spaces:
             rows = space.halves.between(start, stop)
-            assert rows is not None, "there are images"
+            assert rows is not None, "the range is not empty"
             halves.append(rows if isinstance(rows, QuantizedRows) else round_rows(np.asarray(rows)))
         return cls(tuple(halves), tuple(space.lengths[start:stop] for space in spaces.spaces))
 
     @classmethod
     def of_bytes(cls, full: Sequence[bytes], ranks: Sequence[int]) -> SpaceRows:
-        """The inverse of `to_bytes`, of spaces of so many directions."""
+        """Read bytes of `to_bytes`; `ranks` are the dimensions of the spaces."""
         size = sum(rank + 2 * _NUMBERS.itemsize for rank in ranks)
         wrong = [len(one) for one in full if len(one) != size]
         if wrong:
-            raise BadMap(f"an image of the store has a row of {wrong[0]} bytes, must be {size}; build the map again")
+            raise BadMap(f"an image in the store has a row of {wrong[0]} bytes, must be {size}; build the map again")
         table = np.frombuffer(b"".join(full), np.uint8).reshape(len(full), size)
         halves, lengths, start = [], [], 0
         for rank in ranks:
@@ -83,11 +81,11 @@ class SpaceRows:
         return cls(tuple(halves), tuple(lengths))
 
     def take(self, rows: np.ndarray) -> SpaceRows:
-        """Some of the images."""
+        """Select images."""
         return SpaceRows(tuple(one[rows] for one in self.halves), tuple(one[rows] for one in self.lengths))
 
     def to_bytes(self) -> list[bytes]:
-        """`full` of each image."""
+        """Return `full` of each image."""
         columns = []
         for halves, lengths in zip(self.halves, self.lengths, strict=True):
             numbers = np.stack([halves.step, lengths], axis=1).astype(_NUMBERS)
@@ -95,7 +93,7 @@ class SpaceRows:
         return [row.tobytes() for row in np.concatenate(columns, axis=1)]
 
     def scorer(self, head: Scorer) -> Scorer:
-        """A second-order head over these images instead of its own, with their biases."""
+        """Return a second-order head over these images, with their biases."""
         galleries = [
             normalize_rows(
                 self.halves[term.side], self.lengths[term.side], head.sides[term.side].eigenvalues, term.gamma
@@ -106,48 +104,43 @@ class SpaceRows:
         return replace(head, terms=terms, bias=compute_row_bias(head, galleries), duplicates=None)
 
     def compiled(self, head: Scorer) -> tuple[np.ndarray, np.ndarray]:
-        """Ψ(d) `m D`, float32, and b_d `m` of these images under a head."""
-        over = self.scorer(head)
-        every = np.arange(len(self))
+        """Return Ψ(d) `(m, D)` as float32 and b_d `(m,)` under a head."""
+        over, every = self.scorer(head), np.arange(len(self))
         vectors = direct_sum(over.rows.weights, [gallery.take(every) for gallery in over.rows.galleries])
         return vectors, over.bias
 
     def entries(self, head: Scorer, reduction: Reduction, ids: np.ndarray, payload: Sequence[Payload]) -> Entries:
-        """The images as a collection holds them."""
+        """Return the images as entries of a collection."""
         return Entries(np.asarray(ids, np.int64), reduction.of_images(*self.compiled(head)), payload, self.to_bytes())
 
 
 def read_ranks(head: Scorer) -> list[int]:
-    """Directions of each space of a second-order head."""
+    """Return the dimensions of the spaces of a second-order head."""
     return [len(side.eigenvalues) for side in head.sides]
 
 
 def fit_store_reduction(head: Scorer, pages: Iterable[SpaceRows], dims: int) -> Reduction:
-    """The reduction of a head from all images, in one pass over their rows.
-
-    A sum over pages: it does not depend on which process computed which (`second_moment`), but for rounding.
-    """
-    total = Moments.total(second_moment(head, page) for page in pages)
-    return fit_reduction_to_moments(total, dims)
+    """Fit the reduction of a head in one pass over the rows of all images."""
+    return fit_reduction_to_moments(Moments.total(second_moment(head, page) for page in pages), dims)
 
 
 def second_moment(head: Scorer, page: SpaceRows) -> Moments:
-    """Σ 1, Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of a page of images: what a reduction is fitted from."""
+    """Sum 1, [Ψ, b] and [Ψ, b] [Ψ, b]ᵀ over a page of images, to fit a reduction."""
     vectors, bias = page.compiled(head)
     return Moments.of(np.concatenate([vectors.astype(np.float64), bias[:, None]], axis=1))
 
 
 def fit_reduction_to_moments(total: Moments, dims: int) -> Reduction:
-    """From the sum of `second_moment` over all pages."""
+    """Fit a reduction from the sum of `second_moment` over all pages."""
     mean_bias = float(total.first[-1]) / max(total.count, 1)
     return fit_reduction(np.ascontiguousarray(total.second[:-1, :-1]), dims, mean_bias)
 
 
-# --- what is stored beside a row ---------------------------------------------------------------------------------
+# --- payload -----------------------------------------------------------------------------------------------------
 
 
 def parse_record(image_id: int, payload: Payload) -> ImageRecord:
-    """An image by its payload."""
+    """Parse the payload of an image. Raises BadMap."""
     try:
         position = payload.get("position")
         place = None if position is None else Position.from_dict(position)
@@ -156,11 +149,11 @@ def parse_record(image_id: int, payload: Payload) -> ImageRecord:
             id=image_id, path=payload["path"], digest=payload["digest"], fitted=fitted, position=place, session=session
         )
     except (KeyError, TypeError, BadPositions) as error:
-        raise BadMap(f"image {image_id} of the store is damaged ({error!r}); build the map again") from None
+        raise BadMap(f"image {image_id} in the store is damaged ({error!r}); build the map again") from None
 
 
 def make_payload(record: ImageRecord) -> dict[str, object]:
-    """Make what is stored beside an image."""
+    """Make the payload of an image."""
     position = None if record.position is None else record.position.to_dict()
     return {"path": record.path, "digest": record.digest, "fitted": record.fitted, "position": position,
             "session": record.session}  # fmt: skip
@@ -168,13 +161,13 @@ def make_payload(record: ImageRecord) -> dict[str, object]:
 
 # --- patches --------------------------------------------------------------------------------------
 
-_AT = "patches/at"  # how the document ends that says where pieces are
-_ELSEWHERE = ("lance", "lance+s3")  # their URLs hold no password: one is kept in the header
+_AT = "patches/at"  # end of the key that says where pieces are
+_ELSEWHERE = ("lance", "lance+s3")  # stores whose URLs contain no password, since the header holds the URL
 
 
 @dataclass(frozen=True)
 class _StoredPatches:
-    """A `PatchSource` of pieces of `n g` bytes."""
+    """A `PatchSource` of pieces of bytes `(n, g)`."""
 
     store: Store
     folder: str
@@ -194,11 +187,11 @@ class _StoredPatches:
 
 
 def check_elsewhere(url: str) -> None:
-    """Refuse what cannot keep patches for another store."""
+    """Raise BadSpec for a store that cannot hold patches of another store."""
     split_map_url(url)
     if url.partition("://")[0] not in _ELSEWHERE:
         raise BadSpec(
-            f"build.patches_at={url.partition('://')[0]}://… keeps no patches for another store; give "
+            f"build.patches_at={url.partition('://')[0]}://… cannot hold patches of another store; use "
             "lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME"
         )
 
@@ -206,9 +199,9 @@ def check_elsewhere(url: str) -> None:
 def begin_patches(
     store: Store, name: str, version: int, compact: CompactTokens | None, at: str | None = None
 ) -> dict[str, Any] | None:
-    """Once a build, before the first piece: write what describes photos. Returns what the header says of the patches.
+    """Write the compaction and return the header's entry for patches; None without patches.
 
-    `at` is the URL of another store for the pieces. None if there are no patches.
+    Call it once per build, before the first piece. `at` is the URL of another store for the pieces.
     """
     if compact is None:
         return None
@@ -221,20 +214,20 @@ def begin_patches(
 
 
 def write_patches(store: Store, place: Mapping[str, Any], ids: Sequence[int] | np.ndarray, patches: np.ndarray) -> None:
-    """Compact patches `m n g` of images; from any process, idempotent."""
+    """Write compact patches `(m, n, g)` of images. Idempotent, from any process."""
     pieces = {int(one): np.ascontiguousarray(own).tobytes() for one, own in zip(ids, patches, strict=True)}
     find_holder(store, place).put_pieces(place["folder"], pieces)
 
 
 def seal_patches(store: Store, place: Mapping[str, Any]) -> None:
-    """After the last write of a build."""
+    """Finish the pieces after the last write of a build."""
     find_holder(store, place).seal_pieces(place["folder"])
 
 
 def read_patches(
     store: Store, place: Mapping[str, Any] | None, cached_bytes: int | None = None
 ) -> SourcedTokens | None:
-    """The patches that a header tells of; None if it tells of none."""
+    """Open the patches of a header's entry; None without one."""
     if place is None:
         return None
     arrays = read_arrays(store, f"{place['prefix']}compaction")
@@ -248,13 +241,13 @@ def read_patches(
 def write_added(
     store: Store, place: Mapping[str, Any], patches: SourcedTokens, ids: Sequence[int], tokens: Tokens
 ) -> None:
-    """Patches of photos that are added."""
+    """Write the patches of added photos."""
     [chunk] = patches.empty().grown(tokens).chunks
     write_patches(store, place, ids, np.asarray(chunk))
 
 
 def erase_elsewhere(store: Store, key: str) -> None:
-    """Before a document of a dropped version is erased: the pieces in another store that it tells of."""
+    """Erase pieces in another store that the document `key` refers to, if any."""
     content = store.read(key) if key.endswith(_AT) else None
     if content is not None:
         said = json.loads(content)
@@ -264,11 +257,11 @@ def erase_elsewhere(store: Store, key: str) -> None:
 
 
 def find_holder(store: Store, place: Mapping[str, Any]) -> Store:
-    """The store that has the pieces."""
+    """Return the store that holds the pieces."""
     return store if place["at"] is None else _connect_once(place["at"])
 
 
 @lru_cache(maxsize=4)
 def _connect_once(url: str) -> Store:
-    """One connection to each in every process."""
+    """Connect once per process and URL."""
     return open_map_store(url)[0]

@@ -1,7 +1,6 @@
-"""A map in a store: ranked, read, edited, calibrated and taken back there. It holds no arithmetic of its own.
+"""Storage of a map in a store: rank, read, edit, calibrate and roll back. No numeric code lives here.
 
-Several processes may query and edit it: what one edited the others see within a second. The header is read at most
-every 0.5 s.
+Several processes may query and edit a map; each sees the edits of others within a second.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class StoreSnapshot(Snapshot):
-    """Everything of one header; `caches` hold what was computed of a collection as it is."""
+    """A map in a store at one header; `caches` hold scores by collection and edit."""
 
     def __init__(self, view: MapView, caches: dict[tuple[str, int], ScoreCache]) -> None:
         self.view, self.state, self._caches = view, view.state, caches
@@ -71,31 +70,31 @@ class StoreSnapshot(Snapshot):
 
 
 class StoreStorage(Storage):
-    """A map of a store by its URL, such as postgres://HOST/DATABASE/NAME."""
+    """Storage in a store, opened by a URL such as postgres://HOST/DATABASE/NAME."""
 
     has_all_rows = False
-    removal_note = "removed photos no longer answer; what was learnt from them stays until tfa build"
-    refit_advice = "build the map again"
+    removal_note = "removed photos no longer answer; the fitted head still depends on them until tfa build"
+    refit_advice = "rebuild the map"
 
     def __init__(self, store: Store, name: str, url: str, patch_cache: int | None = None) -> None:
-        """`patch_cache` is how many bytes of patches are kept in memory, those used last; None: 256 MB."""
+        """Open a map. `patch_cache` is the size of the patch cache in bytes. [default: 256 MB]"""
         if patch_cache is not None and patch_cache < 0:
-            raise BadSpec(f"patch_cache={patch_cache} is out of range: bytes of memory, 0 keeps nothing")
+            raise BadSpec(f"patch_cache={patch_cache} is out of range: must be at least 0 bytes")
         self.store, self._name, self.url, self.patch_cache = store, name, url, patch_cache
         self.versions = Versions(store, name, hide_password(url), patch_cache)
         self._caches: dict[tuple[str, int], ScoreCache] = {}
 
     @classmethod
     def open(cls, url: str, patch_cache: int | None = None) -> Self:
-        """Open the map of a URL; an error says which maps are there if it is not."""
+        """Open the map of a URL. Raises BadMap with a list of existing maps if there is none."""
         store, name = open_map_store(url)
         opened = cls(store, name, url, patch_cache)
-        opened.view  # noqa: B018  # what is wrong with it is said now
+        opened.versions.now()  # raises now rather than at the first query
         return opened
 
     @classmethod
     def publish(cls, place_map: Map, url: str, *, progress: bool | Progress | None = None, **how: Any) -> Self:
-        """Write a map that was built in this process, in place of an older one of that URL if there is one."""
+        """Write a map in memory to a store, replacing a map of that URL."""
         store, name = open_map_store(url)
         header = publish_map(place_map, Publisher(store, name, hide_password(url)), progress=progress, **how)
         published = cls(store, name, url)
@@ -104,7 +103,7 @@ class StoreStorage(Storage):
 
     @property
     def view(self) -> MapView:
-        """The map as it is now, or was half a second ago."""
+        """The current map, at most half a second old."""
         return self.versions.now()
 
     @property
@@ -154,7 +153,7 @@ class StoreStorage(Storage):
         return {digest: image_id for digest, image_id in ids.items() if image_id not in view.header.removing}
 
     def find_records(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
-        """By id in one read; by path all images are read, a page at a time."""
+        """Find images by id in one read, or by path in a scan of all images."""
         ids = [one for one in photos if isinstance(one, int)]
         view = self.versions.now(fresh=True)
         entries = view.active.collection.fetch(ids)
@@ -202,9 +201,9 @@ class StoreStorage(Storage):
     def calibrate(
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
     ) -> CalibrationReport:
-        """As in a folder, judged on the map's sample. It appears all at once, in a collection of its own."""
+        """Calibrate on the map's sample, and publish the calibration atomically as a new collection."""
         publisher = self._publisher()
-        place_map.encoder  # noqa: B018  # another encoder is refused before the map is claimed
+        place_map.encoder  # noqa: B018  # raises before the map is claimed
         with publisher.claim("calibrated"):
             view = view_without_pending_edits(self.versions, publisher)
             sample = place_map.with_storage(self._make_sample(view, None))
@@ -227,26 +226,23 @@ class StoreStorage(Storage):
 
     def drop_calibration(self, name: str) -> None:
         view = self.versions.now(fresh=True)
-        view.state.without_calibration(name)  # refuses what is not there
+        view.state.without_calibration(name)  # raises if there is none
         if view.header.active == name:
             self.activate(DATABASE, as_progress(None))
         forget_head(self._publisher(), self.versions, name)
         self.versions.now(fresh=True)
 
     def rollback(self) -> list[str]:
-        """Take back the last build, calibration or change of the head that answers; again brings it back.
-
-        Returns what that means, in sentences.
-        """
+        """Undo the last build, calibration or activation, and return notes. A second rollback redoes it."""
         header = self.versions.now(fresh=True).header
         if header.previous is None:
-            raise BadMap(f"{self.location} has no version before this one: nothing was built or calibrated over it")
+            raise BadMap(f"{self.location} has no previous version to roll back to")
         was, now = roll_back(self._publisher(), self.versions)
         self.versions.now(fresh=True)
-        notes = [f"version {now.version} of {now.created} answers again, with {now.active!r}; {was.version} is kept"]
+        notes = [f"rolled back to version {now.version} of {now.created} ({now.active!r}); {was.version} is kept"]
         if was.edits != now.edits:
             notes.append(
-                f"it holds {now.count:,} images, the other {was.count:,}: what was added or removed since is not in it"
+                f"it has {now.count:,} images instead of {was.count:,}: later additions and removals are undone"
             )
         return notes
 
@@ -256,7 +252,7 @@ class StoreStorage(Storage):
     # --- describe ------------------------------------------------------------------------------------------------
 
     def describe(self, notes: Sequence[str]) -> MapInfo:
-        """Describe all images; without the list of photos, and with what the store says of itself."""
+        """Describe the map and its store, without the list of photos."""
         view = self.versions.now(fresh=True)
         header, patches = view.header, view.patches
         verification = None
@@ -271,32 +267,18 @@ class StoreStorage(Storage):
             previous = {"version": before.version, "created": before.created, "active": before.active}
             previous["images"] = before.count
         return describe_map(
-            view.state,
-            [],
-            None,
-            name=self.name,
-            path=self.location,
-            revision=header.revision,
-            images=header.count,
-            fitted_images=header.fitted,
-            removed_images=header.removed,
-            unseen_share=1 - header.fitted / max(header.count, 1),
-            positions=header.placed,
-            verification=verification,
-            sample=len(view.state.images),
-            dims=header.dims,
-            version=header.version,
-            created=header.created,
-            store=view.active.collection.describe(),
-            previous=previous,
-            notes=[*header.notes, *notes],
-        )
+            view.state, [], None, name=self.name, path=self.location, revision=header.revision, images=header.count,
+            fitted_images=header.fitted, removed_images=header.removed,
+            unseen_share=1 - header.fitted / max(header.count, 1), positions=header.placed, verification=verification,
+            sample=len(view.state.images), dims=header.dims, version=header.version, created=header.created,
+            store=view.active.collection.describe(), previous=previous, notes=[*header.notes, *notes],
+        )  # fmt: skip
 
     def make_sample(self) -> MemoryStorage:
         return self._make_sample(self.versions.now(fresh=True), self.describe([]))
 
     def _make_sample(self, view: MapView, facts: MapInfo | None) -> MemoryStorage:
-        """The sampled images that still answer, with their patches."""
+        """Return the searchable images of the sample, with their patches."""
         there = set(view.active.collection.fetch(view.sample_ids).ids.tolist()) - view.header.removing
         gone = frozenset(view.sample_ids) - there
         compact = None if view.patches is None else view.patches.of(view.sample_ids)
@@ -307,7 +289,7 @@ class StoreStorage(Storage):
 
 
 def _estimate_recall(view: MapView, state: MapState, version: Version, photos: Tokens) -> ExpectedRecall | None:
-    """Estimate the recall of a calibrated map on photos like these, from its answers to them."""
+    """Estimate recall on similar photos from the calibrated map's answers to these."""
     snapshot = StoreSnapshot(replace(view, state=state, versions={version.head.name: version}), {})
     options = QueryOptions(k=1)
     answers = [answer for answer in answer_tokens(snapshot, photos, options) if answer]

@@ -1,10 +1,7 @@
-"""The map as a reader sees it now: the header is read at most every 0.5 s, all else when the header names another.
+"""Read views of a map in a store. The header is read at most every 0.5 s, other documents when the header changes.
 
-A version that was replaced is still there for as long as a reader may have the header before.
-
-The skeleton of a version is an ordinary small map of a sample of the images, file by file in documents. It has the
-query side and the decisions of every head, and what a calibration is judged on. It is read through the ordinary reader,
-with its checks. It holds no compact tokens: they are stored as patches.
+The skeleton of a version is a small map folder of a sample of the images, stored as documents and read by the ordinary
+reader. It has the query side and decisions of every head, and the data that a calibration needs, without patches.
 """
 
 from __future__ import annotations
@@ -30,15 +27,15 @@ from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Store
 from tfa.verification.patches import SourcedTokens
 
-# --- the skeleton --------------------------------------------------------------------------------------------------
+# --- skeleton ------------------------------------------------------------------------------------------------------
 
 
-SKELETON_IMAGES = 4096  # images of a skeleton at most
-SAMPLE_BLOCK = 16  # neighbouring photos of a sample: a place needs its neighbours to be judged
+SKELETON_IMAGES = 4096  # maximum number of images in a skeleton
+SAMPLE_BLOCK = 16  # consecutive photos per block of the sample, so that places keep their neighbors
 
 
 def choose_sample(count: int, limit: int = SKELETON_IMAGES) -> np.ndarray:
-    """Which of so many images are the sample: all, or blocks of neighbours evenly spaced over the list."""
+    """Return the sample's indices: all images, or evenly spaced blocks of neighbors."""
     if count <= limit:
         return np.arange(count)
     blocks = limit // SAMPLE_BLOCK
@@ -47,12 +44,12 @@ def choose_sample(count: int, limit: int = SKELETON_IMAGES) -> np.ndarray:
 
 
 def write_skeleton(folder: Path, state: MapState) -> None:
-    """A map as `Publisher.finish` takes it: without its compact tokens."""
+    """Write a map without compact tokens, for `Publisher.finish`."""
     writer.write_new(folder, replace(state, compact=None, revision=1), overwrite=False)
 
 
 def put_skeleton(store: Store, prefix: str, folder: Path) -> None:
-    """Every file of a map's folder as a document, the header last."""
+    """Write every file of a map folder as a document, the header last."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     if HEADER_FILE not in names:
         raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
@@ -61,10 +58,10 @@ def put_skeleton(store: Store, prefix: str, folder: Path) -> None:
 
 
 def read_skeleton(store: Store, prefix: str) -> MapState:
-    """The skeleton in a state; its arrays lie in a temporary file that goes with them."""
+    """Read a skeleton; its arrays are mapped from temporary files."""
     keys = store.keys(prefix)
     if f"{prefix}{HEADER_FILE}" not in keys:
-        raise BadMap(f"{prefix}{HEADER_FILE} is missing in the store: the map is not whole; build it again")
+        raise BadMap(f"{prefix}{HEADER_FILE} is missing in the store; build the map again")
     with tempfile.TemporaryDirectory(prefix="tfa-skeleton-", ignore_cleanup_errors=True) as place:
         folder = Path(place) / "skeleton.tfa"
         folder.mkdir()
@@ -72,18 +69,18 @@ def read_skeleton(store: Store, prefix: str) -> MapState:
             name = key.removeprefix(prefix)
             if Path(name).name == name:
                 (folder / name).write_bytes(read_document(store, key))
-        return reader.read_map(folder)  # mapped files outlive their names
+        return reader.read_map(folder)  # mapped files stay readable after deletion
 
 
 # --- versions and views --------------------------------------------------------------------------------------------
 
 
-_LOOK_AGAIN = 0.5  # seconds: what others edited is seen within a second
+_LOOK_AGAIN = 0.5  # seconds between reads of the header
 
 
 @dataclass(frozen=True)
 class Version:
-    """A collection, and the head that its vectors are of."""
+    """A collection and the head of its vectors."""
 
     head: NamedHead
     collection: Collection
@@ -93,25 +90,25 @@ class Version:
 
 @dataclass(frozen=True)
 class MapView:
-    """Everything of one header."""
+    """A map at one header."""
 
     header: StoreHeader
-    content: bytes  # of the header's document
-    state: MapState  # the skeleton, with the head that answers
+    content: bytes  # bytes of the header
+    state: MapState  # skeleton with the active head
     patches: SourcedTokens | None
-    versions: dict[str, Version]  # by the name of the head: the active one, and the one before if it holds the same
+    versions: dict[str, Version]  # by head: the active one, and the previous one if it has the same images
 
     @property
     def active(self) -> Version:
         return self.versions[self.header.active]
 
     def chosen(self, calibration: str | None) -> Version:
-        """The version of that head; None is the active one."""
+        """Return the version of that head; None is the active one."""
         name = self.state.chosen(calibration).name
         if name not in self.versions:
             raise BadCalibration(
-                f"a store holds the vectors of one head at a time, now those of {self.header.active!r}; let "
-                f"{name!r} answer from now on with: {format_command('tfa', 'calibrate', 'URL', '--activate', name)}"
+                f"calibration {name!r} is not active; a store holds vectors of one head, now {self.header.active!r}; "
+                f"activate it with: {format_command('tfa', 'calibrate', 'URL', '--activate', name)}"
             )
         return self.versions[name]
 
@@ -121,7 +118,7 @@ class MapView:
 
 
 class Versions:
-    """Reads views of the map of that name; what did not change since the last is not read again."""
+    """Reads views of a map and caches unchanged documents."""
 
     def __init__(self, store: Store, name: str, url: str, cached_bytes: int | None = None) -> None:
         self.store, self.name, self.url = store, name, url
@@ -129,25 +126,25 @@ class Versions:
         self._lock = threading.Lock()
         self._view: MapView | None = None
         self._looked = 0.0
-        self._cache: dict[str, Any] = {}  # by document or collection: what was read of it
+        self._cache: dict[str, Any] = {}  # content by document or collection
 
     def now(self, *, fresh: bool = False) -> MapView:
-        """The map as it is; `fresh` looks at the header, however short ago that was done."""
+        """Return the current view; `fresh` always reads the header."""
         with self._lock:
             if self._view is not None and not fresh and time.monotonic() - self._looked < _LOOK_AGAIN:
                 return self._view
-            looked = time.monotonic()  # before the header is read: what others edit after that is not in this view
+            looked = time.monotonic()  # before reading the header, whose view lacks later edits
             self._view = self._read()
             self._looked = looked
             return self._view
 
     @property
     def last(self) -> MapView:
-        """What was seen last."""
+        """The last view, without a request."""
         return self._view or self.now()
 
     def keep_skeleton(self, header: StoreHeader, state: MapState) -> None:
-        """Use a skeleton that this process published, instead of reading it back."""
+        """Cache a skeleton that this process published."""
         with self._lock:
             self._cache[header.skeleton_folder] = _prepare_skeleton(replace(state, compact=None))
 
@@ -160,7 +157,7 @@ class Versions:
             try:
                 return self._of(header, content)
             except BadMap:
-                if content == before:  # else it was replaced while it was read
+                if content == before:  # otherwise it was replaced while it was read
                     raise
                 before = content
 
@@ -180,7 +177,7 @@ class Versions:
             patches = once(place["prefix"], lambda: read_patches(self.store, place, self._cached_bytes))
         versions = {}
         before = header.before
-        for one in (before, header):  # the newer counts where both are of one head
+        for one in (before, header):  # the newer version wins if both have the same head
             if one is None or (one is before and not holds_same_images(one, header)):
                 continue
             versions[one.active] = Version(
@@ -196,8 +193,8 @@ class Versions:
         found = self.store.open(header.collection)
         if found.dimensions != header.dims:
             raise BadMap(
-                f"{self.url}: its collection {found.name!r} has {found.dimensions} dimensions where the map has "
-                f"{header.dims}: somebody else made it again; build the map again"
+                f"{self.url}: the collection {found.name!r} has {found.dimensions} dimensions, must be {header.dims}; "
+                "build the map again"
             )
         return found
 
@@ -210,5 +207,5 @@ def _prepare_skeleton(state: MapState) -> MapState:
 
 
 def holds_same_images(before: StoreHeader, header: StoreHeader) -> bool:
-    """Has the version before the very images of this one, under a head that the map still has?"""
+    """Return True if the previous version has the same images and a head that still exists."""
     return before.edits == header.edits and before.active in header.heads and before.dims == header.dims

@@ -1,5 +1,4 @@
-"""Bags and videos → photos with times and positions.
+"""Extract photos with times and positions from ROS 1 bags, ROS 2 bags (db3 or MCAP) and videos.
 
-In: a ROS 1 bag, a ROS 2 bag (db3 or MCAP), or a video. Out: a folder of photos, one for each keyframe, and where they
-were taken. One frame is in memory at a time. May see: the files it is given.
+The output is a folder with one photo per keyframe and their positions. One frame is in memory at a time.
 """

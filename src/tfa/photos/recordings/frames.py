@@ -1,6 +1,6 @@
 """Extract keyframes from recordings into a folder of photos with a positions file.
 
-One frame is in memory at a time; the folder appears only when it is complete, and an equal extraction is reused.
+One frame is in memory at a time. The folder appears only when it is complete; an identical extraction is reused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images
-from tfa.photos.positions import metres_between, pluralize, read_gpx
+from tfa.photos.positions import meters_between, pluralize, read_gpx
 from tfa.photos.recordings.recording import (
     ALLOWED_RECORDINGS,
     BAGS,
@@ -52,84 +52,84 @@ from tfa.version import __version__
 
 @contextmanager
 def open_recording(path: Path, topic: str | None = None, position_topic: str | None = None) -> Iterator[Recording]:
-    """A recording whose frames can be read; of a bag, topics are named where there are several, or are "none"."""
+    """Open a bag or video. A bag with several topics of a kind needs `topic` or `position_topic` (or "none")."""
     from tfa.photos.recordings.ros_bags import open_bag
     from tfa.photos.recordings.videos import open_video
 
     if not path.exists():
-        raise BadRecording(f"{path} does not exist; give {ALLOWED_RECORDINGS}", path)
+        raise BadRecording(f"{path} does not exist; pass {ALLOWED_RECORDINGS}", path)
     is_bag = is_bag_folder(path) or (not path.is_dir() and (path.suffix in BAGS or detect_bag(path) is not None))
     if is_bag:
         with open_bag(path, topic, position_topic) as bag:
             yield bag
     elif path.suffix.lower() in VIDEOS and not path.is_dir():
         if topic is not None or position_topic not in (None, NO_TOPIC):
-            raise BadSpec(f"{path} is a video, which has no topics; leave out --topic and --position-topic")
+            raise BadSpec(f"{path} is a video, which has no topics; remove --topic and --position-topic")
         with open_video(path) as video:
             yield video
     else:
-        raise BadRecording(f"{path} is no recording; give {ALLOWED_RECORDINGS}", path)
+        raise BadRecording(f"{path} is not a recording; pass {ALLOWED_RECORDINGS}", path)
 
 
 # --- keyframes ------------------------------------------------------------------------------------
 
 DEFAULT_INTERVAL = "1s"
-NOVELTY = 0.2  # of `new`
-_SMALL = (32, 24)  # pixels that novelty looks at
+NOVELTY = 0.2  # default threshold of `new`
+_SMALL = (32, 24)  # width and height in pixels for comparing frames
 _INTERVAL_PATTERN = re.compile(r"(?:(?P<number>\d+(?:\.\d+)?)(?P<unit>m|s)?|new(?::(?P<novelty>\d+(?:\.\d+)?))?)")
 _ALLOWED_INTERVALS = (
-    "give 10 (every tenth frame), 0.5s (seconds), 2m (metres), or new (what looks unlike the last one kept)"
+    "use 10 (every tenth frame), 0.5s (seconds), 2m (meters), or new (frames that differ from the last one kept)"
 )
 
 
 @dataclass(frozen=True)
 class KeyframeInterval:
-    """How often a frame is kept."""
+    """Interval between keyframes."""
 
-    unit: str  # frames, seconds, metres or novelty
+    unit: str  # frames, seconds, meters or novelty
     amount: float
 
     @classmethod
     def parse(cls, text: str | int) -> KeyframeInterval:
         given = _INTERVAL_PATTERN.fullmatch(str(text).strip())
         if given is None:
-            raise BadSpec(f"every={str(text)[:80]!r} is not allowed; {_ALLOWED_INTERVALS}")
+            raise BadSpec(f"--every {str(text)[:80]!r} is not allowed; {_ALLOWED_INTERVALS}")
         if given["number"] is None:
             amount = NOVELTY if given["novelty"] is None else float(given["novelty"])
             if not 0 < amount < 2:
-                raise BadSpec(f"every={text!r} is not allowed: novelty is between 0 and 2, and {NOVELTY} if not given")
+                raise BadSpec(f"--every {text!r} is not allowed; novelty must be between 0 and 2 [default: {NOVELTY}]")
             return cls("novelty", amount)
-        unit, amount = {"m": "metres", "s": "seconds", None: "frames"}[given["unit"]], float(given["number"])
+        unit, amount = {"m": "meters", "s": "seconds", None: "frames"}[given["unit"]], float(given["number"])
         if not amount > 0 or (unit == "frames" and amount != int(amount)):
-            raise BadSpec(f"every={text!r} is not allowed; {_ALLOWED_INTERVALS}")
+            raise BadSpec(f"--every {text!r} is not allowed; {_ALLOWED_INTERVALS}")
         return cls(unit, amount)
 
     def __str__(self) -> str:
         if self.unit == "novelty":
             return "new" if self.amount == NOVELTY else f"new:{self.amount:g}"
-        return f"{self.amount:g}" + {"frames": "", "seconds": "s", "metres": "m"}[self.unit]
+        return f"{self.amount:g}" + {"frames": "", "seconds": "s", "meters": "m"}[self.unit]
 
     @property
     def in_words(self) -> str:
         return {
             "frames": "every frame" if self.amount == 1 else f"one in {self.amount:g}",
             "seconds": f"one every {self.amount:g} s",
-            "metres": f"one every {self.amount:g} m",
-            "novelty": "those that look new",
+            "meters": f"one every {self.amount:g} m",
+            "novelty": "those that differ from the last one kept",
         }[self.unit]
 
 
 class Keyframes:
-    """Chooses frames one after the other; the first is always kept.
+    """Keyframe selection by count, time, distance or novelty; the first frame is always kept.
 
-    By metres a frame without a position is not kept. By time the frame nearest to the time that is due
-    is taken, so that a camera of one frame a second loses none to its jitter.
+    By distance, frames without a position are dropped. By time, the frame nearest to the due time is kept, so that a
+    camera with one frame per second loses none to jitter.
     """
 
     def __init__(self, every: KeyframeInterval) -> None:
         self.every = every
         self.seen = 0
-        self.unplaced = 0  # frames that distances could say nothing of
+        self.unplaced = 0  # frames without a position
         self._last: RecordedFrame | None = None
         self._before: int | None = None
         self._shown: np.ndarray | None = None
@@ -137,7 +137,7 @@ class Keyframes:
     def keeps(self, frame: RecordedFrame) -> bool:
         try:
             kept = getattr(self, f"_by_{self.every.unit}")(frame)
-        finally:  # also one that cannot be decoded was seen
+        finally:  # undecodable frames count as seen
             self.seen += 1
             self._before = frame.time_ns
         if kept:
@@ -152,20 +152,20 @@ class Keyframes:
             return True
         wanted = self.every.amount * 1e9
         passed, step = frame.time_ns - self._last.time_ns, frame.time_ns - self._before
-        # A clock that was set back starts anew.
+        # Restart if the clock was set back.
         return passed < 0 or passed + max(step, 0) / 2 > wanted
 
-    def _by_metres(self, frame: RecordedFrame) -> bool:
+    def _by_meters(self, frame: RecordedFrame) -> bool:
         if frame.position is None:
             self.unplaced += 1
             return False
         last = None if self._last is None else self._last.position
-        return last is None or metres_between(last, frame.position) >= self.every.amount
+        return last is None or meters_between(last, frame.position) >= self.every.amount
 
     def _by_novelty(self, frame: RecordedFrame) -> bool:
         try:
             shown = shrink_frame(frame.picture().image(_SMALL))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors
             raise BadImage(f"the frame at {frame.time_ns / 1e9:.3f} cannot be decoded: {error}") from None
         new = self._shown is None or measure_novelty(self._shown, shown) > self.every.amount
         if new:
@@ -177,16 +177,16 @@ class Keyframes:
 
 
 def shrink_frame(image: Image.Image) -> np.ndarray:
-    """A picture by 32 × 24 grey values of mean 0 and length 1; all zeros where it shows one grey."""
-    grey = image.convert("L") if image.mode != "I;16" else Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    values = np.asarray(grey.resize(_SMALL, Image.Resampling.BOX), np.float64)
+    """Reduce an image to 32 × 24 gray values with mean 0 and length 1; zeros for a uniform image."""
+    gray = image.convert("L") if image.mode != "I;16" else Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    values = np.asarray(gray.resize(_SMALL, Image.Resampling.BOX), np.float64)
     values = values - values.mean()
     length = math.sqrt(float((values**2).sum()))
     return values / length if length > 1e-9 else np.zeros_like(values)
 
 
 def measure_novelty(one: np.ndarray, other: np.ndarray) -> float:
-    """1 − correlation of two pictures: 0 for the same, whatever the exposure; 1 for unrelated ones."""
+    """Return 1 − correlation of two shrunken frames: 0 for equal ones at any exposure, 1 for unrelated ones."""
     if not one.any() and not other.any():
         return 0.0
     return 1.0 - float((one * other).sum())
@@ -200,7 +200,7 @@ _NAME = re.compile(r"(-?\d+)\.(\d{9})(?:-\d+)?")
 
 @dataclass
 class WrittenFrames:
-    """What was written of one recording."""
+    """Frames written from one recording."""
 
     written: int = 0
     seen: int = 0
@@ -213,19 +213,19 @@ class WrittenFrames:
 
 
 def format_frame_name(time_ns: int) -> str:
-    """Names in the order of time: seconds, then nanoseconds."""
+    """Return a file name that sorts by time: seconds, then nanoseconds."""
     seconds, rest = divmod(time_ns, 10**9)
     return f"{seconds:010d}.{rest:09d}"
 
 
 def parse_frame_time(path: Path) -> int | None:
-    """The inverse, of a photo's path; None if it is no frame."""
+    """Read the time from the path of a frame; None if it is not one."""
     given = _NAME.fullmatch(path.stem)
     return None if given is None else int(given[1]) * 10**9 + int(given[2])
 
 
 class PositionsFile:
-    """positions.csv, row by row. It is there if a frame had a position; degrees and metres are not mixed."""
+    """Writer of positions.csv. The file exists only if a frame has a position; degrees and meters are not mixed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FRAME_POSITIONS
@@ -234,9 +234,9 @@ class PositionsFile:
     def add(self, file: str, time_ns: int, position: Position) -> None:
         pair = POSITION_KINDS[0] if position.is_global else POSITION_KINDS[1]
         if pair != (self._pair or pair):
-            raise BadSpec("some recordings are placed by degrees and others by metres; make a map of each")
+            raise BadSpec("some recordings have positions in degrees, others in meters; build separate maps")
         values = [getattr(position, name) for name in (*pair, *POSITION_EXTRAS)]
-        # repr: read back, a number is the same to the last bit.
+        # repr preserves every bit.
         cells = ["" if value is None else repr(float(value)) for value in values]
         with open(self._path, "a", encoding="utf-8", newline="") as file_of_rows:
             rows = csv.writer(file_of_rows)
@@ -252,19 +252,19 @@ class PositionsFile:
 
 
 class FrameWriter:
-    """Writes the keyframes of one recording after the other below a folder; one of them is in memory at a time."""
+    """Writer of keyframes into a folder; one frame is in memory at a time."""
 
     def __init__(self, folder: Path, every: KeyframeInterval, gpx: PositionSources | None, skip_bad: bool) -> None:
         self.folder, self.every, self.gpx, self.skip_bad = folder, every, gpx, skip_bad
         self.positions = PositionsFile(folder)
 
     def write(self, recording: Recording, inside: str, progress: Progress) -> WrittenFrames:
-        """The keyframes of a recording, in `inside` of the folder."""
+        """Write the keyframes of a recording into the subfolder `inside`."""
         placing = _Placing(recording, self.gpx)
-        if self.every.unit == "metres" and not recording.placed and placing.track is None:
+        if self.every.unit == "meters" and not recording.placed and placing.track is None:
             raise BadSpec(
-                f"{recording.path} says no positions, so frames cannot be kept every {self.every.amount:g} m; give a "
-                "track with --gpx, or --every 1s"
+                f"{recording.path} has no positions, so --every {self.every.amount:g}m is not possible; pass a track "
+                "with --gpx, or use --every 1s"
             )
         (self.folder / inside).mkdir(exist_ok=True)
         keyframes, result = Keyframes(self.every), WrittenFrames()
@@ -277,7 +277,7 @@ class FrameWriter:
                         result.written += 1
                 except BadImage as error:
                     if not self.skip_bad:
-                        raise BadImage(f"{error}; --skip-bad leaves such frames out", *error.paths) from None
+                        raise BadImage(f"{error}; skip such frames with --skip-bad", *error.paths) from None
                     result.skipped.append((f"{recording.path}@{format_frame_name(frame.time_ns)}", str(error)))
         result.seen, more = keyframes.seen, placing.notes()
         if not result.written:
@@ -285,7 +285,7 @@ class FrameWriter:
         kept = f"{result.written:,} of {pluralize(result.seen, 'frame')} kept, {self.every.in_words}"
         notes = [kept, *recording.notes, *more]
         if keyframes.unplaced:
-            notes.append(f"{pluralize(keyframes.unplaced, 'frame')} without a position, of which none was kept")
+            notes.append(f"{pluralize(keyframes.unplaced, 'frame')} dropped because of a missing position")
         result.notes = [f"{recording.path.name}: {note}" for note in notes]
         return result
 
@@ -297,19 +297,19 @@ class FrameWriter:
 
 def _explain_no_frames(recording: Recording, result: WrittenFrames) -> BadRecording:
     if not result.seen:
-        return BadRecording(f"{recording.path} has no frames; it is empty, or was cut short", recording.path)
+        return BadRecording(f"{recording.path} has no frames; it is empty or truncated", recording.path)
     if result.skipped:
-        why = f"none of them could be read ({result.skipped[0][1]})"
+        why = f"none can be read ({result.skipped[0][1]})"
     else:
         why = "none has a position; positions begin later or end earlier than the frames"
-    return BadRecording(f"{recording.path} has {pluralize(result.seen, 'frame')}, and {why}", recording.path)
+    return BadRecording(f"{recording.path} has {pluralize(result.seen, 'frame')}, but {why}", recording.path)
 
 
 def _write(frame: RecordedFrame, folder: Path) -> str:
-    """One photo; its name."""
+    """Write a frame and return its file name."""
     picture, stem, number = frame.picture(), format_frame_name(frame.time_ns), 1
     name = f"{stem}{picture.suffix}"
-    while (folder / name).exists():  # two frames of one time
+    while (folder / name).exists():  # two frames with the same time
         number += 1
         name = f"{stem}-{number}{picture.suffix}"
     with open(folder / name, "wb") as file:
@@ -320,7 +320,7 @@ def _write(frame: RecordedFrame, folder: Path) -> str:
 
 
 class _Placing:
-    """Frames with the positions of a GPX track if there is one, and no others: the two may not be of one kind."""
+    """Frames with positions from a GPX track if there is one, else from the recording; the two may differ in kind."""
 
     def __init__(self, recording: Recording, gpx: PositionSources | None) -> None:
         self.recording, self.sources = recording, gpx
@@ -346,47 +346,48 @@ class _Placing:
         if not self.placed:
             early, late = self.track.times[0] - self.last, self.first - self.track.times[-1]
             lag = f"it ends {early:,.0f} s before it" if early > 0 else f"it begins {late:,.0f} s after it"
-            lag = lag if max(early, late) > 0 else f"its points are more than {self.sources.gpx_gap:g} s apart there"
+            lag = lag if max(early, late) > 0 else f"it is in a gap longer than {self.sources.gpx_gap:g} s"
             raise BadPositions(
                 f"{self.sources.gpx}: no frame of {self.recording.path} was taken during the track ({lag}); correct "
                 "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap "
                 "(tfa build: --set gpx.offset=SECONDS, gpx.gap)"
             )
-        outside = (
-            f"{pluralize(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
-        )
+        outside = f"{pluralize(self.outside, 'frame')} outside the track {Path(str(self.sources.gpx)).name} or in a gap"
         return [outside] if self.outside else []
 
 
 # --- extract frames -------------------------------------------------------------------------------
 
-NOTES = "frames.json"  # says that a folder is ours, and what it was made of
-NEW, REPLACED = "frames-new", "frames-replaced"  # in a hidden folder beside the output, until that is whole
+NOTES = "frames.json"  # marks a folder of extracted frames and records its sources
+NEW, REPLACED = "frames-new", "frames-replaced"  # in a hidden folder next to the output until it is complete
 
 
 @dataclass(frozen=True)
 class ExtractedFrames:
-    """A folder of photos made of recordings. `PlaceMap.build(frames.folder, positions=frames.positions)` maps it."""
+    """Photos extracted from recordings. `PlaceMap.build(frames.folder, positions=frames.positions)` maps them."""
 
     folder: Path
-    photos: list[Path]  # in the order of time
-    positions: Path | None  # positions.csv; None if no frame has one
-    seen: int  # frames that the recordings have
+    photos: list[Path]  # in order of time
+    positions: Path | None  # positions.csv; None if no frame has a position
+    seen: int  # frames in the recordings
     notes: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def time_ns(self, photo: Path) -> int | None:
-        """When a photo was taken, in nanoseconds since 1970; of a video that does not say, since its start."""
+        """Return the time of a photo in nanoseconds since 1970; since the start for a video without a date."""
         return parse_frame_time(photo)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameSpec:
-    """Which frames of a recording are taken, and what says where they were taken.
+    """Selection of frames from a recording and the source of their positions.
 
-    `every` is 10 (one frame in ten), "0.5s", "2m" or "new" (what looks unlike the last one kept). A bag with one topic
-    of images, or of positions, needs no name of it; the position topic "none" takes no positions. `gpx` places frames
-    along a track, by its fields of that name.
+    Args:
+        topic: Image topic to read from a bag. Optional if there is only one.
+        position_topic: Position topic to read from a bag, or "none". Optional if there is only one.
+        every: Keep every Nth frame (10), one per time ("0.5s") or distance ("2m"), or frames that differ from the last
+            one kept ("new").
+        gpx: GPX track that places the frames; only its gpx fields are used.
     """
 
     topic: str | None = None
@@ -398,7 +399,7 @@ class FrameSpec:
         KeyframeInterval.parse(self.every)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the frames of a recording depend on, in JSON."""
+        """Return all settings that the frames depend on, for JSON."""
         track = None
         if self.gpx is not None and self.gpx.gpx is not None:
             track = [hash_file(Path(self.gpx.gpx)), self.gpx.gpx_offset, self.gpx.gpx_gap]
@@ -415,21 +416,31 @@ def extract_frames(
     overwrite: bool = False,
     progress: bool | Progress | None = None,
 ) -> ExtractedFrames:
-    """Write the keyframes of bags or videos as photos into the folder `out`, with `positions.csv`.
+    """Write the keyframes of bags or videos as photos, with `positions.csv`.
 
-    Compressed images are written byte for byte, raw ones as PNG, those of videos as JPEG. A folder that was made of the
-    same in the same way is used as it is; another one is replaced only with `overwrite`. `skip_bad` leaves out frames
-    that cannot be read. What an extraction to the same folder left when it was killed is removed, after an hour.
+    Compressed images are written byte for byte, raw images as PNG, video frames as JPEG. An existing folder with the
+    same frames is reused. Leftovers of a killed extraction are removed after an hour.
+
+    Args:
+        recordings: Bags or videos.
+        out: Output folder.
+        spec: Which frames to keep. [default: one per second]
+        skip_bad: Skip and list unreadable frames instead of stopping.
+        overwrite: Replace a folder of other frames.
+        progress: True to show progress.
+
+    Returns:
+        The folder, its photos and their positions file.
     """
     paths = [Path(recordings)] if isinstance(recordings, (str, os.PathLike)) else [Path(one) for one in recordings]
     if not paths:
-        raise BadRecording("no recording was given; give a bag or a video")
+        raise BadRecording("no recordings given; pass a bag or a video")
     spec, out = spec or FrameSpec(), Path(out)
-    asked: dict[str, Any] = {"version": __version__, "recordings": [_identify_recording(path) for path in paths]}
-    asked |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
+    request: dict[str, Any] = {"version": __version__, "recordings": [_identify_recording(path) for path in paths]}
+    request |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
     parent = out.absolute().parent
     tidy(parent, f".{escape(out.name)}.frames-*", lambda name: name in (NEW, REPLACED))
-    known = _there_already(out, asked, overwrite=overwrite)
+    known = _there_already(out, request, overwrite=overwrite)
     if known is not None:
         return _extracted(out, known, used_again=True)
     with explain_disk_errors(out):
@@ -439,26 +450,26 @@ def extract_frames(
             made = own.path / NEW
             made.mkdir()
             parts = _write_all(paths, made, spec, skip_bad, as_progress(progress))
-            write_json(made / NOTES, {"asked": asked, "recordings": parts})
+            write_json(made / NOTES, {"asked": request, "recordings": parts})
             made.chmod(0o755)
             _put_in_place(made, out)
         finally:
             own.remove()
-    return _extracted(out, {"asked": asked, "recordings": parts})
+    return _extracted(out, {"asked": request, "recordings": parts})
 
 
 def _there_already(out: Path, request: dict[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
-    """What a folder of the same frames says; None if there is nothing, or what may be replaced. Others are refused."""
+    """Return the notes of a folder with the same frames, or None if `out` is free; raise BadSpec otherwise."""
     if out.exists() and not out.is_dir():
-        raise BadSpec(f"{out} is a file; give a folder for the frames")
+        raise BadSpec(f"{out} is a file; choose a folder for the frames")
     if not out.is_dir() or not any(out.iterdir()):
         return None
     known = _read_notes(out)
     if known is None:
-        raise BadSpec(f"{out} exists already and is not empty; choose another folder")
+        raise BadSpec(f"{out} exists and is not empty; choose another folder")
     if known["asked"] != request and not overwrite:
         raise BadSpec(
-            f"{out} exists already and holds other frames; choose another folder, or replace it with --force "
+            f"{out} exists and contains other frames; choose another folder, or replace it with --force "
             "(overwrite=True)"
         )
     return known if known["asked"] == request else None
@@ -467,7 +478,7 @@ def _there_already(out: Path, request: dict[str, Any], *, overwrite: bool) -> di
 def _write_all(
     paths: Sequence[Path], folder: Path, spec: FrameSpec, skip_bad: bool, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Frames of every recording; those of several in a folder each."""
+    """Write the frames of all recordings, each of several in its own subfolder."""
     writer, parts = FrameWriter(folder, KeyframeInterval.parse(spec.every), spec.gpx, skip_bad), []
     tracked = spec.gpx is not None and spec.gpx.gpx is not None
     placed_by = NO_TOPIC if tracked and spec.position_topic is None else spec.position_topic
@@ -480,14 +491,14 @@ def _write_all(
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
-    """A name for each of several recordings; the frames of one alone need none."""
+    """Return a subfolder name per recording; empty if there is only one."""
     if len(paths) == 1:
         return [""]
     return [f"{number:03d}-{path.stem}" for number, path in enumerate(paths)]
 
 
 def _put_in_place(made: Path, out: Path) -> None:
-    """Rename a whole folder; what was there goes beside it, and comes back if that fails."""
+    """Rename a complete folder into place; an existing folder is moved aside and restored on failure."""
     replaced = made.with_name(REPLACED)
     try:
         if out.exists():
@@ -504,17 +515,17 @@ def _extracted(out: Path, notes_on_disk: dict[str, Any], *, used_again: bool = F
     parts = notes_on_disk["recordings"]
     photos = find_images(out)
     if len(photos) != sum(part["kept"] for part in parts):
-        raise BadSpec(f"{out} no longer holds the frames that were written there; remove it, or choose another folder")
+        raise BadSpec(f"frames in {out} were added or removed; delete the folder, or choose another one")
     positions = out / FRAME_POSITIONS
     notes = [note for part in parts for note in part["notes"]]
-    notes += [f"the frames that {out} holds already are used"] if used_again else []
+    notes += [f"reusing the frames in {out}"] if used_again else []
     skipped = [(one["file"], one["reason"]) for part in parts for one in part["skipped"]]
     seen = sum(part["seen"] for part in parts)
     return ExtractedFrames(out, photos, positions if positions.exists() else None, seen, notes, skipped)
 
 
 def _read_notes(folder: Path) -> dict[str, Any] | None:
-    """What a folder says it was made of; None if it is not ours."""
+    """Read the sources of a folder of frames; None if it is not one."""
     try:
         notes = read_json(folder / NOTES)
         whole = isinstance(notes, dict) and isinstance(notes["asked"], dict)
@@ -528,11 +539,11 @@ def _read_notes(folder: Path) -> dict[str, Any] | None:
 
 
 def _identify_recording(path: Path) -> dict[str, Any]:
-    """A recording by its place, size and time of change: to read all of it would take as long as to extract it."""
+    """Identify a recording by path, size and modification time; hashing would take as long as extracting."""
     files = [path] if not path.is_dir() else sorted(one for one in path.iterdir() if one.is_file())
     try:
         facts = [one.stat() for one in files]
     except OSError as error:
-        raise BadRecording(f"{path} cannot be read: {error.strerror}; give a bag or a video", path) from None
+        raise BadRecording(f"{path} cannot be read: {error.strerror}; pass a bag or a video", path) from None
     size, changed = sum(one.st_size for one in facts), max((one.st_mtime_ns for one in facts), default=0)
     return {"path": str(path.resolve()), "bytes": size, "modified_ns": changed}

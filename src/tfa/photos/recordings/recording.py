@@ -1,4 +1,4 @@
-"""What a recording is: bags and videos by their names or contents, and the frames read from them."""
+"""Recordings: recognize bags and videos by name or content, and the interface to their frames."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tfa.types import Position
 BAGS = (".bag", ".db3", ".mcap")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 BAG_BYTES = {b"#ROSBAG V": ".bag", b"SQLite format 3\0": ".db3", b"\x89MCAP0\r\n": ".mcap"}
-NO_TOPIC = "none"  # a position topic that is none
-METADATA = "metadata.yaml"  # of a ROS 2 bag, which is a folder
+NO_TOPIC = "none"  # position topic that disables positions
+METADATA = "metadata.yaml"  # file in the folder of a ROS 2 bag
 _SIGN = b"rosbag2_bagfile_information"
 ALLOWED_RECORDINGS = (
     "a ROS 1 bag (.bag), a ROS 2 bag (.db3, .mcap or its folder), or a video (.mp4, .mkv, .avi, .mov, .webm)"
@@ -26,14 +26,14 @@ ALLOWED_RECORDINGS = (
 
 
 def is_recording(path: Path) -> bool:
-    """Is it a bag or a video, by its name or, whatever it is called, by its first bytes?"""
+    """Return True if a path is a bag or video, by its name or first bytes."""
     if path.suffix.lower() in (*BAGS, *VIDEOS):
         return not path.is_dir() or is_bag_folder(path)
     return is_bag_folder(path) or detect_bag(path) is not None
 
 
 def is_bag_folder(path: Path) -> bool:
-    """Is it a ROS 2 bag, and not a folder of photos with a file of that name in it?"""
+    """Return True if a folder is a ROS 2 bag, by the content of its metadata file."""
     try:
         with open(path / METADATA, "rb") as file:
             return _SIGN in file.read(4096)
@@ -42,7 +42,7 @@ def is_bag_folder(path: Path) -> bool:
 
 
 def detect_bag(path: Path) -> str | None:
-    """The suffix that a bag of this content has; None if it is no bag."""
+    """Return the suffix for the content of a bag; None if it is not a bag."""
     try:
         with open(path, "rb") as file:
             start = file.read(16)
@@ -53,19 +53,19 @@ def detect_bag(path: Path) -> str | None:
 
 # --- recording ------------------------------------------------------------------------------------
 
-_QUALITY = 95  # of JPEGs that are made of a video
+_QUALITY = 95  # JPEG quality of video frames
 
 
 @dataclass(frozen=True)
 class FramePicture:
-    """A frame as a photo: the bytes of an image file as they were recorded, or pixels and how to keep them."""
+    """A frame as a photo: recorded image bytes, or pixels and the format to write them in."""
 
     suffix: str  # .jpg, .png or .webp
     content: bytes | None = None
     pixels: Image.Image | None = None
 
     def image(self, size: tuple[int, int] | None = None) -> Image.Image:
-        """The pixels; if `size` is given, at least as many, which is quicker for a JPEG."""
+        """Decode the frame; `size` allows a JPEG to be decoded smaller, to at least that size."""
         if self.pixels is not None:
             return self.pixels
         assert self.content is not None, "it has bytes or pixels"
@@ -75,13 +75,13 @@ class FramePicture:
         return image
 
     def to_bytes(self) -> bytes:
-        """An image file: recorded bytes as they are."""
+        """Return an image file; recorded bytes are unchanged."""
         if self.content is not None:
             return self.content
         assert self.pixels is not None, "it has bytes or pixels"
         written = io.BytesIO()
         if self.suffix == ".png":
-            self.pixels.save(written, "PNG", compress_level=1)  # of raw images nothing is lost
+            self.pixels.save(written, "PNG", compress_level=1)  # lossless for raw images
         else:
             self.pixels.save(written, "JPEG", quality=_QUALITY, subsampling=0)
         return written.getvalue()
@@ -89,9 +89,9 @@ class FramePicture:
 
 @dataclass(frozen=True)
 class RecordedFrame:
-    """One image of a recording. `picture` decodes it, and raises BadImage where it cannot."""
+    """One image of a recording. `picture` decodes it and raises BadImage on failure."""
 
-    time_ns: int  # since 1970; of a video that does not say when it was recorded, since its start
+    time_ns: int  # since 1970; since the start for a video without a date
     picture: Callable[[], FramePicture]
     position: Position | None = None
 
@@ -100,18 +100,18 @@ class Recording(Protocol):
     """An open bag or video."""
 
     path: Path
-    total: int  # frames, as far as is known before they are read
+    total: int  # number of frames, estimated before reading
     notes: list[str]
 
     @property
     def placed(self) -> bool:
-        """Does it say positions?"""
+        """Whether frames have positions."""
         ...
 
     def frames(self) -> Iterator[RecordedFrame]:
-        """All frames, in the order of time; they cannot be read after the next one was asked for."""
+        """Yield all frames in order of time; a frame is invalid after the next one is requested."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Where frames and positions come from, in JSON."""
+        """Return the sources of frames and positions, for JSON."""
         ...

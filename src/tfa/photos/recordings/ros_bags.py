@@ -1,6 +1,4 @@
-"""ROS bags (extra `ros`): choose the image and position topics, decode image messages, and place frames along the
-track.
-"""
+"""Read ROS bags (extra `bags`): choose image and position topics, decode images, place frames along the track."""
 
 from __future__ import annotations
 
@@ -28,27 +26,27 @@ _SIGNS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png", b"RIFF": ".webp
 _CHANNELS = {
     "rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "8uc3": (2, 1, 0), "8uc4": (2, 1, 0),
     "rgb16": (0, 1, 2), "bgr16": (2, 1, 0), "rgba16": (0, 1, 2), "bgra16": (2, 1, 0),
-}  # fmt: skip  # where red, green and blue are; OpenCV's own names mean blue first
-_GREY = ("mono8", "8uc1", "mono16")
+}  # fmt: skip  # indices of red, green and blue; OpenCV's names mean blue first
+_GRAY = ("mono8", "8uc1", "mono16")
 _YUV = {"yuv422": (1, 0, 2), "uyvy": (1, 0, 2), "yuv422_yuy2": (0, 1, 3), "yuyv": (0, 1, 3)}  # first Y, U, V of 4 bytes
 _BAYER = {"rggb": (0, 3), "bggr": (3, 0), "grbg": (1, 2), "gbrg": (2, 1)}  # red and blue in a square of four
-ENCODINGS = (*_CHANNELS, *_GREY, *_YUV, *(f"bayer_{order}{bits}" for order in _BAYER for bits in (8, 16)))
+ENCODINGS = (*_CHANNELS, *_GRAY, *_YUV, *(f"bayer_{order}{bits}" for order in _BAYER for bits in (8, 16)))
 
 
 def decode_picture(message: Any, kind: str) -> FramePicture:
-    """The photo of a message; BadImage where it has none."""
+    """Decode an image message; raise BadImage if that fails."""
     return _compressed(message) if kind == COMPRESSED else FramePicture(".png", pixels=_raw(message))
 
 
 def _compressed(message: Any) -> FramePicture:
-    """The payload byte for byte: an image file of its own."""
+    """Return the payload, which is a complete image file, byte for byte."""
     content = message.data.tobytes()
     suffix = next((suffix for sign, suffix in _SIGNS.items() if content.startswith(sign)), None)
     if suffix is None:
         given = str(message.format)[:80]
         raise BadImage(
-            f"a CompressedImage of format {given!r} and {len(content):,} bytes is no JPEG, PNG or WebP; video codecs "
-            "and depth are not read: give another topic, or republish this one as raw or compressed"
+            f"a CompressedImage of format {given!r} and {len(content):,} bytes is not JPEG, PNG or WebP; video codecs "
+            "and depth are not supported: use another topic, or republish this one as raw or compressed"
         )
     return FramePicture(suffix, content=content)
 
@@ -57,12 +55,11 @@ def _raw(message: Any) -> Image.Image:
     encoding, height, width = str(message.encoding).strip().lower(), int(message.height), int(message.width)
     if encoding not in ENCODINGS:
         raise BadImage(
-            f"an Image has the encoding {str(message.encoding)[:80]!r}, must be one of {', '.join(ENCODINGS)}; "
-            "give another topic, or republish this one as rgb8"
+            f"an Image has encoding {str(message.encoding)[:80]!r}, must be one of {', '.join(ENCODINGS)}; "
+            "use another topic, or republish this one as rgb8"
         )
-    if encoding in _GREY:
-        grey = _samples(message, height, width, encoding.endswith("16"))
-        return Image.fromarray(grey)
+    if encoding in _GRAY:
+        return Image.fromarray(_samples(message, height, width, encoding.endswith("16")))
     if encoding in _YUV:
         return Image.fromarray(_decode_yuv(_samples(message, height, width * 2, wide=False), _YUV[encoding]))
     if encoding.startswith("bayer_"):
@@ -74,15 +71,15 @@ def _raw(message: Any) -> Image.Image:
 
 
 def _samples(message: Any, height: int, across: int, wide: bool) -> np.ndarray:
-    """Numbers `height across` of a message, without what fills up its rows, in this machine's order of bytes."""
+    """Return the samples `(height, across)` of a message without row padding, in native byte order."""
     size = 2 if wide else 1
     step, data = int(message.step), np.asarray(message.data, np.uint8)
     row = across * size
-    # The last row need not be filled up.
+    # The last row need not be padded.
     if not height or not across or step < row or len(data) < step * (height - 1) + row:
         raise BadImage(
-            f"an Image of {message.width} × {height} {message.encoding} needs {height} rows of {row:,} bytes, it has a "
-            f"step of {step:,} and {len(data):,} bytes; the message is damaged"
+            f"an Image of {message.width} × {height} {message.encoding} needs {height} rows of {row:,} bytes, but has "
+            f"a step of {step:,} and {len(data):,} bytes; the message is damaged"
         )
     rows = np.lib.stride_tricks.as_strided(data, (height, row), (step * data.strides[0], data.strides[0]))
     rows = np.ascontiguousarray(rows)
@@ -93,12 +90,12 @@ def _samples(message: Any, height: int, across: int, wide: bool) -> np.ndarray:
 
 
 def _bytes(samples: np.ndarray) -> np.ndarray:
-    """Numbers of 16 bits by their upper 8."""
+    """Reduce 16-bit samples to their upper 8 bits."""
     return samples if samples.dtype == np.uint8 else (samples >> 8).astype(np.uint8)
 
 
 def _decode_bayer(mosaic: np.ndarray, red: int, blue: int) -> np.ndarray:
-    """RGB at half the size: one pixel of each square of four. Encoders look at fewer pixels than that."""
+    """Decode to RGB at half the size, one pixel per square of four; encoders read fewer pixels than that."""
     height, width = (side // 2 * 2 for side in mosaic.shape)
     if not height or not width:
         raise BadImage("an Image of a Bayer encoding needs at least 2 × 2 pixels")
@@ -109,7 +106,7 @@ def _decode_bayer(mosaic: np.ndarray, red: int, blue: int) -> np.ndarray:
 
 
 def _decode_yuv(rows: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
-    """RGB of 4:2:2 in the range of video (BT.601: Y from 16 to 235, U and V around 128)."""
+    """Convert 4:2:2 in video range to RGB (BT.601: Y from 16 to 235, U and V around 128)."""
     if rows.shape[1] % 4:
         raise BadImage("an Image of a YUV encoding needs an even width")
     first, u_at, v_at = places
@@ -122,28 +119,28 @@ def _decode_yuv(rows: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
 
 # --- tracks ---------------------------------------------------------------------------------------
 
-_GAP = 10.0  # seconds between two messages from which on nothing is known between them
-_EDGE = 1.0  # seconds before the first and after the last message that still count as there
-WORST = 100.0  # metres of standard deviation from which on a fix is none
-_NEVER_TURNED = 90.0  # the heading of a rotation by nothing
+_GAP = 10.0  # maximum seconds between two messages to interpolate across
+_EDGE = 1.0  # seconds before the first and after the last message that use its position
+WORST = 100.0  # maximum standard deviation of a fix in meters
+_NEVER_TURNED = 90.0  # heading of the identity rotation in degrees
 
 TrackPoint = tuple[float, float, float, float]  # latitude and longitude, or x and y; altitude or nan; heading or nan
 
 
 @dataclass(frozen=True)
 class Clocked:
-    """A message with the two times that it has."""
+    """A message with its two times, in nanoseconds."""
 
-    recorded: int  # nanoseconds, by the clock of whoever wrote the bag
-    stamp: int  # by its own header; 0 if that was never set
+    recorded: int  # by the clock of the recorder
+    stamp: int  # from the header; 0 if never set
     message: Any
 
 
 @dataclass(frozen=True)
 class MessageTrack:
-    """A track of messages, asked by nanoseconds."""
+    """A track of position messages, with times in nanoseconds."""
 
-    track: Track  # whose times count from the first of them: float64 is too coarse for nanoseconds since 1970
+    track: Track  # with times relative to the first: float64 is too coarse for nanoseconds since 1970
     first_ns: int
 
     def at(self, time_ns: int) -> Position | None:
@@ -155,7 +152,7 @@ class MessageTrack:
 
 
 def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: bool) -> tuple[MessageTrack, list[str]]:
-    """The track of position messages of one kind, by their stamps or by when they were recorded, and notes."""
+    """Build a track from position messages of one kind, by header stamps or recording times; also return notes."""
     rows, without = [], 0
     for one in messages:
         point = POSITION_MESSAGES[kind](one.message)
@@ -165,11 +162,11 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
             rows.append(((one.stamp if stamped else 0) or one.recorded, *point))
     if not rows:
         raise BadRecording(
-            f"{topic} has no position: {pluralize(without, 'message')} without a fix; give another "
-            f"--position-topic, or none of them with --position-topic none{_SET_ELSEWHERE['--position-topic']}"
+            f"{topic} has no positions: {pluralize(without, 'message')} without a fix; choose another "
+            f"--position-topic, or --position-topic none{_SET_ELSEWHERE['--position-topic']}"
         )
     is_global = kind == NAV_SAT_FIX
-    if all(heading == _NEVER_TURNED for *_, heading in rows):  # nobody set it
+    if all(heading == _NEVER_TURNED for *_, heading in rows):  # never set
         rows = [(time, first, second, alt, math.nan) for time, first, second, alt, _ in rows]
     first_ns = min(time for time, *_ in rows)
     table = np.array([((time - first_ns) / 1e9, *point) for time, *point in sorted(rows)], np.float64)
@@ -180,30 +177,30 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
 
 
 def _read_fix(message: Any) -> TrackPoint | None:
-    """A fix; None where there is none: no satellites, two zeros, or one that may be anywhere."""
+    """Read a fix; None without satellites, for zero coordinates, or for a large standard deviation."""
     lat, lon, alt = float(message.latitude), float(message.longitude), float(message.altitude)
     if int(message.status.status) < 0 or not (math.isfinite(lat) and math.isfinite(lon)) or (lat == 0 and lon == 0):
         return None
     if int(message.position_covariance_type):
         variance = max(float(message.position_covariance[0]), float(message.position_covariance[4]))
-        if not variance <= WORST**2:  # nor nan
+        if not variance <= WORST**2:  # also refuses nan
             return None
     return _check_point((lat, lon, alt, math.nan), "lat", "lon")
 
 
 def _read_pose(pose: Any) -> TrackPoint | None:
-    """Metres of the frame that the pose is given in; its heading is that of the x axis, clockwise from the y axis."""
+    """Read a pose in meters of its frame; the heading is that of the x axis, clockwise from the y axis."""
     place, turn = pose.position, pose.orientation
     x, y, z, w = (float(value) for value in (turn.x, turn.y, turn.z, turn.w))
     heading = math.nan
-    if abs(math.hypot(x, y, z, w) - 1) < 0.1:  # else it is no rotation
+    if abs(math.hypot(x, y, z, w) - 1) < 0.1:  # else it is not a rotation
         yaw = math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
         heading = (90 - math.degrees(yaw)) % 360
     return _check_point((float(place.x), float(place.y), float(place.z), heading), "x", "y")
 
 
 def _check_point(point: TrackPoint, *names: str) -> TrackPoint | None:
-    """None where it is no position; without an altitude that is none."""
+    """Return None if coordinates are out of range; drop an altitude out of range."""
     first, second, alt, heading = point
     for name, value in zip(names, (first, second), strict=True):
         if not math.isfinite(value) or abs(value) > POSITION_LIMITS[name][0]:
@@ -223,12 +220,12 @@ POSITION_MESSAGES: dict[str, Callable[[Any], TrackPoint | None]] = {
 
 # --- ros bags -------------------------------------------------------------------------------------
 
-_APART = 60_000_000_000  # nanoseconds by which two clocks may be apart and still be one
-_LISTED = 40  # topics that an error lists
+_APART = 60_000_000_000  # maximum difference in nanoseconds between stamps of one clock
+_LISTED = 40  # maximum number of topics listed in an error
 _RECOVER = {
     ".bag": "index it with: rosbag reindex {name}",
-    ".mcap": "recover what is whole with: mcap recover {name} -o recovered.mcap",
-    ".db3": "give the folder it lies in, or copy the bag again",
+    ".mcap": "recover intact messages with: mcap recover {name} -o recovered.mcap",
+    ".db3": "pass its folder, or copy the bag again",
 }
 
 
@@ -237,7 +234,7 @@ class BagTopic:
     """A topic of a bag."""
 
     name: str
-    kind: str  # of its messages, such as sensor_msgs/msg/Image
+    kind: str  # message type, such as sensor_msgs/msg/Image
     count: int
     connections: tuple[Any, ...]
 
@@ -247,7 +244,7 @@ class BagTopic:
 
 @contextmanager
 def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Iterator[BagRecording]:
-    """A bag whose topics are chosen."""
+    """Open a bag and choose its topics."""
     reader = _reader(path)
     with _explain_errors(path):
         reader.open()
@@ -274,16 +271,16 @@ def _reader(path: Path) -> Any:
     if not path.is_dir() and known != path.suffix:
         if known is None:
             size = path.stat().st_size
-            said = "is empty" if not size else f"is no {path.suffix[1:]} file: its first bytes are those of none"
+            said = "is empty" if not size else f"is not a {path.suffix[1:]} file: its first bytes do not match"
             raise BadRecording(f"{path} {said}; copy or record it again", path)
-        raise BadRecording(f"{path} is a {known} file by its content; rename it to {path.stem}{known}", path)
+        raise BadRecording(f"{path} has the content of a {known} file; rename it to {path.stem}{known}", path)
     with _explain_errors(path):
         return Reader1(path) if known == ".bag" else Reader2(path)
 
 
 @contextmanager
 def _explain_errors(path: Path) -> Iterator[None]:
-    """Whatever a damaged bag makes the library stumble on, as one error."""
+    """Convert any error that the library raises for a damaged bag to BadRecording."""
     try:
         yield
     except (BadRecording, BadImage, GeneratorExit):
@@ -292,12 +289,12 @@ def _explain_errors(path: Path) -> Iterator[None]:
         if (known := from_os_error(error, path)) is not None:
             raise known from error
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        if not type(error).__module__.startswith("rosbags"):  # what it did not expect
+        if not type(error).__module__.startswith("rosbags"):  # an unexpected error
             said = f"it is damaged ({said})"
         advice = _RECOVER.get(path.suffix, "copy it again").format(name=path.name)
         if "Profile is not" in said:
-            advice = "only MCAP files of ROS 2 are read"
-        raise BadRecording(f"{path} cannot be read: {said.rstrip('.')}; if it was cut short, {advice}", path) from None
+            advice = "only ROS 2 MCAP files are supported"
+        raise BadRecording(f"{path} cannot be read: {said.rstrip('.')}; if it is truncated, {advice}", path) from None
 
 
 def _topics(reader: Any) -> list[BagTopic]:
@@ -312,7 +309,7 @@ def _topics(reader: Any) -> list[BagTopic]:
     ]
 
 
-# How topics are named to commands that do not have these options.
+# Settings for commands without these options.
 _SET_ELSEWHERE = {
     "--topic": " (tfa query: --set frames.topic=NAME)",
     "--position-topic": " (tfa build and query: --set frames.position_topic=NAME)",
@@ -322,7 +319,7 @@ _SET_ELSEWHERE = {
 def choose_topic(
     topics: Sequence[BagTopic], requested: str | None, kinds: Sequence[str], path: Path, option: str, what: str
 ) -> BagTopic | None:
-    """Return the topic that is named, or the only one of these kinds; None if there are no positions."""
+    """Return the requested topic, or the only one of these kinds; None if there are no positions."""
     able = [one for one in topics if one.kind in kinds and one.count]
     if requested == NO_TOPIC and option != "--topic":
         return None
@@ -345,7 +342,7 @@ def choose_topic(
     if not right:
         others = f"; topics with {what} are:" if able else ""
         raise BadRecording(
-            f"{requested} of {path} is of {named[0].kind}, must be of {' or '.join(kinds)}{others}",
+            f"{requested} of {path} has type {named[0].kind}, must be {' or '.join(kinds)}{others}",
             path,
             more=_list(able),
         )
@@ -360,18 +357,18 @@ def _list(topics: Sequence[BagTopic]) -> list[str]:
 
 
 class BagRecording:
-    """Frames of one topic of an open bag, placed by those of another."""
+    """Frames of an image topic of an open bag, placed by a position topic."""
 
     def __init__(self, path: Path, reader: Any, images: BagTopic, positions: BagTopic | None) -> None:
         from rosbags.typesys import Stores, get_typestore
 
         self.path, self.total, self.notes = path, images.count, list[str]()
         self.images, self.positions, self._reader = images, positions, reader
-        # Of the kinds that are read every release has the same definition, so that a bag need not bring it.
+        # These message types are the same in every release, so the bag's own definitions are not needed.
         self._is_ros1 = type(reader).__module__.startswith("rosbags.rosbag1")
         store = get_typestore(Stores.ROS1_NOETIC if self._is_ros1 else Stores.ROS2_HUMBLE)
         self._parse = store.deserialize_ros1 if self._is_ros1 else store.deserialize_cdr
-        self._stamped = True  # by their headers, or else by when they were recorded
+        self._stamped = True  # header stamps, or else recording times
         self._track = self._read_track()
 
     @property
@@ -402,7 +399,7 @@ class BagRecording:
             yield Clocked(recorded, int(stamp.sec) * 10**9 + int(stamp.nanosec), message)
 
     def _read_track(self) -> MessageTrack | None:
-        """Positions are few and small beside images: all are read before the first frame."""
+        """Read all positions before the first frame; they are few and small compared to images."""
         if self.positions is None:
             return None
         with _explain_errors(self.path):
@@ -417,7 +414,7 @@ class BagRecording:
         return track
 
     def _one_clock(self, image: Clocked, position: Clocked) -> bool:
-        """Are the stamps of both topics of one clock? A bag that was replayed keeps old stamps, but of both."""
+        """Return True if both topics use the same clock. In a replayed bag both have old stamps."""
         assert self.positions is not None
         if not image.stamp or not position.stamp:
             return False
@@ -425,7 +422,7 @@ class BagRecording:
         if apart <= _APART:
             return True
         self.notes.append(
-            f"the clocks of {self.images.name} and {self.positions.name} are {apart / 1e9:,.0f} s apart: the times of "
-            "recording are taken"
+            f"the clocks of {self.images.name} and {self.positions.name} are {apart / 1e9:,.0f} s apart: using "
+            "recording times instead"
         )
         return False

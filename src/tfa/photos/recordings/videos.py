@@ -1,4 +1,4 @@
-"""Videos, by PyAV (extra `video`)."""
+"""Read videos with PyAV (extra `video`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 from tfa.errors import BadRecording, MissingExtra, from_os_error
 from tfa.photos.recordings.recording import FramePicture, RecordedFrame
 
-_EARLIEST = 631_152_000  # 1990; what is earlier was never set
+_EARLIEST = 631_152_000  # 1990 in seconds since 1970; earlier dates mean a clock that was never set
 _TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
 
 
@@ -29,7 +29,7 @@ def open_video(path: Path) -> Iterator[VideoRecording]:
         container: Any = av.open(str(path))
     try:
         if not container.streams.video:
-            raise BadRecording(f"{path} has no pictures, only sound or data, or was cut short; give a video", path)
+            raise BadRecording(f"{path} has no video stream (audio only, or truncated); pass a video", path)
         yield VideoRecording(path, container)
     finally:
         container.close()
@@ -41,19 +41,19 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (FFmpegError, ValueError) as error:  # ValueError also from a demuxer that is not built in
+    except (FFmpegError, ValueError) as error:  # ValueError if a demuxer is not built in
         if isinstance(error, OSError) and (known := from_os_error(error, path)) is not None:
             raise known from error
         said = getattr(error, "strerror", None) or str(error)
         raise BadRecording(
-            f"{path} cannot be read: {said}; it is no video, or was cut short. Copy it again, or convert it with: "
+            f"{path} cannot be read: {said}; it is not a video, or is truncated. Copy it again, or convert it with: "
             f"ffmpeg -i {path.name} whole.mp4",
             path,
         ) from None
 
 
 class VideoRecording:
-    """Frames of the first stream of pictures of an open video."""
+    """Frames of the first video stream of an open video."""
 
     placed = False
 
@@ -84,14 +84,14 @@ class VideoRecording:
 
 
 def _picture(frame: Any) -> FramePicture:
-    """A JPEG, as large as the frame: a video lost more already than that loses."""
+    """Return a frame as JPEG at full size; video compression has already lost more than JPEG does."""
     image = frame.to_image()
     turn = _TURNS.get(int(frame.rotation) % 360)
     return FramePicture(".jpg", pixels=image if turn is None else image.transpose(turn))
 
 
 def _recorded_at(text: str) -> int:
-    """Seconds since 1970 of what a video says; 0 if it says nothing."""
+    """Parse the date of a video to seconds since 1970; 0 if it is missing or invalid."""
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -1,24 +1,24 @@
-// A plan to be moved, scaled and picked from: by pointer, by two fingers, by wheel and by keys. It knows no photos: what
-// lies on it is given as points in metres, east and north, and drawn by whoever uses it.
+// A plan that can be panned, zoomed and picked from by pointer, touch, wheel and keys. Points are in meters, east and
+// north; the caller draws them.
 
 export class PlanView {
-  static REACH = 14; // pixels from a point within which a click chooses it
+  static REACH = 14; // pixels from a point within which a click selects it
   static MARGIN = 28; // pixels around all points
   static STEP = 40; // pixels that an arrow key moves
 
   /**
-   * `places()` gives all points ([x, y] or null), `draw(brush)` paints them at `spot`, `pick(at, reach)` is called for
-   * a click and for Enter; `closest` is the largest scale, in pixels a metre, that all of it is shown at.
+   * `places()` returns all points ([x, y] or null), `draw(brush)` paints them at `spot`, `pick(at, reach)` is called on
+   * click and Enter; `closest` is the largest scale of `fit`, in pixels per meter.
    */
   constructor(canvas, { places, draw, pick = () => {}, closest = 1e5 }) {
     Object.assign(this, { canvas, places, draw, pick, closest, scale: 1, x: 0, y: 0 });
-    this.fitted = null; // the size of the canvas that all was fitted to
-    this.looked = false; // did somebody move or scale it? Then it stays where it is
+    this.fitted = null; // canvas size of the last fit
+    this.looked = false; // whether the user panned or zoomed; then a resize does not fit again
     this.pointers = new Map();
     this.moved = 0;
     this.listen();
     new ResizeObserver(() => this.paint()).observe(canvas);
-    // What is drawn on a canvas does not follow another colour scheme by itself.
+    // A canvas does not follow a change of the color scheme.
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
   }
 
@@ -26,7 +26,7 @@ export class PlanView {
     return [this.canvas.clientWidth / 2, this.canvas.clientHeight / 2];
   }
 
-  /** Where a point is on the canvas: one scale for both directions, north is up. */
+  /** Return the canvas position of a point: one scale for both axes, north is up. */
   spot([x, y]) {
     const [across, down] = this.middle;
     return [across + (x - this.x) * this.scale, down - (y - this.y) * this.scale];
@@ -65,7 +65,7 @@ export class PlanView {
     this.paint();
   }
 
-  /** Which of some points lies nearest to a spot of the canvas; -1 if none is within reach. */
+  /** Return the index of the point nearest to a canvas position; -1 if none is within reach. */
   nearest(points, at, reach) {
     const away = points.map((point) => (point ? Math.hypot(...this.spot(point).map((value, axis) => value - at[axis])) : Infinity));
     const best = away.reduce((one, value, index) => (one < 0 || value < away[one] ? index : one), -1);
@@ -74,7 +74,7 @@ export class PlanView {
 
   paint() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    if (width < 40 || !this.places().some(Boolean)) return; // not seen now, or nothing to see
+    if (width < 40 || !this.places().some(Boolean)) return; // hidden or empty
     if (!this.fitted || (!this.looked && (this.fitted[0] !== width || this.fitted[1] !== height))) this.fit();
     const sharp = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(width * sharp);
@@ -90,22 +90,22 @@ export class PlanView {
     brush.fill();
   }
 
-  /** 1, 2 or 5 times a power of ten, at most `most`. */
+  /** Return 1, 2 or 5 times a power of ten, at most `most`. */
   static roundLength(most) {
     const power = 10 ** Math.floor(Math.log10(most));
     return power * (most / power >= 5 ? 5 : most / power >= 2 ? 2 : 1);
   }
 
-  /** A round length at the lower left, at most a quarter of the width. */
+  /** Draw a scale bar of a round length at the lower left, at most a quarter of the width. */
   paintScale(brush, ink) {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    const metres = PlanView.roundLength(width / 4 / this.scale);
+    const meters = PlanView.roundLength(width / 4 / this.scale);
     Object.assign(brush, { strokeStyle: ink, fillStyle: ink, lineWidth: 2, font: "13px system-ui, sans-serif", textAlign: "left", textBaseline: "alphabetic" });
-    brush.strokeRect(8, height - 10, metres * this.scale, 0.5);
-    brush.fillText(metres >= 1000 ? `${metres / 1000} km` : `${Number(metres.toPrecision(3))} m`, 10, height - 15);
+    brush.strokeRect(8, height - 10, meters * this.scale, 0.5);
+    brush.fillText(meters >= 1000 ? `${meters / 1000} km` : `${Number(meters.toPrecision(3))} m`, 10, height - 15);
   }
 
-  /** Buttons do what fingers and keys do. */
+  /** Connect the zoom buttons. */
   takeButtons({ closer, further, all }) {
     closer.addEventListener("click", () => this.zoom(1.6));
     further.addEventListener("click", () => this.zoom(1 / 1.6));
@@ -148,7 +148,7 @@ export class PlanView {
       this.pan(now[0] - before[0], now[1] - before[1]);
       return;
     }
-    const [[, other]] = others; // two fingers: their distance scales
+    const [[, other]] = others; // with two fingers their distance sets the zoom
     const length = (point) => Math.max(Math.hypot(point[0] - other[0], point[1] - other[1]), 1);
     this.zoom(length(now) / length(before), other);
   }

@@ -1,4 +1,4 @@
-// The service, as the page calls it: one place for the map's name, the API key and errors.
+// Calls to the service, with the map's name, the API key and errors in one place.
 
 const API_KEY = "tfa-api-key";
 const MAP = "tfa-map";
@@ -44,25 +44,25 @@ async function send(url, options) {
     return await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServiceError("The service does not answer. Check that it still runs and that the network is there, then try again.", 0);
+    throw new ServiceError("The service does not answer. Check that it is running and reachable, then try again.", 0);
   }
 }
 
-/** The service's own sentence where it gives one. */
+/** Return the error message of a response. */
 async function refusal(response) {
   let sentence = null;
   try {
     sentence = (await response.json()).error;
   } catch {
-    sentence = null; // not JSON: a proxy in between, perhaps
+    sentence = null; // such as the HTML error page of a proxy
   }
-  return typeof sentence === "string" && sentence ? sentence : `The service answered ${response.status} ${response.statusText}`.trim();
+  return typeof sentence === "string" && sentence ? sentence : `The service returned ${response.status} ${response.statusText}`.trim();
 }
 
-/** Would another API key help? An API key that may read but not edit gets a 403. */
+/** Return true if another API key may help; a read key gets 403 for edits. */
 export const needsApiKey = (status) => status === 401 || (status === 403 && apiKey() !== "");
 
-/** Call a route and give its JSON; a refusal is thrown as a ServiceError. */
+/** Call a route and return its JSON; throws a ServiceError if it is refused. */
 export async function call(path, { method = "GET", query, form, json, signal } = {}) {
   const options = { method, headers: headers(), signal };
   if (form) options.body = form;
@@ -79,7 +79,7 @@ export async function call(path, { method = "GET", query, form, json, signal } =
   return response.json();
 }
 
-/** A form of files and fields; empty fields are left out, so that the service's defaults hold. A list repeats its field. */
+/** Make a form of files and fields; empty fields are left out (the service's default), a list repeats its field. */
 export function formOf(name, files, fields = {}) {
   const form = new FormData();
   for (const file of files) form.append(name, file, file.name || "photo.jpg");
@@ -89,7 +89,7 @@ export function formOf(name, files, fields = {}) {
   return form;
 }
 
-/** A photo of the map as a file, to be sent as a query. */
+/** Fetch a map image as a file, to send it as a query. */
 export async function photoFile(path, name, size = 960) {
   const response = await send(address(path, { size }), { headers: headers() });
   if (!response.ok) throw new ServiceError(await refusal(response), response.status);
@@ -97,11 +97,11 @@ export async function photoFile(path, name, size = 960) {
 }
 
 /**
- * Put a photo of the map into an <img>. An <img> cannot send an API key, so with one the photo is fetched here.
- * Only addresses of this very service are followed.
+ * Show a map image in an <img>. An <img> cannot send an API key, so with a key the image is fetched here.
+ * Only URLs of this service are followed.
  */
 export async function showPhoto(image, path, size = 480) {
-  const missing = () => image.classList.add("missing"); // the alternative text is then seen
+  const missing = () => image.classList.add("missing"); // shows the alternative text
   image.addEventListener("error", missing, { once: true });
   const url = path ? address(path, { size }) : null;
   if (!url || url.origin !== BASE.origin) return missing();

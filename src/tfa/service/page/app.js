@@ -1,6 +1,6 @@
-// Start: tabs, the chooser of maps, the API key, and which part of the page is fresh.
+// Start the page: tabs, map chooser and API key; refresh views after changes.
 import { call, chooseMap, chosenMap, events, setApiKey, announce, apiKey } from "./api.js";
-import { startRecognising } from "./recognise.js";
+import { startRecognizing } from "./recognize.js";
 import { startCalibrating } from "./calibrate.js";
 import { showDecisions } from "./decisions.js";
 import { alertIn, byId, count, make, say } from "./dom.js";
@@ -8,12 +8,12 @@ import { refuseStrayDrops } from "./files.js";
 import { startMap } from "./photos.js";
 import { startTabs } from "./tabs.js";
 
-const views = { recognise: startRecognising(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
+const views = { recognize: startRecognizing(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
 const stale = new Set(Object.keys(views));
-let shown = "recognise";
+let shown = "recognize";
 let facts = null;
 
-/** A view is filled when it is first seen after something changed. */
+/** Fill the visible view if it changed since it was last shown. */
 function freshen() {
   if (!facts || !stale.has(shown)) return;
   stale.delete(shown);
@@ -25,9 +25,9 @@ async function loadFacts() {
   const active = info.calibrations.find((one) => one.active);
   facts = { ...info, calibrations: info.calibrations.map((one) => one.name), active: active ? active.name : null };
   const answers = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
-  say("map-name", facts.name || "");
-  const { text: recognised, notice } = facts.recent || {}; // what the last queries say together
-  const parts = [count(facts.images, "photo"), facts.encoder.id, answers, `revision ${facts.revision}`, recognised, notice];
+  say("map-name", facts.name || "Place map");
+  const { text: recall, notice } = facts.recent || {}; // summary of the last queries
+  const parts = [count(facts.images, "photo"), facts.encoder.id, answers, `revision ${facts.revision}`, recall, notice];
   say("map-facts", parts.filter(Boolean).join(" · "));
   const readOnly = facts.editable === false;
   for (const note of document.querySelectorAll(".read-only")) note.hidden = !readOnly;
@@ -38,13 +38,13 @@ async function loadFacts() {
 async function loadMaps() {
   const maps = await call("v1/maps");
   const names = maps.map((one) => one.name);
-  if (!names.includes(chosenMap())) chooseMap(""); // the service no longer has it
+  if (!names.includes(chosenMap())) chooseMap(""); // the service no longer has this map
   byId("map-select").replaceChildren(...maps.map((one) => make("option", { value: one.name }, `${one.name} (${count(one.images, "photo")})`)));
   byId("map-select").value = chosenMap() || names[0] || "";
   byId("map-chooser").hidden = maps.length < 2;
 }
 
-/** Everything anew: at the start, after an API key, after another map was chosen, after an edit. */
+/** Reload everything: at the start, and after an API key, another map or an edit. */
 async function load() {
   alertIn("start-alert", null);
   try {
@@ -70,7 +70,7 @@ function startApiKey() {
     event.preventDefault();
     setApiKey(byId("api-key").value.trim());
     byId("api-key").value = "";
-    form.hidden = true; // it comes back if the service refuses this one too
+    form.hidden = true; // shown again if the service refuses this key
     for (const id of ["map-alert", "calibrate-alert", "decisions-alert"]) alertIn(id, null);
     await load();
     announce("access");
@@ -92,7 +92,7 @@ refuseStrayDrops();
 startApiKey();
 startTabs((name) => {
   shown = name;
-  if (facts && !stale.has(name)) views[name].seen?.(); // what changes without an edit of this page
+  if (facts && !stale.has(name)) views[name].seen?.(); // refresh parts that change without an edit
   freshen();
 });
 load();

@@ -1,4 +1,4 @@
-// The calibrate view: photos of a camera, the job's progress, and what the map decides differently.
+// The calibrate view: photos of a camera, the job's progress, and the decisions that change.
 import { call, events, formOf, announce } from "./api.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
@@ -14,11 +14,11 @@ function enable() {
   byId("calibrate-send").disabled = busy || chosen.files.length === 0;
 }
 
-/** Poll the job until it is over; more rarely the longer it takes. */
+/** Poll the job until it ends, less often the longer it takes. */
 async function finished(id) {
   for (let pause = 200; ; pause = Math.min(pause * 1.4, 2000)) {
     const job = await call(`v1/jobs/${encodeURIComponent(id)}`);
-    if (job.state === "failed") throw new Error(job.error || "The calibration failed and the service does not say why.");
+    if (job.state === "failed") throw new Error(job.error || "The calibration failed. See the service log.");
     const bar = byId("job-bar");
     if (typeof job.progress === "number") bar.value = job.progress;
     else bar.removeAttribute("value");
@@ -28,7 +28,7 @@ async function finished(id) {
   }
 }
 
-/** What the head that answers now decided. */
+/** Fetch the decisions of the active head. */
 async function decided() {
   const facts = await call("v1/map");
   return (facts.calibrations.find((one) => one.active) || facts).decided;
@@ -65,10 +65,10 @@ async function calibrate(event) {
 
 const percent = (share) => `${(100 * share).toFixed(0)}\u00a0%`;
 
-const recallInWords = (recall) => `With it, of photos like these about ${percent(recall.share)} are recognized, `
-  + `${percent(recall.low)} to ${percent(recall.high)}; ${percent(recall.sure)} surely.`;
+const recallInWords = (recall) => `Expected R@1 on similar photos: ${percent(recall.share)} `
+  + `(${percent(recall.low)} to ${percent(recall.high)}); ${percent(recall.sure)} sure.`;
 
-/** Decisions before and after in one table; what changed stands out, and says so in words too. */
+/** Show decisions before and after in one table, and mark changes. */
 function showChanges(name, before, after, result) {
   const old = Object.fromEntries(before.map((row) => [row.name, row.choice]));
   const rows = after.map((row) => {
@@ -80,7 +80,7 @@ function showChanges(name, before, after, result) {
   const skipped = (result.skipped || []).map(([image, reason]) => `Skipped ${image}: ${reason}`);
   const place = byId("changes");
   place.replaceChildren(
-    make("h3", { id: "changes-title", tabindex: "-1" }, `What changed with ${name}`),
+    make("h3", { id: "changes-title", tabindex: "-1" }, `Changes by ${name}`),
     make("p", {}, changes ? `${count(changes, "decision")} changed.` : "No decision changed."),
     make("p", {}, result.expected_recall ? recallInWords(result.expected_recall) : ""),
     table(["Decision", "Before", "After"], rows, "Decisions before and after"),
@@ -96,7 +96,7 @@ async function use(event) {
   const name = byId("active-select").value || null;
   try {
     await call("v1/calibrations/active", { method: "POST", json: { name } });
-    say("job-status", name ? `The map answers as calibrated to ${name}.` : "The map answers without a calibration.");
+    say("job-status", name ? `Calibration ${name} is active.` : "No calibration is active.");
     announce("map-edited");
   } catch (error) {
     alertIn("calibrate-alert", error);
@@ -114,7 +114,7 @@ function show(facts) {
 export function startCalibrating() {
   chosen = new ChosenFiles(byId("calibrate-list"), enable);
   fileZone(byId("calibrate-files"), {
-    title: "Choose camera photos", hint: "or drop them here; a handful will do, 64 are better", multiple: true,
+    title: "Choose camera photos", hint: "or drop them here; 64 photos are recommended", multiple: true,
     onFiles: (files) => chosen.add(files),
   });
   byId("calibrate-form").addEventListener("submit", calibrate);

@@ -1,4 +1,4 @@
-// Cameras that queries named, what they have seen, and how to let them forget it.
+// The list of cameras that queries named, with buttons to reset them.
 import { call, events } from "./api.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 
@@ -6,33 +6,33 @@ let editable = true;
 
 const timeOf = (text) => new Date(text).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 
-/** Read anew each time the tab is shown; hidden where the service keeps none. */
+/** Reload the list each time the tab is shown; hidden if the service has no cameras. */
 export async function showCameras(facts = null) {
   if (facts) editable = facts.editable !== false;
-  let told = null;
+  let listed = null;
   try {
-    told = await call("v1/cameras");
+    listed = await call("v1/cameras");
   } catch {
-    told = null; // no API key yet, which the page says elsewhere
+    listed = null; // no API key yet; the page asks for it elsewhere
   }
-  byId("cameras").hidden = !told?.most;
-  if (!told?.most) return;
-  const rows = told.cameras.map((one) => ({ cells: [
+  byId("cameras").hidden = !listed?.most;
+  if (!listed?.most) return;
+  const rows = listed.cameras.map((one) => ({ cells: [
     one.name, count(one.seen, "photo"), String(one.counted), timeOf(one.last_used),
     editable ? make("button", { type: "button", "aria-label": `Reset ${one.name}`, click: () => reset(one.name) }, "Reset") : ""] }));
-  say("cameras-words", `${rows.length} of at most ${count(told.most, "camera")}.`);
+  say("cameras-words", `${rows.length} of at most ${count(listed.most, "camera")}.`);
   byId("cameras-list").replaceChildren(
-    rows.length ? table(["Camera", "Seen", "Taught", "Last used", ""], rows, "Cameras") : "");
+    rows.length ? table(["Camera", "Queries", "Used to adapt", "Last used", ""], rows, "Cameras") : "");
   byId("cameras-reset").hidden = !editable || rows.length === 0;
-  byId("camera-names").replaceChildren(...told.cameras.map((one) => make("option", { value: one.name })));
+  byId("camera-names").replaceChildren(...listed.cameras.map((one) => make("option", { value: one.name })));
 }
 
-/** Forget one camera, or all. */
+/** Reset one camera, or all. */
 async function reset(name = null) {
   alertIn("calibrate-alert", null);
   try {
     const { reset: gone } = await call(name ? `v1/cameras/${encodeURIComponent(name)}` : "v1/cameras", { method: "DELETE" });
-    say("cameras-status", `Forgotten: ${gone.join(", ") || "nothing, there was no camera"}.`);
+    say("cameras-status", `Reset: ${gone.join(", ") || "no camera"}.`);
   } catch (error) {
     alertIn("calibrate-alert", error);
   }

@@ -1,11 +1,11 @@
-// Charts in SVG, written by hand: a frame with ticks and labels, then dots or lines inside it.
+// SVG charts: a frame with ticks and labels, and dots or lines inside it.
 import { makeSvg } from "./dom.js";
 
 const WIDTH = 380;
 const HEIGHT = 290;
 const EDGE = { left: 56, right: 14, top: 12, bottom: 44 };
 
-/** Round values that divide a range into about `about` steps. */
+/** Return round values that divide a range into about `about` steps. */
 export function ticks(low, high, about = 5) {
   const raw = (high - low) / about || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -26,7 +26,7 @@ function short(value) {
   return far ? value.toExponential(0) : String(Number(value.toPrecision(3)));
 }
 
-/** A range a little wider than the values, never empty. */
+/** Return a range slightly wider than the values, never empty. */
 export function around(values, share = 0.06) {
   let low = Infinity;
   let high = -Infinity;
@@ -39,7 +39,7 @@ export function around(values, share = 0.06) {
   return [low - margin, high + margin];
 }
 
-/** An empty chart. `x` and `y` give {range, label, log}; the result has the node and the scales. */
+/** Make an empty chart; `x` and `y` are {range, label, log}. Returns the node and the scales. */
 export function frame({ title, x, y }) {
   const inner = { width: WIDTH - EDGE.left - EDGE.right, height: HEIGHT - EDGE.top - EDGE.bottom };
   const share = (axis, value) => {
@@ -66,7 +66,7 @@ export function frame({ title, x, y }) {
   return { node, X, Y };
 }
 
-/** Many dots as one path: a line of no length with a round end is a dot. */
+/** Draw many dots as one path of zero-length lines with round caps. */
 export function dots(chart, xs, ys) {
   const d = xs.map((x, at) => `M${chart.X(x).toFixed(1)} ${chart.Y(ys[at]).toFixed(1)}h0`).join("");
   chart.node.append(makeSvg("path", { class: "dots", d }));
@@ -77,7 +77,7 @@ export function line(chart, xs, ys, kind) {
   chart.node.append(makeSvg("path", { class: kind, d }));
 }
 
-/** A text beside a point where no other text or point is yet, as far as that is possible. */
+/** Label points where no other label or point is, as far as possible. */
 export function letters(chart, points) {
   const places = [[11, -6], [11, 14], [-11, -6], [-11, 14], [0, -12], [0, 20], [18, 4], [-18, 4], [18, -14], [-18, -14], [28, 4], [-28, 4]];
   const taken = points.map((point) => [chart.X(point.x), chart.Y(point.y)]);

@@ -1,12 +1,12 @@
-// Crops of the patches that a word means: cut from the two photos of the why view, with what lies around them.
+// Crops of a word's patches with their surroundings, from the two photos of the why view.
 import { count, make } from "./dom.js";
 import { cellOf, patchesOf } from "./overlay.js";
 
-const MOST = 3; // crops of a photo: the patches that count most
-const AROUND = 1; // patches on each side, without which nobody sees what a patch shows
-const WIDTH = 128; // pixels of a crop, shown at half that size or less
+const MOST = 3; // crops per photo, of the patches that contribute most
+const AROUND = 1; // patches of context on each side
+const WIDTH = 128; // pixels of a crop, displayed at half size or less
 
-/** Fill the words' places, in their order; a photo that is not there has no crops. */
+/** Fill the crops of every word; a missing photo has none. */
 export function cropsOf(body, why, images) {
   const grids = [why.grid, why.image_grid || why.grid];
   const heats = [why.query_heat, why.image_heat];
@@ -30,11 +30,11 @@ function crop(image, [rows, columns], [row, column]) {
   const drawn = make("canvas", { width: WIDTH, height: Math.round((WIDTH * height) / width) });
   const brush = drawn.getContext("2d");
   const scale = WIDTH / (across * width);
-  // What lies beyond the edge of the photo stays empty.
+  // The area beyond the edge of the photo stays empty.
   brush.drawImage(image, (AROUND - column) * width * scale, (AROUND - row) * height * scale, image.naturalWidth * scale, image.naturalHeight * scale);
   const side = [WIDTH / across, drawn.height / across];
-  for (const [colour, line] of [["#000", 4], ["#ffe04d", 2]]) {
-    Object.assign(brush, { strokeStyle: colour, lineWidth: line });
+  for (const [color, line] of [["#000", 4], ["#ffe04d", 2]]) {
+    Object.assign(brush, { strokeStyle: color, lineWidth: line });
     brush.strokeRect(AROUND * side[0], AROUND * side[1], side[0], side[1]);
   }
   return drawn;

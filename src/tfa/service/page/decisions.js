@@ -1,13 +1,13 @@
-// What the map decided, in its own words, and the evidence it looked at, drawn.
+// The report view: advice, outliers and decisions, and plots of the evidence.
 import { call } from "./api.js";
 import { around, dots, frame, letters, line } from "./charts.js";
 import { alertIn, byId, make, makeSvg, number, say, table } from "./dom.js";
 import { card, reportCards } from "./report.js";
 
-const LOADING = "Loading: the map is being looked at. The first time after an edit this takes seconds, minutes for a map of many thousands of photos.";
-let latest = 0; // of several under way only the last is shown
+const LOADING = "Computing the report. After an edit this takes seconds, or minutes for a map of many thousands of images.";
+let latest = 0; // number of the last request; results of earlier ones are dropped
 
-/** What answers and why comes first, then what the map itself is like, then the evidence, drawn. */
+/** Show the report, then the evidence. */
 export async function showDecisions() {
   latest += 1;
   const mine = latest;
@@ -41,7 +41,7 @@ function candidateChart(candidates) {
   const chart = frame({
     title: "Support against agreement of each candidate; the table below has the numbers",
     x: { range: around(points.map((point) => point.x), 0.12), label: "support: distinct images reached" },
-    y: { range: around(points.flatMap((point) => point.agreement), 0.12), label: "agreement of the vocabularies" },
+    y: { range: around(points.flatMap((point) => point.agreement), 0.12), label: "agreement of vocabularies" },
   });
   for (const point of points) {
     const [x, low, high] = [chart.X(point.x), chart.Y(Math.min(...point.agreement)), chart.Y(Math.max(...point.agreement))];
@@ -57,13 +57,13 @@ function candidateChart(candidates) {
     `${point.letter}  ${point.name}${point.chosen ? "  ✓ chosen" : ""}`,
     number(point.support, 1), point.agreement.map((value) => number(value, 2)).join(" ")] }));
   return [chart.node,
-    make("p", { class: "quiet" }, "A point is a candidate, its line the range over the pairs of vocabularies. The ring is what was chosen."),
+    make("p", { class: "quiet" }, "Each point is a candidate; its line is the range over pairs of vocabularies. The ring marks the chosen one."),
     table(["Candidate", "Support", "Agreement"], rows, "Candidates")];
 }
 
 function spectrumChart(spectrum) {
   const values = (spectrum?.eigenvalues || []).filter((value) => value > 0);
-  if (values.length < 2) return [make("p", {}, "This map keeps no spectrum.")];
+  if (values.length < 2) return [make("p", {}, "This map stores no spectrum.")];
   const first = values[0];
   const plain = values.map((value) => value / first);
   const gamma = typeof spectrum.gamma === "number" ? spectrum.gamma : 0;
@@ -72,31 +72,31 @@ function spectrumChart(spectrum) {
   const places = values.map((_, at) => at + 1);
   const low = Math.min(...plain, ...shaped);
   const chart = frame({
-    title: "Variance of the directions, before and after shaping; the sentence below says it in words",
-    x: { range: [1, values.length], label: "direction, by falling variance" },
-    y: { range: [Math.max(low * 0.7, 1e-12), 1.3], label: "variance against the first", log: true },
+    title: "Variance by direction, before and after shaping; described below",
+    x: { range: [1, values.length], label: "direction, by decreasing variance" },
+    y: { range: [Math.max(low * 0.7, 1e-12), 1.3], label: "variance relative to the first", log: true },
   });
   line(chart, places, plain, "one");
   line(chart, places, shaped, "other");
   const last = Math.min(10, values.length);
   const width = typeof spectrum.participation === "number" ? `, spectral width ${number(spectrum.participation, 1)}` : "";
   return [chart.node, make("p", { class: "quiet" },
-    `Solid: as it is. Dashed: shaped with γ = ${number(gamma)}${width}. `
-    + `Direction ${last} has ${number(100 * plain[last - 1], 1)}\u00a0% of the first's variance, shaped ${number(100 * shaped[last - 1], 1)}\u00a0%.`)];
+    `Solid: original. Dashed: shaped with γ = ${number(gamma)}${width}. `
+    + `Direction ${last} has ${number(100 * plain[last - 1], 1)}\u00a0% of the variance of the first, after shaping ${number(100 * shaped[last - 1], 1)}\u00a0%.`)];
 }
 
 function similarityChart(similarity) {
   const xs = similarity?.original || [];
   const ys = similarity?.final || [];
-  if (!xs.length) return [make("p", {}, "This map keeps no similarities.")];
+  if (!xs.length) return [make("p", {}, "This map stores no similarities.")];
   const chart = frame({
-    title: "Original against final similarity of pairs of photos; the sentence below says it in words",
+    title: "Original against final similarity of pairs of images; described below",
     x: { range: around(xs), label: "original similarity" },
     y: { range: around(ys), label: "final similarity" },
   });
   dots(chart, xs, ys);
   return [chart.node, make("p", { class: "quiet" },
-    `${xs.length} pairs of photos of the map. Their correlation is ${number(correlation(xs, ys), 2)}: 1 would leave every order as it was.`)];
+    `${xs.length} pairs of map images, correlation ${number(correlation(xs, ys), 2)}. With a correlation of 1 the ranking would not change.`)];
 }
 
 export function correlation(xs, ys) {

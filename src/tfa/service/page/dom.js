@@ -1,4 +1,4 @@
-// Small helpers to build elements. Text only ever goes in as text nodes: nothing from the service is parsed as HTML.
+// Helpers to build elements. Text is only inserted as text nodes, so nothing from the service is parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,10 +14,10 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** Set attributes of an element that there is. */
+/** Set attributes of an existing element. */
 export const change = (node, attributes) => fill(node, attributes, []);
 
-/** An element: attributes by name, functions as listeners, then text or elements. */
+/** Make an element: attributes by name, functions as listeners, then text or elements. */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -26,7 +26,7 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Show the sentence of an error in its place, or hide the place when there is none. */
+/** Show the message of an error, or hide the alert if there is none. */
 export function alertIn(id, error) {
   const place = byId(id);
   const text = error ? error.message || String(error) : "";
@@ -52,24 +52,24 @@ export function positionInWords(position) {
   if (typeof position.lat === "number") {
     const north = position.lat < 0 ? "S" : "N";
     const east = position.lon < 0 ? "W" : "E";
-    // No-break spaces keep a number and its direction on one line.
+    // No-break spaces keep a number and its unit on one line.
     return `${Math.abs(position.lat).toFixed(5)}°\u00a0${north}, ${Math.abs(position.lon).toFixed(5)}°\u00a0${east}`;
   }
   return `x\u00a0${position.x.toFixed(1)}\u00a0m, y\u00a0${position.y.toFixed(1)}\u00a0m`;
 }
 
-/** A bar for a share between 0 and 1. With a label it is a meter for screen readers, without one it is decoration. */
+/** Make a bar for a value from 0 to 1; with a label it is a meter for screen readers, else decoration. */
 export function bar(share, label = null, kind = "") {
   const inner = make("i");
   const width = Math.max(0, Math.min(1, share || 0));
-  inner.style.width = `${100 * width}%`; // set by script: a style attribute would be refused by the page's policy
+  inner.style.width = `${100 * width}%`; // set by script, since the page's policy forbids style attributes
   const meaning = label
     ? { role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuenow": width.toFixed(3) }
     : { "aria-hidden": "true" };
   return make("div", { class: `bar ${kind}`, ...meaning }, inner);
 }
 
-/** A table with a head row; numbers are put right. */
+/** Make a table with a head row; numbers are right-aligned. */
 export function table(head, rows, caption = null) {
   const cell = (tag, value) => make(tag, { class: typeof value === "number" ? "number" : null },
     value instanceof Node ? value : typeof value === "number" ? number(value) : String(value));

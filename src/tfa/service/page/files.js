@@ -1,4 +1,4 @@
-// Choosing photos: one button that is also the place to drop them, and one that opens a phone's camera.
+// Photo selection: a button that accepts dropped files, and one that opens a phone's camera.
 import { make } from "./dom.js";
 
 function picker(multiple, camera, onFiles) {
@@ -6,21 +6,21 @@ function picker(multiple, camera, onFiles) {
     type: "file", accept: "image/*", multiple, capture: camera ? "environment" : null, hidden: true,
     change: () => {
       const files = [...input.files];
-      input.value = ""; // the same file may be chosen again
+      input.value = ""; // so that the same file can be chosen again
       if (files.length) onFiles(files);
     },
   });
   return input;
 }
 
-/** Fill `place` with the two buttons; `onFiles` gets an array of files. */
+/** Fill `place` with the two buttons; `onFiles` receives an array of files. */
 export function fileZone(place, { title, hint, multiple = false, onFiles }) {
   const pick = picker(multiple, false, onFiles);
   const shoot = picker(false, true, onFiles);
   const drop = make("button", { type: "button", class: "drop", click: () => pick.click() }, title, make("span", {}, hint));
   const camera = make("button", { type: "button", class: "camera", click: () => shoot.click() }, "Take a photo");
   const mark = (event, over) => {
-    event.preventDefault(); // or the browser would open the file
+    event.preventDefault(); // keep the browser from opening the file
     drop.classList.toggle("over", over);
   };
   drop.addEventListener("dragover", (event) => mark(event, true));
@@ -33,12 +33,12 @@ export function fileZone(place, { title, hint, multiple = false, onFiles }) {
   place.replaceChildren(make("div", { class: "zone" }, drop, camera, pick, shoot));
 }
 
-/** A file dropped beside the button must not replace the page. */
+/** Ignore files dropped outside the button, which would replace the page. */
 export function refuseStrayDrops() {
   for (const name of ["dragover", "drop"]) window.addEventListener(name, (event) => event.preventDefault());
 }
 
-/** Show a chosen file in an <img>; formats that the browser cannot draw leave the alternative text. */
+/** Show a chosen file in an <img>; the alternative text appears if the browser cannot decode it. */
 export function preview(image, file) {
   const local = URL.createObjectURL(file);
   const done = () => URL.revokeObjectURL(local);
@@ -51,7 +51,7 @@ export function preview(image, file) {
   image.src = local;
 }
 
-/** A list of chosen photos that grows with each choice and shows them. */
+/** A visible list of chosen photos. */
 export class ChosenFiles {
   constructor(list, onChange) {
     this.list = list;
@@ -78,7 +78,7 @@ export class ChosenFiles {
     this.list.replaceChildren(...this.files.map((file) => {
       const image = make("img", { alt: "" });
       preview(image, file);
-      const leave = make("button", { type: "button", "aria-label": `Leave out ${file.name}`, click: () => this.drop(file) }, "Leave out");
+      const leave = make("button", { type: "button", "aria-label": `Remove ${file.name}`, click: () => this.drop(file) }, "Remove");
       return make("li", {}, image, file.name, leave);
     }));
     this.onChange(this.files);

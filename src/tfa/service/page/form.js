@@ -1,15 +1,15 @@
-// A form made of the service's own description of a request (/openapi.json): a field that is added there is shown here.
+// Forms generated from the service's description of a request (/openapi.json).
 import { make } from "./dom.js";
 
 const BODY = "multipart/form-data";
 
-/** The fields of a request that are no photos, by name. */
+/** List the fields of a request without photos, as [name, schema]. */
 export function fieldsOf(openapi, path) {
   const { properties } = openapi.paths[path].post.requestBody.content[BODY].schema;
   return Object.entries(properties).filter(([name]) => name !== "image" && name !== "images");
 }
 
-/** Members of a union, without null. */
+/** List the members of a union, without null. */
 function kindsOf(schema) {
   const members = schema.anyOf ? schema.anyOf.flatMap(kindsOf) : [schema];
   return members.filter((member) => member.type !== "null");
@@ -20,7 +20,7 @@ const words = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " 
 const select = (attributes, choices) => make("select", attributes,
   ...choices.map(([value, text]) => make("option", { value }, text)));
 
-/** What a field is entered with; empty means the default, which the service knows. */
+/** Make the input of a field; an empty value means the service's default. */
 function widget(name, schema, attributes) {
   const kinds = kindsOf(schema);
   const [kind] = kinds;
@@ -41,7 +41,7 @@ function widget(name, schema, attributes) {
     : make("input", { ...text, type: "text", placeholder: "any, separated by commas" });
 }
 
-/** Labelled inputs for the fields of a request; `made` has the inputs that the page makes itself, by name. */
+/** Make labeled inputs for the fields of a request; `made` overrides inputs by name. */
 export function inputsOf(openapi, path, made = {}) {
   return fieldsOf(openapi, path).map(([name, schema]) => {
     const attributes = { name, title: schema.description };
@@ -50,7 +50,7 @@ export function inputsOf(openapi, path, made = {}) {
   });
 }
 
-/** What was entered, of a list of texts its lines; empty fields are left out. */
+/** Return the entered values, without empty fields; the lines of a textarea become a list. */
 export function entered(form) {
   const values = [...new FormData(form)].map(([name, value]) => [name, value.trim()]).filter(([, value]) => value !== "");
   const lines = (value) => value.split(/\s*\n\s*/);

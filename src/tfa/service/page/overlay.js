@@ -1,22 +1,22 @@
-// What is drawn over the two photos of the why view, one thing at a time: contributions of the patches, patch matches, or
-// the patches of a word.
+// Overlay of the why view: contributions of patches, inliers, or the patches of a word.
 
-const PLUS = [255, 154, 31]; // speaks for the match
-const MINUS = [58, 160, 255]; // speaks against it
-const VEIL = "rgb(0 0 0 / .3)"; // the photos step back, so that the heat is seen on bright ones too
+const PLUS = [255, 154, 31]; // supports the match
+const MINUS = [58, 160, 255]; // opposes it
+const MOST_LINES = 60; // more lines would hide the photos
+const VEIL = "rgb(0 0 0 / .3)"; // darkens the photos, so that the heat map is visible on bright ones
 
-/** Patches come as row-major numbers or as [row, column]. */
+/** Return [row, column] of a patch, which may be a row-major number. */
 export const cellOf = (patch, columns) => (Array.isArray(patch) ? [patch[0], patch[1]] : [Math.floor(patch / columns), patch % columns]);
 
-/** The patches of a word in the query and in the map's photo. */
+/** Return the patches of a word in the query and in the map image. */
 export const patchesOf = (word) => [word.query_patches || [], word.image_patches || []];
 
-/** Largest size of a contribution, over both photos: one scale, for they sum to the same score. */
+/** Return the largest absolute contribution of both photos, so that they share one scale. */
 export function largest(...heats) {
   return heats.flat(2).reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
-/** How many patches make up half of what speaks for the match. */
+/** Count the patches that make up half of the support for the match. */
 export function halfCarriedBy(heat) {
   const gains = heat.flat().filter((value) => value > 0).sort((a, b) => b - a);
   const half = gains.reduce((sum, value) => sum + value, 0) / 2;
@@ -31,7 +31,7 @@ function lessMean(heat) {
   return heat.map((row) => row.map((value) => value - mean));
 }
 
-/** The heat as a picture of one pixel a patch. */
+/** Draw the heat map with one pixel per patch. */
 function heatPicture(heat, most) {
   const rows = heat.length;
   const columns = rows ? heat[0].length : 0;
@@ -48,14 +48,14 @@ function heatPicture(heat, most) {
   return small;
 }
 
-/** Yellow at the top row over red to violet at the lowest, as in the pictures of `tfa explain`. */
-const rowColour = (row, rows) => `hsl(${60 - (165 * row) / Math.max(rows - 1, 1)} 95% 62%)`;
+/** Color by row, yellow at the top to violet at the bottom, as `tfa explain` draws it. */
+const rowColor = (row, rows) => `hsl(${60 - (165 * row) / Math.max(rows - 1, 1)} 95% 62%)`;
 
 export class Overlay {
   constructor(canvas, left, right, why) {
-    Object.assign(this, { canvas, left, right, why, shown: "heat", marked: null }); // a marked word is shown instead
-    this.grids = [why.grid, why.image_grid || why.grid]; // of the query, of the map's photo
-    // Linearised contributions say what lies above or below an even share.
+    Object.assign(this, { canvas, left, right, why, shown: "heat", marked: null }); // a marked word replaces the overlay
+    this.grids = [why.grid, why.image_grid || why.grid]; // query, map image
+    // Linearized contributions are shown relative to their mean.
     const heats = [why.query_heat, why.image_heat].map((heat) => (why.linearised ? lessMean(heat) : heat));
     this.most = largest(...heats);
     this.pictures = heats.map((heat) => heatPicture(heat, this.most));
@@ -68,7 +68,7 @@ export class Overlay {
     this.watcher.disconnect();
   }
 
-  /** Where a photo lies on the canvas. */
+  /** Return the rectangle of a photo on the canvas. */
   box(image) {
     const [whole, own] = [this.canvas.getBoundingClientRect(), image.getBoundingClientRect()];
     return { x: own.left - whole.left, y: own.top - whole.top, width: own.width, height: own.height };
@@ -98,29 +98,31 @@ export class Overlay {
         this.paintMarks(brush, box, side, patchesOf(this.marked)[side]);
         return;
       }
-      brush.imageSmoothingEnabled = false; // the contribution of a patch belongs to all of it
+      brush.imageSmoothingEnabled = false; // show patches as squares
       brush.drawImage(this.pictures[side], box.x, box.y, box.width, box.height);
     });
     if (shown === "lines") this.paintLines(brush, boxes);
   }
 
   paintLines(brush, boxes) {
-    const matches = this.why.matches || [];
-    const centre = (side, row, column) => {
+    const every = this.why.matches || [];
+    const step = Math.ceil(every.length / MOST_LINES);
+    const matches = every.filter((_, index) => index % step === 0);
+    const center = (side, row, column) => {
       const cell = this.cell(boxes[side], side, row, column);
       return [cell.x + cell.width / 2, cell.y + cell.height / 2];
     };
     for (const [row, column, otherRow, otherColumn] of matches) {
-      const ends = [centre(0, row, column), centre(1, otherRow, otherColumn)];
-      for (const [colour, width] of [["rgb(0 0 0 / .55)", 3.5], [rowColour(row, this.why.grid[0]), 1.75]]) {
-        brush.strokeStyle = colour;
+      const ends = [center(0, row, column), center(1, otherRow, otherColumn)];
+      for (const [color, width] of [["rgb(0 0 0 / .55)", 3.5], [rowColor(row, this.why.grid[0]), 1.75]]) {
+        brush.strokeStyle = color;
         brush.lineWidth = width;
         brush.beginPath();
         brush.moveTo(...ends[0]);
         brush.lineTo(...ends[1]);
         brush.stroke();
       }
-      brush.fillStyle = rowColour(row, this.why.grid[0]);
+      brush.fillStyle = rowColor(row, this.why.grid[0]);
       for (const end of ends) {
         brush.beginPath();
         brush.arc(...end, 3, 0, 2 * Math.PI);
@@ -134,8 +136,8 @@ export class Overlay {
       const cell = this.cell(box, side, ...cellOf(patch, this.grids[side][1]));
       brush.fillStyle = "rgb(255 255 255 / .25)";
       brush.fillRect(cell.x, cell.y, cell.width, cell.height);
-      for (const [colour, width] of [["#000", 4], ["#ffe04d", 2]]) {
-        brush.strokeStyle = colour;
+      for (const [color, width] of [["#000", 4], ["#ffe04d", 2]]) {
+        brush.strokeStyle = color;
         brush.lineWidth = width;
         brush.strokeRect(cell.x + 1, cell.y + 1, cell.width - 2, cell.height - 2);
       }

@@ -1,4 +1,4 @@
-// The map view: its photos, page by page; adding and removing.
+// The map view: plan and list of map images, with adding and removing.
 import { call, events, formOf, showPhoto, announce } from "./api.js";
 import { alertIn, byId, count, make, positionInWords, say } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
@@ -7,11 +7,11 @@ import { Plan } from "./plan.js";
 const PAGE = 24;
 let offset = 0;
 let total = 0;
-let latest = 0; // of several lists under way only the last is shown
+let latest = 0; // number of the last request; results of earlier ones are dropped
 let chosen = null;
 let editable = true;
 let plan = null;
-let hits = []; // of the last answer: its place is marked on the plan
+let answer = { hits: [], place: null }; // last answer, shown on the plan
 
 async function list() {
   latest += 1;
@@ -20,7 +20,7 @@ async function list() {
     const page = await call("v1/images", { query: { offset, limit: PAGE, filter: byId("filter").value.trim() } });
     if (mine !== latest) return;
     total = page.total;
-    if (offset >= total && offset > 0) { // the last photo of the last page was removed
+    if (offset >= total && offset > 0) { // the last image of the last page was removed
       offset = Math.max(0, Math.floor((total - 1) / PAGE) * PAGE);
       await list();
       return;
@@ -36,7 +36,7 @@ async function list() {
   }
 }
 
-/** What to do where no photo is listed. */
+/** Explain an empty list. */
 function showNone() {
   const place = byId("photos-none");
   const wanted = byId("filter").value.trim();
@@ -48,22 +48,22 @@ function showNone() {
     list();
   };
   place.replaceChildren(...(wanted
-    ? [make("p", {}, `No photo has “${wanted}” in its name.`), make("button", { type: "button", click: clear }, "Show all photos")]
-    : [make("p", {}, "The map holds no photo that answers. "
-      + (editable ? "Add some above, or with tfa add on its machine." : "Add some with tfa add on its machine."))]));
+    ? [make("p", {}, `No image has “${wanted}” in its name.`), make("button", { type: "button", click: clear }, "Show all images")]
+    : [make("p", {}, "The map has no images. "
+      + (editable ? "Add photos above, or run tfa add on the server." : "Run tfa add on the server to add photos."))]));
 }
 
 async function showPlan() {
   try {
     plan.take(await call("v1/positions"));
-    plan.show(hits);
+    plan.show(answer.hits, answer.place);
   } catch (error) {
     alertIn("map-alert", error);
   }
 }
 
 function photoCard(record) {
-  const image = make("img", { alt: `Map photo ${record.path}`, loading: "lazy" });
+  const image = make("img", { alt: `Map image ${record.path}`, loading: "lazy" });
   showPhoto(image, record.image_url, 320);
   const facts = [`id ${record.id}`, positionInWords(record.position), record.fitted ? null : "added after fitting"];
   return make("li", { class: "card" }, image,
@@ -77,12 +77,12 @@ function removeButton(record) {
   return make("button", { type: "button", class: "aside", "aria-label": label, click: () => remove(record) }, "Remove…");
 }
 
-/** A dialog with a question; resolves to true only if the person says yes. */
+/** Open a confirmation dialog; resolves to true if it is confirmed. */
 function confirmed(title, words) {
   const dialog = byId("confirm");
   say("confirm-title", title);
   say("confirm-words", words);
-  dialog.returnValue = "no"; // Escape leaves it so
+  dialog.returnValue = "no"; // Escape does not change it
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
@@ -91,13 +91,13 @@ function confirmed(title, words) {
 
 async function remove(record) {
   alertIn("map-alert", null);
-  const sure = await confirmed(`Remove ${record.path}?`, "The map will no longer answer with this photo.");
+  const sure = await confirmed(`Remove ${record.path}?`, "Queries will no longer return this image.");
   if (!sure) return;
   try {
     await call(`v1/images/${encodeURIComponent(record.id)}`, { method: "DELETE" });
     say("map-status", `Removed ${record.path}.`);
-    announce("map-edited"); // the list is read again with all else
-    byId("filter").focus(); // the button that had the focus goes away
+    announce("map-edited"); // reloads the list too
+    byId("filter").focus(); // the focused button disappears
   } catch (error) {
     alertIn("map-alert", error);
   }
@@ -134,15 +134,15 @@ function turn(step) {
 export function startMap() {
   plan = new Plan(byId("map-plan"), byId("map-plan-none"));
   events.addEventListener("answered", (event) => {
-    hits = event.detail;
-    if (plan.kind !== undefined) plan.show(hits);
+    answer = event.detail;
+    if (plan.kind !== undefined) plan.show(answer.hits, answer.place);
   });
   chosen = new ChosenFiles(byId("add-list"), (files) => {
     byId("add-send").disabled = files.length === 0;
     byId("add-send").textContent = files.length ? `Add ${count(files.length, "photo")}` : "Add photos";
   });
   fileZone(byId("add-files"), {
-    title: "Choose photos to add", hint: "or drop them here; positions are read from the photos",
+    title: "Choose photos to add", hint: "or drop them here; positions come from EXIF and file names",
     multiple: true, onFiles: (files) => chosen.add(files),
   });
   byId("add-send").addEventListener("click", add);
@@ -153,7 +153,7 @@ export function startMap() {
     offset = 0;
     list();
   };
-  byId("filter").addEventListener("input", () => { // wait until the typing rests
+  byId("filter").addEventListener("input", () => { // wait for a pause in typing
     clearTimeout(waiting);
     waiting = setTimeout(filter, 200);
   });

@@ -1,7 +1,7 @@
-// Tabs as WAI-ARIA describes them: arrow keys, Home and End move and choose, Tab goes on into the panel.
+// Tabs after WAI-ARIA: arrow keys, Home and End select a tab, Tab moves into the panel.
 import { byId } from "./dom.js";
 
-/** `onShow` gets the id of the panel that is shown, each time. */
+/** Start the tabs; `onShow` is called with the id of each panel that is shown. */
 export function startTabs(onShow) {
   const tabs = [...document.querySelectorAll("[role=tab]")];
   const panels = tabs.map((tab) => byId(tab.getAttribute("aria-controls")));

@@ -1,4 +1,4 @@
-// The why view: which patches and visual words carried a match.
+// The why view: which patches and visual words support a match.
 import { call, formOf, showPhoto } from "./api.js";
 import { cropsOf } from "./crops.js";
 import { bar, byId, count, make, number, signed, table } from "./dom.js";
@@ -16,24 +16,24 @@ export function hideWhy() {
   byId("why").replaceChildren();
 }
 
-/** Take a match apart; resolves when all is shown, or when another was chosen meanwhile. */
+/** Explain a match; resolves when everything is shown, or when another match was chosen. */
 export async function showWhy(photo, hit, calibration) {
   hideWhy();
   const mine = new AbortController();
   running = mine;
   const place = byId("why");
   const title = make("h3", { id: "why-title", tabindex: "-1" }, `Why ${hit.image}?`);
-  const body = make("div", {}, make("p", { role: "status", class: "quiet" }, "Taking the score apart…"));
+  const body = make("div", {}, make("p", { role: "status", class: "quiet" }, "Computing the contribution of every patch…"));
   place.replaceChildren(title, body);
   place.hidden = false;
   title.focus({ preventScroll: true }); // there is nothing to see yet
   try {
     const form = formOf("image", [photo], { id: hit.id, calibration });
     const why = await call("v1/explain", { method: "POST", form, signal: mine.signal });
-    const pictures = [["Your photo", "Your photo"], [`Map photo ${hit.image}`, hit.image]].map(([alt, caption]) => ({
-      image: make("img", { alt: `${alt} with the patches that carried the match` }), caption }));
-    const [own, other] = pictures.map((picture) => picture.image);
-    body.replaceChildren(...sections(pictures, why));
+    const photos = [["Your photo", "Your photo"], [`Map image ${hit.image}`, hit.image]].map(([alt, caption]) => ({
+      image: make("img", { alt: `${alt} with the patches that support the match` }), caption }));
+    const [own, other] = photos.map((one) => one.image);
+    body.replaceChildren(...sections(photos, why, hit));
     preview(own, photo);
     await Promise.allSettled([own.decode(), showPhoto(other, why.image_url || hit.image_url, 960).then(() => other.decode())]);
     if (running !== mine) return;
@@ -49,40 +49,38 @@ export async function showWhy(photo, hit, calibration) {
 
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-function sections(pictures, why) {
-  const canvas = make("canvas", { "aria-hidden": "true" }); // the sentences and the lists say what it shows
+function sections(photos, why, hit) {
+  const canvas = make("canvas", { "aria-hidden": "true" }); // described by the text and the lists
   const pair = make("div", { class: "pair" },
-    ...pictures.map(({ image, caption }) => make("figure", {}, image, make("figcaption", {}, caption))), canvas);
-  overlay = new Overlay(canvas, ...pictures.map((picture) => picture.image), why);
-  const key = make("p", { class: "quiet" }, why.linearised ? "Contribution of a patch against an even share:" : "Contribution of a patch:",
-    make("span", { class: "key plus", "aria-hidden": "true" }), "orange for the match,",
-    make("span", { class: "key minus", "aria-hidden": "true" }), "blue against it");
+    ...photos.map(({ image, caption }) => make("figure", {}, image, make("figcaption", {}, caption))), canvas);
+  overlay = new Overlay(canvas, ...photos.map((one) => one.image), why);
+  const key = make("p", { class: "quiet" }, why.linearised ? "Contribution of a patch relative to the average:" : "Contribution of a patch:",
+    make("span", { class: "key plus", "aria-hidden": "true" }), "orange supports the match,",
+    make("span", { class: "key minus", "aria-hidden": "true" }), "blue opposes it");
   return [
-    make("p", {}, summary(why)),
+    make("p", {}, summary(why, hit)),
     overlayChoice(why, key),
     pair,
     key,
     ...wordSection(why),
-    make("div", { class: "terms" }, make("h4", {}, "Terms of the score"), termTable(why)),
+    make("div", { class: "terms" }, make("h4", {}, "Score terms"), termTable(why)),
   ];
 }
 
-/** The picture in sentences. */
-function summary(why) {
+/** Describe the match in sentences. */
+function summary(why, hit) {
   const patches = why.grid[0] * why.grid[1];
-  const alike = why.matches?.length ?? 0;
   const sentences = [
-    `Score ${number(why.score)}.`,
-    `${halfCarriedBy(why.query_heat)} of the ${patches} patches of your photo carry half of what speaks for the match.`,
+    `Confidence ${number(hit.confidence, 2)}, ${hit.sure ? "sure" : "not sure"}.`,
+    `${halfCarriedBy(why.query_heat)} of the ${patches} patches of your photo make up half of the support for the match.`,
   ];
-  const pairs = alike ? `${count(alike, "pair")} of patches lie` : "No patches lie";
-  if (why.matches) sentences.push(`${pairs} in one spatial arrangement in both photos.`);
+  if (why.matches) sentences.push(`${count(why.matches.length, "inlier")}: matching patches in the same spatial arrangement in both photos.`);
   return sentences.join(" ");
 }
 
-/** One overlay at a time: two of them hide each other. */
+/** Show one overlay at a time, since two would hide each other. */
 function overlayChoice(why, key) {
-  const choices = [["heat", "Heat map"], ...(why.matches?.length ? [["lines", "Patch matches"]] : []), ["nothing", "Photos alone"]];
+  const choices = [["heat", "Heat map"], ...(why.matches?.length ? [["lines", "Inliers"]] : []), ["nothing", "Photos only"]];
   const choose = (shown) => {
     overlay.shown = shown;
     overlay.paint();
@@ -93,20 +91,20 @@ function overlayChoice(why, key) {
       make("input", { type: "radio", name: "overlay", checked: shown === "heat", change: () => choose(shown) }), label)));
 }
 
-/** A head that compares how patches vary together has no words, and its patches' shares are linearised. */
+/** Explain visual words; a second-order head has none, and its contributions are linearized. */
 function wordSection(why) {
   if (why.words.length || !why.linearised) {
     const farFromAll = why.words.some((word) => patchesOf(word).every((patches) => !patches.length));
-    const hint = make("p", { class: "quiet" }, "Each with the patches that it means, of your photo and of the map's. Point at a word, or move to it, to see where they are."
-      + (farFromAll ? " A word that is nearest to no patch may count too: a patch speaks for several." : ""));
+    const hint = make("p", { class: "quiet" }, "Each word with its patches in your photo and in the map image. Hover over a word, or focus it, to see where they are."
+      + (farFromAll ? " A word without patches can contribute too, since a patch counts for several words." : ""));
     return [make("h4", {}, "Visual words"), hint, wordList(why)];
   }
   return [make("h4", {}, "No visual words"), make("p", { class: "quiet" },
-    "This map compares how the patches of a photo vary together. A patch's contribution is its even part of the score, "
-    + "and how much the score would change if the patch counted more (to first order).")];
+    "This map compares how the patches of a photo vary together. The contribution of a patch is its equal part of the score, "
+    + "plus how much the score would change if the patch had more weight (first order).")];
 }
 
-/** Words as buttons: pointer or focus shows their patches, a press keeps them shown. */
+/** List words as buttons: hover or focus shows their patches, a click keeps them visible. */
 function wordList(why) {
   const most = why.words.reduce((size, word) => Math.max(size, Math.abs(word.contribution)), 0) || 1;
   const several = new Set(why.words.map((word) => word.vocabulary)).size > 1;
@@ -131,7 +129,7 @@ function wordList(why) {
       make("span", {}, `Word ${several ? `${word.vocabulary + 1}/` : ""}${word.word}`),
       bar(Math.abs(word.contribution) / most, null, word.contribution < 0 ? "minus" : ""),
       make("span", { class: "number" }, signed(word.contribution)),
-      make("span", { class: "unseen" }, `, patches: ${patchesOf(word).map((patches) => patches.length).join(" of your photo, ")} of the map's`),
+      make("span", { class: "unseen" }, `, patches: ${patchesOf(word).map((patches) => patches.length).join(" in your photo, ")} in the map image`),
       make("span", { class: "crops", "aria-hidden": "true" }));
     list.append(make("li", {}, button));
   }
@@ -140,5 +138,5 @@ function wordList(why) {
 
 function termTable(why) {
   const rows = (why.terms || []).map((term) => ({ cells: [term.name, term.contribution] }));
-  return table(["Term", "Contribution"], [...rows, { cells: ["Score", why.score] }], "Terms of the score");
+  return table(["Term", "Contribution"], [...rows, { cells: ["Score", why.score] }], "Score terms");
 }

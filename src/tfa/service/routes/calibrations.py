@@ -1,4 +1,4 @@
-"""Calibrations: made from photos of a camera as a job, chosen and dropped."""
+"""Routes that create calibrations as jobs, select and remove them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ calibrations_router, calibrations_edits = reading_router("calibration"), editing
 class JobStarted(Value):
     """A job that was started."""
 
-    job: str = req("Id of the job; /v1/jobs/{id} says how far it has come.")
+    job: str = req("Id of the job; poll /v1/jobs/{id}.")
 
 
 class ActiveCalibrationReply(Options):
-    """The calibration that answers if a query names none."""
+    """The calibration to use for queries that name none."""
 
-    name: str | None = req("A calibration of the map, or null for none.")
+    name: str | None = req("Name of a calibration, or null for none.")
 
 
 class Activated(Value):
-    """The calibration that answers from now on."""
+    """The calibration that was made active."""
 
     active: str | None = req("Name of the calibration, or null for none.")
 
@@ -48,20 +48,17 @@ class Activated(Value):
 class Dropped(Value):
     """A calibration that was removed."""
 
-    dropped: str = req("The calibration that the map no longer has.")
+    dropped: str = req("Name of the removed calibration.")
     revision: int = req("Revision of the map.")
 
 
 @calibrations_edits.post(
-    "/calibrations",
-    status_code=202,
-    response_model=JobStarted,
-    openapi_extra=body_schema(CalibrateOptions, "images"),
+    "/calibrations", status_code=202, response_model=JobStarted, openapi_extra=body_schema(CalibrateOptions, "images")
 )
 async def start_calibration(request: Request, service: Running, live: Chosen) -> Response:
-    """Calibrate the map for a camera, from photos of it that the map does not hold.
+    """Calibrate the map for a camera, with photos of this camera that are not in the map.
 
-    Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
+    Starts a job to poll. The calibration becomes active when the job is done; edits can run meanwhile.
     """
     uploads, options = await read_photos(request, CalibrateOptions, service.settings)
     await service.work(lambda: check_request(live.current_map.state, options.name, options.budget))
@@ -80,9 +77,9 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
 async def _keep_readable(
     uploads: list[Upload], service: Service, live: LiveMap
 ) -> tuple[list[Upload], list[str], list[tuple[str, str]]]:
-    """Return the photos that can be decoded, the names of their files, and those that are left out.
+    """Return the photos that can be decoded, their file names, and the skipped photos with reasons.
 
-    They are decoded here, where time and memory are bounded, and once more by the job.
+    Decoding here limits time and memory; the job decodes the accepted photos again.
     """
     whole, names, skipped = list[Upload](), list[str](), list[tuple[str, str]]()
     for upload in uploads:
@@ -107,14 +104,14 @@ def _write(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
 
 
 def _note_end(request: Request, service: Service, live: LiveMap, folder: Path, name: str) -> Callable[[Job], None]:
-    """Make what is called when the job ends: its photos are deleted, and the audit log gets its result."""
-    asker = describe_caller(request)
+    """Return a callback that deletes the job's photos and writes its result to the audit log."""
+    caller = describe_caller(request)
 
     def ended(job: Job) -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        came = {"error": job.error} if job.result is None else {"revision": job.result["revision"]}
-        result = {"job": job.id, "name": name, **came}
-        service.audit.write(**asker, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
+        outcome = {"error": job.error} if job.result is None else {"revision": job.result["revision"]}
+        result = {"job": job.id, "name": name, **outcome}
+        service.audit.write(**caller, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
 
     return ended
 
@@ -124,7 +121,7 @@ def _make_job(
 ) -> Callable[[Progress], dict[str, Any]]:
     def work(progress: Progress) -> dict[str, Any]:
         report, before, revision = live.calibrate(files, options, progress)
-        # Reasons are given without the folder the upload was written to.
+        # Remove the temporary folder from the reasons.
         skipped = [(Path(image).name, reason.replace(f"{Path(image).parent}/", "")) for image, reason in report.skipped]
         differences = list_differences(before, report.decisions)
         shown = replace(report, skipped=[*left_out, *skipped], differences=differences, revision=revision)
@@ -135,19 +132,19 @@ def _make_job(
 
 @calibrations_router.get("/jobs/{id}", response_model=Job)
 async def job(service: Running, id: str) -> Response:
-    """Show how far a job has come, and its result when it is done."""
+    """Show the progress of a job, and its result when it is done."""
     return reply(service.jobs.get(id))
 
 
 @calibrations_edits.post("/calibrations/active", response_model=Activated)
 async def set_active(live: Chosen, choice: ActiveCalibrationReply) -> Response:
-    """Choose the calibration that answers if a query names none."""
+    """Choose the calibration for queries that name none."""
     active, _ = await wait_for(live.edit("activate", lambda current: current.activate(choice.name)))
     return reply(Activated(active=active))
 
 
 @calibrations_edits.delete("/calibrations/{name}", response_model=Dropped)
 async def drop(live: Chosen, name: str) -> Response:
-    """Remove a calibration from the map; if it was the active one, the map answers without."""
+    """Remove a calibration from the map; if it was active, no calibration is active afterwards."""
     _, revision = await wait_for(live.edit("drop", lambda current: current.drop_calibration(name)))
     return reply(Dropped(dropped=name, revision=revision))

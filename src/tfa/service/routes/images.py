@@ -1,4 +1,4 @@
-"""The images of a map: listed, looked at, added and removed."""
+"""Routes that list, show, add and remove map images."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ images_router, images_edits = reading_router("images"), editing_router("images")
 
 
 class AddOptions(Options):
-    """How photos are added."""
+    """Options for adding photos."""
 
     positions: Any = opt(
         None,
-        "Where the photos were taken: a list in their order, or an object by file name, of "
+        "Positions of the photos: a list in their order, or an object by file name, of "
         '{"lat", "lon"}, {"x", "y"} or null. [default: from file names and EXIF]',
     )
     session: str | None = opt(None, "Drive that the photos belong to.", min_length=1, max_length=200)
 
 
 class ImageList(Value):
-    """Some images of a map."""
+    """A page of map images."""
 
-    total: int = req("Images that pass the filter.")
-    images: list[ImageRecord] = req("Those that were asked for, in the order they came in.")
+    total: int = req("Number of images that match the filter.")
+    images: list[ImageRecord] = req("Images of this page, in the order they were added.")
 
 
 @images_router.get("/images", response_model=ImageList)
@@ -50,13 +50,13 @@ async def list_images(
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
     filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
 ) -> Response:
-    """List the images that answer, in the order they came in."""
+    """List the map images in the order they were added."""
     total, shown = await service.work(lambda: live.images(offset, limit, filter))
     return reply(ImageList(total=total, images=[_show(live, record) for record in shown]))
 
 
 def _show(live: LiveMap, record: ImageRecord) -> ImageRecord:
-    """Reduce the path to its name, and add what the service knows of the image."""
+    """Reduce the path to its name, and add the URL and the last confirmation."""
     confirmed = live.last_confirmed(record)
     return replace(
         record,
@@ -78,9 +78,9 @@ async def image_file(
     id: ImageId,
     size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480,
 ) -> Response:
-    """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
+    """Return a JPEG copy of a map image, its longer side at most `size` pixels, without EXIF data."""
     record = await find_record(service, live, id)
-    # The same id is another photo once the map was built again: a browser asks whether what it keeps is still right.
+    # A rebuilt map may use the same id for another photo, so browsers must revalidate their copy.
     known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == known["ETag"]:
         return Response(status_code=304, headers=known)
@@ -90,9 +90,9 @@ async def image_file(
 
 @images_edits.post("/images", response_model=EditReport, openapi_extra=body_schema(AddOptions, "images"))
 async def post_images(request: Request, service: Running, live: Chosen) -> Response:
-    """Add photos. They are on disk and visible to the next query when the answer comes.
+    """Add photos. They are on disk and visible to the next query when the response arrives.
 
-    They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
+    The head is not refitted. Photos that cannot be read or are already in the map are skipped.
     """
     uploads, options = await read_photos(request, AddOptions, service.settings)
     places = parse_positions(options.positions, [upload.name for upload in uploads])
@@ -111,7 +111,7 @@ async def post_images(request: Request, service: Running, live: Chosen) -> Respo
 
 
 def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
-    """The position of each photo: from a list in their order, or from an object by file name; JSON or its text."""
+    """Return the position of each photo, from a list in their order or an object by file name (or JSON text)."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -122,10 +122,10 @@ def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
     if isinstance(value, dict):
         strange = sorted(set(value) - set(names))
         if strange:
-            raise BadPositions(f"positions names {strange[0]!r}, which is no photo of this request: {', '.join(names)}")
+            raise BadPositions(f"positions has {strange[0]!r}, which is not in this request: {', '.join(names)}")
         value = [value.get(name) for name in names]
     if not isinstance(value, list) or len(value) != len(names):
-        raise BadPositions(f"positions must be a list of {len(names)}, one for each photo, or an object by file name")
+        raise BadPositions(f"positions must be a list of {len(names)} items, one per photo, or an object by file name")
     if not all(place is None or isinstance(place, dict) for place in value):
         raise BadPositions("each position must be an object with lat and lon, or x and y, or null")
     return [None if place is None else Position.from_dict(place) for place in value]
@@ -133,7 +133,7 @@ def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
 
 @images_edits.delete("/images/{id}", response_model=EditReport)
 async def remove_image(service: Running, live: Chosen, id: ImageId) -> Response:
-    """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
+    """Remove an image from the answers. Its descriptors stay until `tfa refit`, and its file stays."""
     await find_record(service, live, id)
     report, revision = await wait_for(live.edit("remove", lambda current: current.remove([id])))
     return reply(replace(report, revision=revision))

@@ -1,4 +1,4 @@
-"""What the maps are, and how the service is doing: names, decisions, evidence and positions; health and metrics."""
+"""Routes that describe maps (decisions, evidence, report, positions) and the service (health, metrics)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ status_router = APIRouter(tags=["status"])
 
 
 class Health(Value):
-    """Whether the service answers."""
+    """State of the service."""
 
-    status: str = req("ok; of /readyz ready, loading, failed, stalled, or what is wrong with a map.")
+    status: str = req("ok; for /readyz: ready, loading, failed, stalled, or the problem of a map.")
 
 
 @status_router.get("/healthz", response_model=Health)
 async def healthz() -> Response:
-    """Alive: the process answers."""
+    """Check that the process is alive."""
     return reply(Health(status="ok"))
 
 
@@ -43,10 +43,9 @@ async def healthz() -> Response:
     "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
 )
 def readyz(service: Running) -> Response:  # not async: a store may take a moment to answer
-    """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs.
+    """Check that maps are loaded, encoders have run once, and every query thread is running.
 
-    A map in a folder is ready while the folder is there, one in a store if its store answers; if not, the status is
-    a sentence that names it.
+    A map folder must exist, and the store of a map must respond; if not, the status is a sentence about that map.
     """
     status = service.status
     if status == "ready":
@@ -59,7 +58,7 @@ def readyz(service: Running) -> Response:  # not async: a store may take a momen
 
 @status_router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(reader)])
 async def metrics(service: Running) -> Response:
-    """Counts, latencies, queue lengths and map sizes in Prometheus' text format."""
+    """Return counts, latencies, queue lengths and map sizes in Prometheus' text format."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -69,16 +68,16 @@ map_router = reading_router("map")
 
 
 class MapEntry(Value):
-    """One of the maps of a service."""
+    """A map of the service."""
 
     name: str = req("Name of the map.")
-    images: int = req("Images that answer.")
+    images: int = req("Number of images.")
     encoder: str = req("Encoder of the map.")
     path_name: str = req("Name of the map's folder.")
 
 
 class PositionList(Value):
-    """Where the images of a map were taken."""
+    """Positions of the map images."""
 
     kind: Literal["xy", "latlon"] | None = req("xy in meters, latlon in degrees, or null without positions.")
     points: list[list[float]] = req("Id, x and y of each image; for latlon x is lon and y is lat.")
@@ -86,7 +85,7 @@ class PositionList(Value):
 
 @map_router.get("/maps", response_model=list[MapEntry])
 async def maps(service: Running) -> Response:
-    """List the maps of this service; the first answers if a request names none."""
+    """List the maps of this service; the first is the default."""
     entries = [
         MapEntry(name=name, images=live.size[0], encoder=live.encoder.id, path_name=live.path_name)
         for name, live in service.maps.items()
@@ -96,12 +95,12 @@ async def maps(service: Running) -> Response:
 
 @map_router.get("/map", response_model=MapInfo)
 async def map_info(service: Running, live: Chosen) -> Response:
-    """Describe a map: what it holds, what was decided and why, and its calibrations."""
+    """Describe a map: contents, decisions with reasons, and calibrations."""
     return reply(await service.work(lambda: get_map_info(live, service.settings.editable)))
 
 
 def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
-    """Describe a map to the network: paths of this machine become names, and photos are not listed."""
+    """Describe a map without paths of this machine and without the list of photos."""
     current = live.current_map
     info = current.info()
     return replace(
@@ -121,18 +120,18 @@ def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
 
 @map_router.get("/evidence")
 async def get_evidence(service: Running, live: Chosen) -> dict[str, Any]:
-    """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
+    """Return the evidence for the decisions of the active head: candidates, spectrum, similarities of pairs."""
     return await service.work(lambda: _cache_result(live, "evidence", collect_evidence))
 
 
 @map_router.get("/report")
 async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
-    """What `tfa report` says: a headline, what answers and why, advice, hubs, near and least recognised photos."""
+    """Return the result of `tfa report`: headline, advice, decisions, near duplicates, hubs, isolated images."""
     return await service.work(lambda: _cache_result(live, "report", lambda place_map: _report(live, place_map)))
 
 
 def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    """What was made of the map as it is: the same until an edit."""
+    """Return a result computed from the map, cached until the next edit."""
     version = live.current_map.storage.version
     if live.report_cache is None or live.report_cache[0] != version:
         live.report_cache = (version, {})
@@ -143,7 +142,7 @@ def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]
 
 
 def _report(live: LiveMap, place_map: Any) -> dict[str, Any]:
-    """Without paths of this machine; photos have addresses instead."""
+    """Collect the report with image URLs instead of paths of this machine."""
 
     def shown(image: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -165,7 +164,7 @@ def _report(live: LiveMap, place_map: Any) -> dict[str, Any]:
 
 @map_router.get("/positions", response_model=PositionList)
 async def positions(service: Running, live: Chosen) -> Response:
-    """List where the images were taken; if a map has both kinds of positions, the more frequent one is listed."""
+    """List the positions of the images; a map with both kinds returns the more frequent one."""
     return reply(await service.work(lambda: _list_positions(live)))
 
 

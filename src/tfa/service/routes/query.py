@@ -1,4 +1,4 @@
-"""Where was this photo taken, and why there? And the cameras that queries named."""
+"""Routes that query a map, explain a match, and manage cameras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ query_router.responses |= refusals(400, 408, 409, 413, 415)
 
 
 class ExplainOptions(Options):
-    """Which match is explained."""
+    """Options for explaining a match."""
 
     id: int = req("Map image to compare with.", ge=0)
     calibration: str | None = opt(None, "Calibration to use; 'none' for none. [default: the active one]")
@@ -36,7 +36,7 @@ class ExplainOptions(Options):
 
 @query_router.post("/query", response_model=Answer, openapi_extra=body_schema(QueryOptions, "image"))
 async def query_photo(request: Request, service: Running, live: Chosen) -> Response:
-    """Recognize one photo."""
+    """Find where a photo was taken."""
     upload, options = await read_photo(request, QueryOptions, service.settings)
     camera = _check_query(request, live, options)
     query = await _start(service, live, upload, options, camera)
@@ -45,11 +45,11 @@ async def query_photo(request: Request, service: Running, live: Chosen) -> Respo
 
 @query_router.post("/query/batch", response_model=Answers, openapi_extra=body_schema(QueryOptions, "images"))
 async def query_batch(request: Request, service: Running, live: Chosen) -> Response:
-    """Recognize several photos; one that cannot be read gets an answer with an error."""
+    """Find where several photos were taken; a photo that cannot be read gets an answer with an error."""
     uploads, options = await read_photos(request, QueryOptions, service.settings)
     camera, answers = _check_query(request, live, options), list[Answer]()
     queries: list[Future[Answer]] = []
-    for upload in uploads:  # decoded one after the other, encoded together as they come
+    for upload in uploads:  # decode one by one; the queue encodes them in batches
         try:
             queries.append(await _start(service, live, upload, options, camera))
         except Refused as refusal:
@@ -68,16 +68,16 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> Respo
 
 
 def _check_query(request: Request, live: LiveMap, options: QueryOptions) -> CameraKey | None:
-    """Refuse the impossible before a photo is decoded, and return the camera that is named."""
+    """Refuse invalid options before a photo is decoded, and return the named camera."""
     live.check(options)
     if options.camera is None:
         if options.sequence:
-            raise Refused(422, "a sequence is of one camera; name it, such as camera=cam0")
+            raise Refused(422, "sequence needs a camera; name one, such as camera=cam0")
         return None
     if live.cameras is None:
         raise live.refuse_cameras()
     if options.sessions or options.region is not None:
-        raise Refused(422, "photos of a camera are answered by the whole map; leave out sessions and region")
+        raise Refused(422, "camera cannot be combined with sessions or region; leave these out")
     return CameraKey(who(request), options.camera)
 
 
@@ -90,7 +90,7 @@ async def _start(
 
 async def _finish(live: LiveMap, upload: Upload, query: Future[Answer], options: QueryOptions) -> Answer:
     answer = (await wait_for(query)).withhold(options)
-    # A path may have been written on another system: this kind splits at both separators.
+    # Paths may come from another system; PureWindowsPath splits at both separators.
     hits = [
         replace(hit, image=PureWindowsPath(hit.image).name, image_url=image_url(live, hit.id)) for hit in answer.hits
     ]
@@ -99,7 +99,7 @@ async def _finish(live: LiveMap, upload: Upload, query: Future[Answer], options:
 
 @query_router.post("/explain", openapi_extra=body_schema(ExplainOptions, "image"))
 async def post_explain(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
-    """Explain the match of a photo with a map image: patches, words and terms of the score."""
+    """Explain the match of a photo with a map image: patches, visual words and score terms."""
     upload, options = await read_photo(request, ExplainOptions, service.settings)
     record = await find_record(service, live, options.id)
     photo = await service.decode(upload, live.encoder)
@@ -116,30 +116,30 @@ cameras_router, cameras_edits = reading_router("camera"), editing_router("camera
 class CameraList(Value):
     """The cameras of a map."""
 
-    most: int = req("Cameras that are remembered; a new one replaces the least recently used.")
-    cameras: list[CameraInfo] = req("The most recently used first.")
+    most: int = req("Maximum number of cameras; a new one replaces the least recently used.")
+    cameras: list[CameraInfo] = req("Cameras, most recently used first.")
 
 
 class CamerasReset(Value):
-    """What was reset."""
+    """Cameras that were reset."""
 
-    reset: list[str] = req("Cameras that were reset.")
+    reset: list[str] = req("Names of the cameras.")
 
 
 @cameras_router.get("/cameras", response_model=CameraList)
 async def cameras(request: Request, service: Running, live: Chosen) -> Response:
-    """List the cameras that the caller's API key named, the most recently used first; an edit key sees all of them."""
+    """List the cameras of the caller's API key, most recently used first; an edit key lists all cameras."""
     remembered, owner = live.cameras, visible_owner(request)
     if remembered is None:
         return reply(CameraList(most=0, cameras=[]))
-    # A query may be under way, and a bias has to be recomputed: not in the thread that takes requests.
+    # In a thread: it waits for a running query and recomputes a bias.
     listed = await service.work(lambda: remembered.list_all(owner))
     return reply(CameraList(most=remembered.most, cameras=listed))
 
 
 @cameras_router.get("/cameras/{name}", response_model=CameraInfo)
 async def camera(request: Request, service: Running, live: Chosen, name: str) -> Response:
-    """Show what one camera has seen and learnt."""
+    """Show the state of a camera."""
     remembered, owner = live.cameras, visible_owner(request)
     info = None if remembered is None else await service.work(lambda: remembered.get(name, owner))
     if info is None:
@@ -149,7 +149,7 @@ async def camera(request: Request, service: Running, live: Chosen, name: str) ->
 
 @cameras_edits.delete("/cameras/{name}", response_model=CamerasReset)
 async def reset(service: Running, live: Chosen, name: str) -> Response:
-    """Forget what a camera has learnt; its next photo is the first."""
+    """Delete the adaptation of a camera; its next photo starts over."""
     remembered = live.cameras
     gone = [] if remembered is None else await service.work(lambda: remembered.reset(name))
     if not gone:
@@ -159,9 +159,9 @@ async def reset(service: Running, live: Chosen, name: str) -> Response:
 
 @cameras_edits.delete("/cameras", response_model=CamerasReset)
 async def reset_all(service: Running, live: Chosen) -> Response:
-    """Forget what every camera of the map has learnt."""
+    """Delete the adaptation of every camera of the map."""
     return reply(CamerasReset(reset=[] if live.cameras is None else await service.work(live.cameras.reset)))
 
 
 def _refuse_name(live: LiveMap, name: str) -> Refused:
-    return Refused(404, f"there is no camera {name[:80]!r} in {live.name}; /v1/cameras lists those there are")
+    return Refused(404, f"camera {name[:80]!r} not found in {live.name}; /v1/cameras lists all cameras")

@@ -111,7 +111,7 @@ def damage(kind: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("truncated", "is not a file torch can read"),
+        ("truncated", "cannot be read by torch"),
         ("hostile", "nothing in it was executed"),
         ("page", "is not a checkpoint: it starts with"),
         ("missing", r"1 missing: vision_encoder\.neck\.0\.weight"),
@@ -181,7 +181,7 @@ def test_the_head_says_with_what_it_was_prompted(package, monkeypatch):
         return SamSegmenter("MobileSAM", built._sam, built.sha256, prompting)
 
     monkeypatch.setattr("tfa_bench.heads.peers.sam.read_mobile_sam", small)
-    with pytest.raises(BadWeights, match="its numbers are not those of the package"):
+    with pytest.raises(BadWeights, match="its values differ from the package"):
         head_card("segvlad-mobilesam")
     monkeypatch.setattr(mobile_sam, "PACKAGE", replace(mobile_sam.PACKAGE, weights=built.sha256))
     published = head_card("segvlad-mobilesam")

@@ -260,7 +260,7 @@ def test_the_line_that_converts_a_file_does(content, kept, tmp_path):
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_program_is_called_one(tmp_path):
     torch.jit.script(MODULE).save(tmp_path / "program.pth")
-    assert "is a program (TorchScript), which is not run" in refusal(tmp_path / "program.pth")
+    assert "is a TorchScript program, which is not executed" in refusal(tmp_path / "program.pth")
 
 
 @pytest.mark.parametrize("ending", ["ckpt", "safetensors"])

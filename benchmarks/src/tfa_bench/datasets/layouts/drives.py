@@ -139,17 +139,7 @@ def read_transformations(path: Path) -> tuple[dict[str, np.ndarray], float | Non
 
 
 _REFERENCE = "overcast-reference"
-CONDITIONS = (
-    "dawn",
-    "dusk",
-    "night",
-    "night-rain",
-    "overcast-summer",
-    "overcast-winter",
-    "rain",
-    "snow",
-    "sun",
-)
+CONDITIONS = ("dawn", "dusk", "night", "night-rain", "overcast-summer", "overcast-winter", "rain", "snow", "sun")
 
 
 def load_robotcar(

@@ -18,17 +18,21 @@ def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
     assert page.locator(".hit").count() == 5
     best = page.locator(".hit").first
     assert "street-002.jpg" in best.inner_text()
-    assert "Score 0.810" in best.inner_text()
-    assert "✓ sure" in best.inner_text()
+    assert "Confidence 0.97 · ✓ sure" in best.inner_text()
+    assert "12 inliers" in best.inner_text()
+    assert "0.810" not in page.inner_text("#recognize")  # the score
     assert "52.50040°" in best.inner_text()
-    assert "sure" not in page.locator(".hit").nth(1).inner_text()
+    assert "not sure" in page.locator(".hit").nth(1).inner_text()
     meter = best.get_by_role("meter")
     assert float(meter.get_attribute("aria-valuenow")) == 0.97
     page.wait_for_timeout(400)  # the bar grows
     share = meter.evaluate("bar => bar.firstChild.getBoundingClientRect().width / bar.clientWidth")
     assert abs(share - 0.97) < 0.01
     wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
-    assert "5 matches, best confidence 0.97" in page.inner_text("#recognise-status")
+    assert "5 matches, not calibrated" in page.inner_text("#recognize-status")
+    verdict = "✓ sure · confidence 0.97 · position 52.50040° N, 13.30246° E ± 8 m (2 images, 95 % agreement)"
+    assert page.inner_text("#verdict").replace("\u00a0", " ") == verdict
+    wait_for_text(page, "#plan-words", "circle: the estimated position")
     own, other = page.locator("#own").bounding_box(), best.bounding_box()
     assert own["x"] + own["width"] <= other["x"]  # side by side
 
@@ -38,22 +42,24 @@ def test_photos_of_a_camera_say_what_they_were_adapted_by_and_if_the_camera_is_l
     page.click(".options summary")
     page.fill("[name=camera]", " cam0 ")
     ask(page, photo)
-    wait_for_text(page, "#recognise-status", "not calibrated, adapted by 0 photos of cam0, 0.01 s.")
+    wait_for_text(page, "#recognize-status", "not calibrated, adapted by 0 photos of cam0, 0.01 s.")
     page.click("text=Query again")
-    wait_for_text(page, "#recognise-status", "adapted by 1 photo of cam0")
+    wait_for_text(page, "#recognize-status", "adapted by 1 photo of cam0")
     asked = [fields for _, path, fields in service.stub.calls if path == "/v1/query"]
     assert [fields["camera"] for fields in asked] == ["cam0", "cam0"]
     assert "sequence" not in asked[1]
     service.stub.lost = 0.9
     page.select_option("[name=sequence]", "true")
     page.click("text=Query again")
-    wait_for_text(page, "#recognise-status", "Lost, adapted by 2 photos of cam0: that this frame shows no place")
+    wait_for_text(
+        page, "#recognize-status", "Lost, adapted by 2 photos of cam0: the probability that this frame shows no place"
+    )
     assert page.locator(".hit").count() == 0
     page.fill("[name=camera]", "")
     page.select_option("[name=sequence]", "")
     page.click("text=Query again")
     page.wait_for_selector(".hit")
-    assert "adapted" not in page.inner_text("#recognise-status")
+    assert "adapted" not in page.inner_text("#recognize-status")
 
 
 def test_a_photo_can_be_dropped(open_page, service):
@@ -90,14 +96,14 @@ def test_before_the_first_photo_the_view_says_what_it_does_and_offers_photos_to_
     assert page.is_hidden("#start")
     service.stub.maps["town"].photos.clear()
     page.reload()
-    wait_for_text(page, "#start", "This map has no photos")
+    wait_for_text(page, "#start", "This map has no images")
     page.click("text=Go to Map")
-    wait_for_text(page, "#photos-none", "The map holds no photo that answers. Add some above")
+    wait_for_text(page, "#photos-none", "The map has no images. Add photos above")
 
 
 def test_the_plan_shows_all_positions_and_marks_the_matches(open_page, service, photo):
     page = open_page(service.url)
-    wait_for_text(page, "#plan-words", "30 positions of the map.")
+    wait_for_text(page, "#plan-words", "30 positions.")
     bare = drawing(page, "#plan-canvas")
     ask(page, photo)
     wait_for_text(page, "#plan-words", "numbered: the 5 matches")
@@ -141,7 +147,7 @@ def test_options_reach_the_service(open_page, service, photo):
     assert sent[1]["rerank"] == "true"
     page.fill("[name=min_confidence]", "0.99")
     page.click("text=Query again")
-    wait_for_text(page, "#recognise-status", "No match is confident enough: the best has confidence 0.97")
+    wait_for_text(page, "#recognize-status", "No match is confident enough: the best has confidence 0.97")
 
 
 class MoreOptions(QueryOptions):
@@ -155,7 +161,7 @@ def test_every_option_that_the_service_describes_is_in_the_form(open_page, servi
     service.stub.options = MoreOptions
     page = open_page(service.url)
     page.click(".options summary")
-    shown = page.eval_on_selector_all("#recognise-fields [name]", "inputs => inputs.map(input => input.name)")
+    shown = page.eval_on_selector_all("#recognize-fields [name]", "inputs => inputs.map(input => input.name)")
     assert shown == list(hints(MoreOptions))
     assert page.get_attribute("[name=weather]", "title") == "Weather of the photo."
     page.select_option("[name=weather]", "wet")
@@ -173,12 +179,12 @@ def test_a_file_that_is_no_photo_gets_the_services_own_sentence(open_page, servi
     bad = tmp_path / "notes.jpg"
     bad.write_text("this is text")
     ask(page, bad)
-    alert = page.locator("#recognise-alert")
+    alert = page.locator("#recognize-alert")
     assert alert.get_attribute("role") == "alert"
     assert alert.inner_text() == "notes.jpg is not a photo that can be read; send JPEG, PNG or WebP"
     assert page.is_hidden("#own")
     ask(page, photo)
-    assert page.is_hidden("#recognise-alert")  # gone with the next answer
+    assert page.is_hidden("#recognize-alert")  # gone with the next answer
 
 
 def test_a_service_that_went_away_is_told(open_page, service, photo):
@@ -186,4 +192,4 @@ def test_a_service_that_went_away_is_told(open_page, service, photo):
     wait_for_text(page, "#map-facts", "30 photos")
     page.context.set_offline(True)
     ask(page, photo)
-    assert "The service does not answer" in page.inner_text("#recognise-alert")
+    assert "The service does not answer" in page.inner_text("#recognize-alert")
