@@ -248,7 +248,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
         "g.npy", pickled(b"\x80\x02]r\xff\xff\xff\x7f."), load_object_array, BadDataset, "too large for 1 objects",
     ),
     "lists that are all one": ("g.npy", pickled(doubled(60)), load_object_array, BadDataset, "represents more than"),
-    "list that contains itself": ("g.npy", pickled(b"\x80\x02]q\0h\0a."), load_object_array, BadDataset, "contains itself"),
+    "list in itself": ("g.npy", pickled(b"\x80\x02]q\0h\0a."), load_object_array, BadDataset, "contains itself"),
     "pickle of nests": (
         "g.npy", pickled(b"\x80\x02" + b"]" * DEEP + b"a" * (DEEP - 1) + b"."),
         load_object_array, BadDataset, "not a readable",
