@@ -101,7 +101,7 @@ def test_what_is_not_allowed_is_said():
         budget(4, splits=0)
     with pytest.raises(BadSpec, match="'thirds' is unknown"):
         cross_fit("thirds")
-    with pytest.raises(BadSpec, match="no two halves"):
+    with pytest.raises(BadSpec, match="cannot be split in halves"):
         cross_fit().splits(1)
     with pytest.raises(BadSpec, match="4 of 4 queries of 'night'"):
         budget(4, specific=True).splits(16, CONDITIONS)

@@ -76,7 +76,7 @@ def test_records_become_a_report(figures, tmp_path):
 def test_errors_are_one_block(figures, tmp_path):
     result = figures("nowhere", "--out", "out")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: nowhere does not exist; write records with tfa bench run")
+    assert result.stderr.startswith("error: nowhere does not exist; write records with: tfa bench run")
     (tmp_path / "file").write_text("")
     result = figures("nowhere", "--out", "file/out")
     assert result.exit_code == 1

@@ -90,7 +90,7 @@ def test_a_refused_average_precision_says_why(bench: Run, tmp_path: Path):
     written(tmp_path, truth, synthetic_record(truth, [[[RIGHT]]]))
     result = bench(tmp_path)
     assert cells(result.stdout.splitlines()[3])[6] == "-"
-    assert "no mAP: a query has 25 positives and rankings end at 20" in result.stderr
+    assert "no mAP: a query has 25 positives but rankings have length 20" in result.stderr
 
 
 def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results: Path):
@@ -98,19 +98,19 @@ def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results:
     other = {"id": "big@56", "fingerprint": "", "grid": [4, 4]}
     written(results, truth, synthetic_record(truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder=other))
     result = bench(results, "--against", "vlad")
-    assert "town under big@56 has no record of vlad: tfa is not compared" in result.stderr
+    assert "town under big@56 has no record of vlad; tfa is not compared" in result.stderr
     assert result.stdout.count("R@1 - vlad") == 1
     alone = bench(results, "--against", "vlad", "--encoder", "big@56")
     assert alone.exit_code == 2
-    assert "no record of head 'vlad' to compare with; there are tfa" in alone.stderr
+    assert "no record of head 'vlad' to compare with; recorded: tfa" in alone.stderr
 
 
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
         (["--dataset", "twon"], 1, "did you mean town?"),
-        (["--head", "nobody"], 1, "there are tfa, tfa-c64, vlad"),
-        (["--ks", "1,50"], 2, "20 deep, recall at 50"),
+        (["--head", "nobody"], 1, "recorded: tfa, tfa-c64, vlad"),
+        (["--ks", "1,50"], 2, "length 20, too short for recall at 50"),
     ],
 )
 def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], code: int, message: str):

@@ -76,11 +76,10 @@ def test_what_is_no_photo_is_refused(place_map):
 
 def test_a_map_says_in_a_line_what_it_is(place_map, saved, camera):
     assert repr(PlaceMap.load(saved)) == (
-        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; "
-        "answers not verified>"
+        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; not reranked>"
     )
     place_map.calibrate([np.asarray(as_rgb(path)) for path in sorted(camera.iterdir())], "night")
-    assert "; calibrations night (answers); answers " in repr(place_map)
+    assert "; calibrations night (active); " in repr(place_map)
     report = place_map.calibrate(camera, "day")
     night, day = (place_map.state.chosen(name) for name in ("night", "day"))
     assert report.used == night.calibration["used"] == 20

@@ -166,7 +166,7 @@ def test_bad_input_is_named():
     for call, error, message in [
         (lambda: fit_dual(world(), np.ones((4, 3))), BadSpec, "words of 3 channels, the tokens have 6"),
         (lambda: fit_dual(world(), np.ones(4)), BadSpec, r"shape \(4,\); a vocabulary must be \(words, channels\)"),
-        (lambda: fit_dual(world(), np.ones((4, 6), int)), BadSpec, "int64 numbers"),
+        (lambda: fit_dual(world(), np.ones((4, 6), int)), BadSpec, "has dtype int64"),
         (lambda: fit_dual(world(), np.full((4, 6), np.nan)), BadSpec, "non-finite"),
         (lambda: fit_dual(world(), source_words=0), BadSpec, "words=0"),
         (lambda: fit_dual(world(), words=0), BadSpec, "words=0"),
@@ -282,7 +282,7 @@ def test_what_else_a_file_may_hold_is_said(tmp_path):
         "int.pt": "tensor of torch.int64",
         "flat.pt": r"shape \(3,\)",
         "two.safetensors": r"contains 'a' \(2, 2\), 'b' \(2, 2\); a vocabulary file needs one 2-D tensor",
-        "flat.safetensors": r"holds 'a' \(2,\)",
+        "flat.safetensors": r"contains 'a' \(2,\)",
         "int.safetensors": "tensor of torch.int64",
         "none.safetensors": "holds no tensor",
         "empty.npy": r"shape \(0, 4\)",

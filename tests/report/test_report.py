@@ -265,7 +265,7 @@ def test_what_answers_stands_first_and_the_least_recognised_beside_their_hits(to
     assert report["headline"].endswith("calibrate for night with more photos")
     write_report(tmp_path / "report.html", report)
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert "<p>Answers come from the calibration night, made with 8 photos; they are " in text
+    assert "<p>Answers come from calibration night (8 photos) and are " in text
     assert "<summary>Without a calibration</summary>" in text
     assert text.count('<div class="pair">') == 6
 

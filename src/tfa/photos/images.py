@@ -91,7 +91,7 @@ Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # ar
 
 ALLOWED_PHOTOS = "a path, the bytes of an image file, a PIL image, or a uint8 RGB array of height × width × 3"
 A_FILE = "pass the path of an image file"
-EMPTY_FILE = "it is empty; pass the complete file"
+EMPTY_FILE = "it is not an image: it is empty; pass the complete file"
 _LONGEST_NAME = 200  # maximum characters of a name quoted in an error
 
 

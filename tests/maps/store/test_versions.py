@@ -34,7 +34,7 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
     assert told(opened.query(dusk)) == told(town.query(dusk))
     assert repr(opened) == (
         f"<PlaceMap {url}: 14 photos; encoder fake@28; second-order head (second-order, tempered); no calibration; "
-        "answers not verified>"
+        "not reranked>"
     )
     info = opened.info().to_dict()
     assert (info["images"], info["positions"], info["sample"], info["dims"]) == (PLACES, PLACES, PLACES, 64)

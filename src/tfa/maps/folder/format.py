@@ -206,7 +206,7 @@ def _check_head(head: _Head, header: _Header) -> None:
         isinstance(head.decisions, SecondOrderDecisions) == paper
         or isinstance(head.evidence, SecondOrderEvidence) == paper
     ):
-        raise BadShape(f"{where} has decisions or evidence of another kind than {header.head_kind!r}")
+        raise BadShape(f"{where} has decisions or evidence that do not fit the head kind {header.head_kind!r}")
     if isinstance(head.decisions, TargetDecisions) != (paper and head.name != DATABASE):
         raise BadShape(f"{where} has decisions of another kind of head")
     if isinstance(head.decisions, TargetDecisions):

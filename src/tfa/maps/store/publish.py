@@ -193,13 +193,13 @@ class Publisher:
                 self.store.erase(key)
 
     def _ours(self, name: str) -> bool:
-        """Somebody else's collection may be called like a version of this map: it is left alone."""
+        """Return True unless a collection with such a name belongs to another program."""
         try:
             self.store.open(name)
         except StoreConflict:
             return False
         except StoreUnavailable:
-            pass  # damaged, or the store is away: dropping it says so
+            pass  # damaged, or the store is unavailable: dropping it raises then
         return True
 
 

@@ -108,7 +108,7 @@ def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
 
 def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, StoreHeader]:
     """Swap the current and the previous version; return the old and the new header."""
-    with publisher.claim("taken back"):
+    with publisher.claim("rolled back"):
         view = view_without_pending_edits(versions, publisher)
         before = view.header.before
         assert before is not None, "the caller has checked"
