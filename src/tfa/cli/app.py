@@ -286,7 +286,6 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         build.build: (
             "tfa build photos/ --out town.tfa",
             "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
-            "tfa build photos/ --out town.tfa --head second-order --set map.carrier=blend",
             "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
             "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
         ),
@@ -295,9 +294,6 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         calibrate.calibrate_command: (
             "tfa calibrate town.tfa robot-photos/",
             "tfa calibrate town.tfa night-walk/ --name night",
-            "tfa query town.tfa photo.jpg --calibration night",
-            "tfa query town.tfa photo.jpg --calibration none",
-            "tfa calibrate town.tfa --activate none",
             "tfa calibrate town.tfa --drop night",
         ),
         add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
@@ -317,27 +313,20 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa query town.tfa evening-walk/ --sure --json > answers.json",
             "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
             "tfa query town.tfa photo.jpg --calibration night",
-            "tfa query town.tfa photo.jpg --rerank --candidates 50",
             "tfa query town.tfa --sequence drive/ --json > path.json",
             "tfa query town.tfa drive.bag --set frames.every=2s",
             "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
         ),
-        info.explain_command: (
-            "tfa explain town.tfa photo.jpg",
-            "tfa explain town.tfa photo.jpg -o why.png --rank 2",
-            "tfa explain town.tfa photo.jpg --json > why.json",
-        ),
+        info.explain_command: ("tfa explain town.tfa photo.jpg", "tfa explain town.tfa photo.jpg -o why.png --rank 2"),
         evaluate.evaluate: (
             "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
             "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
-            "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
             "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
         ),
     },
     "Deploy": {
         serve.serve: (
             "tfa serve town.tfa",
-            "tfa serve town.tfa forest.tfa --port 9000",
             "tfa serve postgres://maps@localhost/geo/town",
             "TFA_READ_API_KEY=… TFA_EDIT_API_KEY=… tfa serve town.tfa --host 0.0.0.0",
             "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
@@ -346,14 +335,12 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         export.export: (
             "tfa export town.tfa --format npz -o town.npz",
             "tfa export town.tfa --format faiss -o town.faiss",
-            "tfa export town.tfa --format onnx-head -o head.onnx",
             "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
             "tfa export town.tfa --format hloc -o map.h5",
             "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
         ),
         export.pairs: (
             "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
-            "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
             "tfa pairs town.tfa images/query/ -o pairs.txt --root images/ --format colmap",
             "tfa pairs town.tfa images/query/ -o pairs.txt --format alicevision --views cameraInit.sfm",
         ),

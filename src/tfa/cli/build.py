@@ -187,16 +187,15 @@ def frames(
     skipped = show_notes(extracted.notes, extracted.skipped)
     if json:
         where = None if extracted.positions is None else str(extracted.positions)
-        print_json(
-            FramesResult(
-                out=str(out),
-                frames=len(extracted.photos),
-                seen=extracted.seen,
-                positions=where,
-                skipped=skipped,
-                notes=extracted.notes,
-            )
-        )
+        count, notes = len(extracted.photos), extracted.notes
+        found: dict[str, Any] = {
+            "frames": count,
+            "seen": extracted.seen,
+            "positions": where,
+            "skipped": skipped,
+            "notes": notes,
+        }
+        print_json(FramesResult(out=str(out), **found))
         return
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
@@ -326,14 +325,9 @@ def build(
         _report_store_build(report, [*notes, *report.notes], [*skipped, *report.skipped], json=json)
         return
     place_map = PlaceMap.build(
-        paths[0] if len(paths) == 1 else paths,
-        encoder=encoder,
-        positions=sources,
-        spec=spec,
-        map_spec=kind,
-        options=encoding,
-        progress=progress,
-    )
+        paths[0] if len(paths) == 1 else paths, encoder=encoder, positions=sources, spec=spec, map_spec=kind,
+        options=encoding, progress=progress,
+    )  # fmt: skip
     place_map.save(location.folder, overwrite=force)
     place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
     report_build(place_map, location.folder, json=json)
@@ -414,13 +408,9 @@ def _build_in_store(
     # Ray reports lost workers on standard output, which is for results.
     with redirect_stdout(sys.stderr), choose_executor(shards.ray, shards.workers, encoding.device) as executor:
         sharding = Sharding(
-            executor=executor,
-            shard_size=shards.shard_size or SHARD_SIZE,
-            work=shards.work,
-            dims=kind.dims or STORE_DIMS,
-            index=shards.index,
-            patches_at=shards.patches_at,
-        )
+            executor=executor, shard_size=shards.shard_size or SHARD_SIZE, work=shards.work,
+            dims=kind.dims or STORE_DIMS, index=shards.index, patches_at=shards.patches_at,
+        )  # fmt: skip
         # A store reduces vectors itself, so the head is not reduced.
         fitted = {**settings, "map_spec": dataclasses.replace(kind, dims=None)}
         return build_sharded(listed, url, sharding=sharding, progress=progress, **fitted)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,19 +17,8 @@ if TYPE_CHECKING:
     from tfa.maps import PlaceMap
 
 
-class Format(StrEnum):
-    npz = "npz"
-    faiss = "faiss"
-    onnx_head = "onnx-head"
-    onnx = "onnx"
-    hloc = "hloc"
-
-
-class PairFormat(StrEnum):
-    hloc = "hloc"
-    colmap = "colmap"
-    alicevision = "alicevision"
-    kapture = "kapture"
+Format = Literal["npz", "faiss", "onnx-head", "onnx", "hloc"]
+PairFormat = Literal["hloc", "colmap", "alicevision", "kapture"]
 
 
 @options.with_encoder
@@ -41,7 +29,7 @@ def pairs(
     format: Annotated[
         PairFormat,
         typer.Option(help="hloc: names; colmap: match list; alicevision: pairs of views; kapture: with scores."),
-    ] = PairFormat.hloc,
+    ] = "hloc",
     k: Annotated[int, typer.Option("-k", min=1, help="Map images per photo.")] = 20,
     root: Annotated[
         Path | None,
@@ -69,7 +57,7 @@ def pairs(
     """
     options.check_folder(map, "pairs")
     options.check_writable(out)
-    if (views is not None) != (format is PairFormat.alicevision):
+    if (views is not None) != (format == "alicevision"):
         raise BadSpec("--format alicevision needs --views cameraInit.sfm, and --views is only for alicevision")
 
     from tfa.cli.query import expand_folders
@@ -90,11 +78,11 @@ def pairs(
     queries = expand_folders(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
     found, images = list_photo_pairs(answers.answers), [Path(record.path) for record in place_map.images]
-    if format is PairFormat.alicevision:
+    if format == "alicevision":
         count = write_view_pairs(out, found, numbers)
-    elif format is PairFormat.kapture:
+    elif format == "kapture":
         count = write_kapture_pairs(out, found, root or find_photo_root([*queries, *images]))
-    elif format is PairFormat.colmap:
+    elif format == "colmap":
         one_root = root or find_photo_root([*queries, *images])
         count = write_match_list(out, name_pairs(found, one_root, one_root))
     else:
@@ -116,7 +104,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="File to write.")],
     format: Annotated[
         Format, typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file.")
-    ] = Format.npz,
+    ] = "npz",
     queries: Annotated[
         list[Path] | None,
         typer.Option(
@@ -148,39 +136,35 @@ def export(
     """
     options.check_folder(map, "export")
     options.check_writable(out)
-    if format is not Format.onnx and dims is not None:
-        raise BadSpec(f"--dims is for --format onnx, not {format.value}; remove it")
-    if format is Format.onnx and out.suffix == ".npz":
+    if format != "onnx" and dims is not None:
+        raise BadSpec(f"--dims is for --format onnx, not {format}; remove it")
+    if format == "onnx" and out.suffix == ".npz":
         raise BadSpec(
             f"--out {out}: --format onnx writes the descriptors of map images there; name the graph NAME.onnx"
         )
-    if format is not Format.hloc and (queries or root is not None):
-        raise BadSpec(f"--queries and --root are for --format hloc, not {format.value}; remove them")
+    if format != "hloc" and (queries or root is not None):
+        raise BadSpec(f"--queries and --root are for --format hloc, not {format}; remove them")
 
     from tfa import exports
     from tfa.maps import PlaceMap
 
-    if format is Format.hloc:
+    if format == "hloc":
         place_map, progress = options.open_map(map, encoding, quiet=quiet)
         _export_hloc(place_map, out, queries, root, calibration, progress=progress)
         return
     place_map = PlaceMap.load(map)
     compiled = exports.compile_map(place_map, calibration)
-    if format is Format.onnx:
+    if format == "onnx":
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
         rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
         count, width = rows.vectors.shape
         say(f"wrote {out}: photo to unit vector, {width:,} dimensions, {out.stat().st_size / 1e6:,.1f} MB")
         say(f"wrote {exports.rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")
         return
-    write = {
-        Format.npz: exports.write_npz,
-        Format.faiss: exports.write_faiss,
-        Format.onnx_head: exports.write_onnx_head,
-    }
+    write = {"npz": exports.write_npz, "faiss": exports.write_faiss, "onnx-head": exports.write_onnx_head}
     write[format](out, compiled)
     count, width = compiled.vectors.shape
-    what = "tokens to query vector" if format is Format.onnx_head else format_count(count, "image")
+    what = "tokens to query vector" if format == "onnx-head" else format_count(count, "image")
     say(f"wrote {out}: {what}, {width:,} dimensions")
 
 

@@ -188,16 +188,8 @@ def prune_command(
         notes.append("nothing was removed; pass --yes to remove without confirmation")
     show_notes(notes)
     if json:
-        print_json(
-            PruneResult(
-                removed=removed,
-                candidates=candidates,
-                reasons=dict(reasons),
-                expected_recall=losses,
-                images=len(place_map),
-                notes=notes,
-            )
-        )
+        found: dict[str, Any] = {"candidates": candidates, "reasons": dict(reasons), "expected_recall": losses}
+        print_json(PruneResult(removed=removed, **found, images=len(place_map), notes=notes))
     elif removed:
         say(
             f"removed {format_count(len(candidates), 'image')}; the map holds {format_count(len(place_map), 'image')}",

@@ -86,13 +86,9 @@ class AnswerFiles:
 
         used = place_map.state.chosen(calibration).name
         context = ExportContext(
-            times=times_of(answers),
-            images=self.options.images,
-            utm=self.options.utm,
-            map_name=place_map.called,
-            calibration="" if used == DATABASE else used,
-            milliseconds=1000 * seconds / max(len(answers), 1),
-        )
+            times=times_of(answers), images=self.options.images, utm=self.options.utm, map_name=place_map.called,
+            calibration="" if used == DATABASE else used, milliseconds=1000 * seconds / max(len(answers), 1),
+        )  # fmt: skip
         counts = [write_answers(path, answers, context) for path in self.paths]
         for path, count in zip(self.paths, counts, strict=True):  # after all files are written
             note(f"wrote {path} ({format_of(path).holds}: {count:,} of {format_count(len(answers), 'photo')})")

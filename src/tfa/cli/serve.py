@@ -118,20 +118,11 @@ def serve(
     if patch_cache is not None and not any(one.in_store for one in maps):
         raise BadSpec("--patch-cache is for maps in stores; patches of a map in a folder are memory-mapped")
     settings = ServiceSettings(
-        host=host,
-        port=port,
-        read_api_key=read_api_key or None,
-        edit_api_key=edit_api_key or None,
-        api_keys=() if api_keys is None else read_api_keys(api_keys),
-        rate_limit=rate_limit,
-        audit_log=None if audit_log is None else str(audit_log),
-        no_auth=no_auth,
-        cors=tuple(cors or ()),
-        max_upload=max_upload,
-        max_pixels=max_pixels,
-        max_batch=max_batch,
-        cameras=cameras,
-    )
+        host=host, port=port, read_api_key=read_api_key or None, edit_api_key=edit_api_key or None,
+        api_keys=() if api_keys is None else read_api_keys(api_keys), rate_limit=rate_limit,
+        audit_log=None if audit_log is None else str(audit_log), no_auth=no_auth, cors=tuple(cors or ()),
+        max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
+    )  # fmt: skip
     with bind_socket(settings) as listening:  # report a taken port before loading the encoder
         opened = open_maps(maps, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)

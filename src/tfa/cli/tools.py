@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -55,17 +55,14 @@ def cache(
     )
     size = sum(facts.bytes for facts in shelves)
     if json:
-        print_json(
-            CacheInfo(
-                folder=str(TokenCache().folder),
-                bytes=size,
-                limit=token_cache.read_cache_limit(),
-                encoders=shelves,
-                benchmark=benchmark,
-                unfinished_builds=builds,
-                deleted=deleted,
-            )
-        )
+        found: dict[str, Any] = {
+            "encoders": shelves,
+            "benchmark": benchmark,
+            "unfinished_builds": builds,
+            "deleted": deleted,
+        }
+        limit = token_cache.read_cache_limit()
+        print_json(CacheInfo(folder=str(TokenCache().folder), bytes=size, limit=limit, **found))
         return
     if deleted is not None:
         say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")

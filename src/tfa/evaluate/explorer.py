@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,15 +143,11 @@ def addresses(pictures: Mapping[str, bytes], page: Path) -> dict[str, str]:
     kept = {name: f"{hashlib.sha256(content).hexdigest()[:20]}.jpg" for name, content in pictures.items()}
     for name, file in kept.items():
         if not (folder / file).is_file():  # named by content: an existing file is identical
-            write_atomically(folder / file, partial(_put, pictures[name]))
+            write_atomically(folder / file, lambda path, name=name: path.write_bytes(pictures[name]))  # type: ignore[misc]
     for old in folder.iterdir():  # delete thumbnails of an earlier page
         if OURS.fullmatch(old.name) and old.name not in kept.values():
             old.unlink()
     return {name: f"{folder.name}/{file}" for name, file in kept.items()}
-
-
-def _put(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
 
 
 _GLOBE, _PLANE, ORDER = "globe", "plane", "order"
