@@ -139,9 +139,10 @@ class OriginGuard:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.settings.checks_host and not is_loopback(_name(host)):
+            # The name is not repeated: a page of another site could have chosen it.
             return (
-                f"{_name(host)[:80]!r} is not a local host name, and this service has no API keys; start it with "
-                "--read-api-key or with --no-auth"
+                "this service has no API keys and accepts local host names only; start it with --read-api-key or with "
+                "--no-auth"
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None
