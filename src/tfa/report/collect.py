@@ -150,8 +150,8 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
         "never": never,
         "old": old,
         "new": new,
-        "text": f"{confirmed:,} of {len(latest):,} photos were confirmed by sure answers; in {days:g} days "
-        f"{len(never):,} never were, {len(old):,} not any more; {new:,} are too new to tell",
+        "text": f"{confirmed:,} of {len(latest):,} images were confirmed by sure answers, {len(old):,} of them more "
+        f"than {days:g} days ago; {len(never):,} were never confirmed, and {new:,} are too new to judge",
     }
 
 
