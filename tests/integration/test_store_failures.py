@@ -135,7 +135,7 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
         except StoreConflict as error:
             lost.append(str(error))
 
-    refused = pytest.raises(StoreConflict, match=r"is being built by process \d+ of .* since 0 min")
+    refused = pytest.raises(StoreConflict, match=r"is being built by process \d+ of .* for 0 min")
     with claim_map(store, name, "built", url), refused:
         small.publish(url, dims=64)
     threads = [threading.Thread(target=builder) for _ in range(2)]
