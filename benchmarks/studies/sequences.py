@@ -312,10 +312,7 @@ _CURVE_COLUMNS = ("dataset", "order", *map(str, SEEN), "all")
 _EVENT_COLUMNS = ("dataset", "what happens", "R@1", "lost", "found after", "known to be outside")
 _CHANGE_COLUMNS = ("dataset", "before", *(f"photos {low + 1}–{high}" for low, high in _BINS))
 TABLES = {
-    "drive": (
-        "R@1 of drives: single photos, adapted, reranked, tracked (frames lost)",
-        _DRIVE_COLUMNS,
-    ),
+    "drive": ("R@1 of drives: single photos, adapted, reranked, tracked (frames lost)", _DRIVE_COLUMNS),
     "curve": ("R@1 by number of photos used for adaptation", _CURVE_COLUMNS),
     "events": ("The tracker after events: frames until two in a row are right", _EVENT_COLUMNS),
     "change": ("R@1 of adapted photos after another camera", _CHANGE_COLUMNS),

@@ -382,9 +382,7 @@ class Answer(NamedTuple):
 
 
 def answers(
-    scores: np.ndarray,
-    pair: Callable[[StoredPatch, int], Pair],
-    variants: Mapping[str, Variant] = VARIANTS,
+    scores: np.ndarray, pair: Callable[[StoredPatch, int], Pair], variants: Mapping[str, Variant] = VARIANTS
 ) -> dict[str, Answer]:
     """Return the best database image of scores `(m,)` under each variant.
 

@@ -144,13 +144,11 @@ def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) 
     said = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFull(
-            f"the disk is full{where} ({said}); existing files are unchanged. Free disk space and try again",
-            *named,
+            f"the disk is full{where} ({said}); existing files are unchanged. Free disk space and try again", *named
         )
     if error.errno in _OPEN_FILES:
         return OutOfResources(
-            f"too many open files{where} ({said}); close programs, or raise the limit with: ulimit -n",
-            *named,
+            f"too many open files{where} ({said}); close programs, or raise the limit with: ulimit -n", *named
         )
     return _no_memory(error) if error.errno == errno.ENOMEM else None
 

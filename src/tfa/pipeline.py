@@ -290,9 +290,7 @@ def check_target_count(count: int) -> None:
         )
     if count < CalibrateOptions.FEW:
         warnings.warn(
-            f"{count} target photos are very few; use {CalibrateOptions.budget} if possible",
-            FewPhotos,
-            stacklevel=3,
+            f"{count} target photos are very few; use {CalibrateOptions.budget} if possible", FewPhotos, stacklevel=3
         )
 
 

@@ -34,7 +34,7 @@ HIT: Patch = {
             "            rank=len(hits) + 1,",
         )
     ],
-    "ros/tfa_msgs/msg/Match.msg": [("bool sure             # can it be relied on?", "int64 rank")],
+    "ros/tfa_msgs/msg/Match.msg": [("bool sure             # whether it can be relied on", "int64 rank")],
 }
 OPTION: Patch = {
     "src/tfa/types.py": [
@@ -95,7 +95,7 @@ ENCODER: Patch = {
             "    width=24, depth=3, heads=2, size=56, positions=3,\n"
             ")",
         ),
-    ],
+    ]
 }
 LAYOUT: Patch = {
     "benchmarks/src/tfa_bench/datasets/layouts/made_up.py": '''"""Images of one folder, by their first letter."""

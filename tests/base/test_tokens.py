@@ -31,13 +31,7 @@ def test_wrong_shapes_are_named(patches, cls, message):
 def test_batches_hold_equal_counts_within_the_limit():
     tokens = Tokens([np.full((n, 2), float(i)) for i, n in enumerate([3, 3, 3, 5, 3, 20])])
     spans = [(b.start, b.stop, b.patches.shape) for b in tokens.batches(max_patches=7)]
-    assert spans == [
-        (0, 2, (2, 3, 2)),
-        (2, 3, (1, 3, 2)),
-        (3, 4, (1, 5, 2)),
-        (4, 5, (1, 3, 2)),
-        (5, 6, (1, 20, 2)),
-    ]
+    assert spans == [(0, 2, (2, 3, 2)), (2, 3, (1, 3, 2)), (3, 4, (1, 5, 2)), (4, 5, (1, 3, 2)), (5, 6, (1, 20, 2))]
 
 
 def test_selection_keeps_order_names_and_global_tokens():

@@ -43,7 +43,7 @@ def test_the_tables_of_performance_are_those_of_the_files():
 
 
 def test_the_confidence_page_has_the_constants_of_the_code():
-    text = page("explanation/confidence.md").replace("−", "-")
+    text = " ".join(page("explanation/confidence.md").replace("−", "-").split())
     for constants in (confidence.VERIFIED_CONSTANTS, confidence.UNVERIFIED_CONSTANTS):
         formula = f"σ({constants.offset:g} + {constants.per_place:g} place + {constants.per_agreement:g} agreement"
         assert formula in text

@@ -148,7 +148,7 @@ def test_damaged_evidence_is_refused(tmp_path):
     truth = synthetic_truth()
     truth.write(tmp_path / "town")
     record = write_record(tmp_path, truth, "tfa", decisions={**EVIDENCE, "candidates": {"hard/original": {}}})
-    with pytest.raises(BadRecord, match=r"evidence of head 'tfa' is damaged: KeyError 'support'; run it again"):
+    with pytest.raises(BadRecord, match=r"evidence of head 'tfa' is damaged: KeyError 'support'; rerun the head"):
         evidence_of(record)
 
 

@@ -46,7 +46,7 @@ def test_the_report_embeds_every_picture_and_names_no_address(town, tmp_path):
     assert "uncalibrated 75.0" in images[0][0]
     assert page.count("<img") == 6
     assert not re.search(r"https?:|<script|<link|url\(", page)
-    assert "12 queries. Encoder: fake-s8@32. A true place: the same frame." in page
+    assert "12 queries. Encoder: fake-s8@32. A positive: the same frame." in page
     assert "The town &lt;&amp;&gt;" in page
     assert "prefers-color-scheme: dark" in page
     assert '<th scope="row">Head &lt;anyloc&gt;<br><code>anyloc</code></th><td class="n">58.3</td>' in page
@@ -62,18 +62,21 @@ def test_what_cannot_be_drawn_is_said(tmp_path):
     assert [path.name for path in written] == ["precision-recall.png", "scores.png", "report.html"]
     page = written[-1].read_text("utf-8")
     for sentence in (
-        "There is no record of a head calibrated on N queries",
-        "There is no record of head tfa.",
-        "their folder was not given (--photos town=FOLDER)",
+        "No head calibrated on N queries is recorded",
+        "Head tfa is not recorded.",
+        "pass their folder with --photos town=FOLDER",
     ):
         assert sentence in page
-    for reference, sentence in (("tfa", "no record of head tfa"), ("gem", "no record of a head to set beside gem")):
+    for reference, sentence in (
+        ("tfa", "head tfa is not recorded"),
+        ("gem", "no head to compare with gem is recorded"),
+    ):
         [*_, report] = write_figures(tmp_path / "town", out, photos={"town": photos}, reference=reference)
-        assert f"The photos are not shown: there is {sentence}." in report.read_text("utf-8")
+        assert f"The photos are not shown: {sentence}." in report.read_text("utf-8")
     write_record(tmp_path, truth, "tfa", (0, 1))
     page = write_figures(tmp_path / "town", out, photos={"town": photos})[-1].read_text("utf-8")
-    assert "There is no query where tfa is right, at least one other head wrong." in page
-    assert "The record of head tfa holds no evidence." in page
+    assert "There are no queries where tfa is right, at least one other head wrong." in page
+    assert "The record of head tfa has no evidence." in page
 
 
 def test_datasets_and_encoders_are_chosen_by_name(town, tmp_path):
@@ -84,13 +87,13 @@ def test_datasets_and_encoders_are_chosen_by_name(town, tmp_path):
         "town/fake-s8@32", "town/other@8", "village/fake-s8@32",
     ]  # fmt: skip
     assert [study.folder for study in find_studies(results, ["town"], "other@8")] == ["town/other@8"]
-    with pytest.raises(BadSpec, match=r"no records of dataset 'city'; there are: town, village"):
+    with pytest.raises(BadSpec, match=r"no records of dataset 'city'; recorded: town, village"):
         find_studies(results, ["city"])
     with pytest.raises(BadSpec, match=r"no records of encoder 'x'"):
         find_studies(results, None, "x")
-    with pytest.raises(BadSpec, match="leave one of the two out"):
+    with pytest.raises(BadSpec, match="drop one filter"):
         find_studies(results, ["village"], "other@8")
-    with pytest.raises(BadSpec, match=r"photos of 'city' were given, but the records drawn are of town, village"):
+    with pytest.raises(BadSpec, match=r"--photos names 'city', but the drawn records are of town, village"):
         write_figures(results, tmp_path / "out", photos={"city": tmp_path})
     with pytest.raises(BadSpec, match="is not a folder"):
         write_figures(results, tmp_path / "out", photos={"town": tmp_path / "none"})
@@ -104,7 +107,7 @@ def test_an_empty_folder_and_a_record_found_twice_are_errors(town, tmp_path):
     results, truth = town
     write_record(results / "again", truth, "tfa")
     truth.write(results / "again" / "town")
-    with pytest.raises(BadRecord, match="are of one head"):
+    with pytest.raises(BadRecord, match="have the same head"):
         find_studies(results)
 
 

@@ -34,11 +34,11 @@ def test_records_are_judged_as_they_are_scored(tmp_path):
         assert numbers.expected is None  # z-scores are no probabilities
     assert judged.judgement.not_in_map == 3
     assert judged.judgement.runs[0].answers[4].hits == ()
-    with pytest.raises(BadRecord, match="no record of head 'fish'; there are bow, vlad"):
+    with pytest.raises(BadRecord, match="no record of head 'fish'; recorded: bow, vlad"):
         judge_records([tmp_path], heads=["fish"])
     with pytest.raises(BadSpec, match="has splits 0 to 0, not 3"):
         judge_records([tmp_path], split=3)
     other = synthetic_truth([[0]] * 12, name="city")
     written(tmp_path, other, synthetic_record(other, ranked))
-    with pytest.raises(BadRecord, match="cannot stand side by side"):
+    with pytest.raises(BadRecord, match="cannot be compared"):
         judge_records([tmp_path])

@@ -57,14 +57,14 @@ def test_a_finding_holds_or_not(there: dict[str, int], verdict: str) -> None:
     text = other_encoders(here, other)
     assert "### `other@28`" in text
     assert f"| TFA | {100 * there['tfa'] / QUERIES:.2f} (87.50) |" in text
-    assert "Of 1 findings on these datasets: " in text
+    assert "1 findings on these datasets: " in text
     assert f"1 {verdict}" in text
     assert ("- TFA against ANYLOC on Town: +37.5" in text) == (verdict == REVERSED)
 
 
 def test_what_is_within_chance_is_no_finding() -> None:
     here, other = scored("page@28", tfa=21, anyloc=20), scored("other@28", tfa=30, anyloc=2)
-    assert "No finding to compare." in other_encoders(here, other)
+    assert "No findings to compare." in other_encoders(here, other)
     assert other_encoders(here, []) == ""
 
 
@@ -86,7 +86,7 @@ def test_a_run_beside_records_of_the_other_rule_says_where_they_belong(bench, tm
     before = copy.copy(under(OLDER).encoder)
     before.id = DEFAULT
     run_heads(dataclasses.replace(bench, encoder=before), [rigged(NO_CALIBRATION)], tmp_path)
-    with pytest.raises(BadSpec, match=rf"is of the encoder {OLDER}, .*{DEFAULT}_hf, or give --encoder {OLDER}"):
+    with pytest.raises(BadSpec, match=rf"was made with the encoder {OLDER}, .*{DEFAULT}_hf, or use --encoder {OLDER}"):
         run_heads(under(DEFAULT), [rigged(NO_CALIBRATION)], tmp_path)
     (tmp_path / "town" / DEFAULT).rename(tmp_path / "town" / f"{DEFAULT}_hf")
     assert run_heads(under(OLDER), [rigged(NO_CALIBRATION)], tmp_path, again=True)[0].outcome == "same"

@@ -98,7 +98,7 @@ def test_what_the_paper_does_not_have_is_none():
     assert paper_value("primary", "SPED", "tfa", "R@5") is None
     assert paper_value("primary", "SPED", "no-such-head") is None
     assert paper_value("primary", "Atlantis", "tfa") is None
-    with pytest.raises(BadSpec, match="'tertiary' is no table of the paper; use one of primary"):
+    with pytest.raises(BadSpec, match="'tertiary' is not a table of the paper; use one of primary"):
         paper_value("tertiary", "SPED", "tfa")
 
 

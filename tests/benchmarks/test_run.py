@@ -46,7 +46,7 @@ def test_a_record_made_before_patches_could_be_small_is_kept(bench, tmp_path):
     )
     assert [run_heads(bench, [card], tmp_path)[0].outcome for card in (old, new)] == ["written", "kept"]
     small = dataclasses.replace(old, settings={"verification": {"always": False, "patches": "small"}})
-    with pytest.raises(BadSpec, match="made of other inputs"):
+    with pytest.raises(BadSpec, match="made from other inputs"):
         run_heads(bench, [small], tmp_path)
 
 

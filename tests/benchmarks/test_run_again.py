@@ -69,7 +69,7 @@ def test_again_tells_answers_that_changed(bench, tmp_path):
             return -super().scores(queries, replica)
 
     other = dataclasses.replace(rigged(NO_CALIBRATION), fit=lambda database, shared: Other(len(database)))
-    with pytest.raises(BadSpec, match="does not come out the same"):
+    with pytest.raises(BadSpec, match="is not reproducible"):
         run_heads(bench, [other], tmp_path / "results", again=True)
 
 

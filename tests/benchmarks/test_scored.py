@@ -108,7 +108,7 @@ def test_mean_average_precision_needs_rankings_as_deep_as_positives_are_many():
     record = synthetic_record(truth, [[[RIGHT]]] * 2)
     scored = score(record, truth, ks=[1])
     assert scored.mean_average_precision is None
-    assert scored.refused == "a query has 5 positives and rankings end at 4"
+    assert scored.refused == "a query has 5 positives but rankings have length 4"
     other_queries = score(synthetic_record(truth, [[[RIGHT]]] * 2, evaluated=[[1]]), truth, ks=[1])
     assert other_queries.mean_average_precision.mean == 1
 
@@ -118,13 +118,15 @@ def test_mean_average_precision_can_be_cut_to_the_depth_of_a_shallower_record():
     record = synthetic_record(truth, [[[[0, 1, 3, 2]]]])
     assert score(record, truth, ks=[1]).mean_average_precision.mean == pytest.approx((1 + 2 / 4) / 2)
     assert score(record, truth, ks=[1], precision_depth=3).mean_average_precision.mean == pytest.approx(1 / 2)
-    assert score(record, truth, ks=[1], precision_depth=1).refused == "a query has 2 positives and rankings end at 1"
+    assert (
+        score(record, truth, ks=[1], precision_depth=1).refused == "a query has 2 positives but rankings have length 1"
+    )
     assert score(record, truth, ks=[1], precision_depth=9).mean_average_precision.mean == pytest.approx(3 / 4)
 
 
 def test_a_k_beyond_the_rankings_names_both():
     record = synthetic_record(TRUTH, [[[RIGHT]]] * 4)
-    with pytest.raises(BadSpec, match="4 deep, recall at 20"):
+    with pytest.raises(BadSpec, match="length 4, too short for recall at 20"):
         score(record, TRUTH)
 
 
@@ -144,7 +146,7 @@ def test_impossible_settings_say_what_is_allowed(given: dict, message: str):
 
 def test_a_record_of_other_positives_is_refused():
     record = synthetic_record(TRUTH, [[[RIGHT]]] * 4)
-    with pytest.raises(BadRecord, match=r"other images or positives.*run the head again"):
+    with pytest.raises(BadRecord, match=r"other images or positives.*rerun the head"):
         score(record, synthetic_truth([[1]] * 4), ks=[1])
 
 
@@ -164,7 +166,7 @@ def test_paired_heads_are_compared_on_the_queries_both_were_evaluated_on():
     assert 0.5 < found.above < 1
     with pytest.raises(BadRecord, match="different positives"):
         paired(better, replace(worse, truth="other"))
-    with pytest.raises(BadSpec, match="score alike"):
+    with pytest.raises(BadSpec, match="score both the same way"):
         paired(better, replace(worse, unanswerable="skip"))
 
 
@@ -217,9 +219,9 @@ def test_datasets_heads_and_an_encoder_can_be_chosen(tmp_path: Path):
 
 def test_a_name_without_a_record_is_an_error(tmp_path: Path):
     synthetic_results(tmp_path)
-    with pytest.raises(BadRecord, match=r"no record of head 'vald'; there are tfa, vlad; did you mean vlad\?"):
+    with pytest.raises(BadRecord, match=r"no record of head 'vald'; recorded: tfa, vlad; did you mean vlad\?"):
         score_folder(tmp_path, ks=[1], heads=["vald"])
-    with pytest.raises(BadRecord, match="none of all together: head tfa, encoder org/big@56"):
+    with pytest.raises(BadRecord, match="no record matches all filters: head tfa, encoder org/big@56"):
         score_folder(tmp_path, ks=[1], heads=["tfa"], encoder="org/big@56")
 
 

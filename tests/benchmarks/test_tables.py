@@ -166,7 +166,7 @@ def test_both_assignments_are_shown_when_requested():
 def test_controls_without_a_fullq_record_wait_for_both():
     table = layout("spectral", [cell("hard-original", 60.0), cell("tfa", 61.0)])
     assert shown(table, "SPED", OWN)["Original cosine"] == Shown()
-    assert any("SPED: no record of tfa-fullq says which assignment" in note for note in table.footnotes)
+    assert any("SPED: no record of tfa-fullq for the assignment" in note for note in table.footnotes)
 
 
 def test_budgets_grow_downwards_and_ours_stand_apart():
@@ -308,7 +308,7 @@ def test_an_unknown_or_empty_table_says_what_to_do():
     with pytest.raises(NoTable, match="did you mean 'budgets'"):
         layout("budget", [cell("tfa", 1.0)])
     for name in LAYOUTS:
-        with pytest.raises(NoTable, match=f"nothing that table '{name}' shows"):
+        with pytest.raises(NoTable, match=f"no data for table '{name}'"):
             layout(name, [])
 
 

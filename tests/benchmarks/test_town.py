@@ -85,7 +85,7 @@ def test_traverses_drive_apart_within_the_road() -> None:
     assert min(steps) > 5
     assert max(steps) <= 8
     for pose in second:
-        x, y, heading = world.route.pose(pose.travelled, -0.8)
+        x, y, heading = world.route.pose(pose.traveled, -0.8)
         assert 1.0 <= np.hypot(pose.x - x, pose.y - y) <= 2.5
         assert abs(pose.heading - heading) <= np.deg2rad(10)
         assert on_street(np.array([[pose.x, pose.y]]), world.streets)
@@ -124,10 +124,10 @@ def test_nearer_hides_farther_and_walls_are_seen_from_outside_only() -> None:
     far = Quad((9.0, 8.0, 3.0), (0.0, -16.0, 0.0), (0.0, 0.0, -3.0), green, one_sided=True)
     light = np.full((2, 4), 255, np.uint8)
     for quads in ([near, far], [far, near]):
-        colour = draw_scene(Scene(quads), camera, (80, 60), light, np.zeros(3, np.float32)).colour
-        assert colour[30, 40].argmax() in (0, 3)
-        assert colour[30, 40, 1] == 0
-        assert colour[30, 5, 1] > 150
+        color = draw_scene(Scene(quads), camera, (80, 60), light, np.zeros(3, np.float32)).color
+        assert color[30, 40].argmax() in (0, 3)
+        assert color[30, 40, 1] == 0
+        assert color[30, 5, 1] > 150
     behind = Camera(12, 0, 1.5, np.pi, horizon=0.5)
     assert not draw_scene(Scene([near, far]), behind, (80, 60), light, np.zeros(3, np.float32)).inverse_depth.any()
 

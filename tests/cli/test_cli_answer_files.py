@@ -75,8 +75,8 @@ def test_a_file_is_there_even_if_nobody_reads_what_is_printed(run, folder, monke
     [
         (("--out", "a.kml"), 2, "must end in one of .mcap .geojson .gpx .csv"),
         (("--out", "near.jpg/a.csv"), 1, "near.jpg is a file, not a folder"),
-        (("--out", "a.csv", "--set", "out.images=no"), 2, "give one with --out FILE.mcap"),
-        (("--set", "out.utm=33N"), 2, "give one with --out FILE"),
+        (("--out", "a.csv", "--set", "out.images=no"), 2, "pass --out FILE.mcap"),
+        (("--set", "out.utm=33N"), 2, "pass --out FILE"),
         (("--out", "a.csv", "--set", "out.utm=99N"), 1, "'99N' is not a UTM zone"),
     ],
 )
@@ -90,7 +90,7 @@ def test_what_cannot_be_written_is_refused_before_the_map_is_read(run, spy, fold
 def test_what_cannot_hold_the_positions_of_the_map_is_refused_before_photos_are_read(run, spy, folder):
     result = run("query", "plain.tfa", "near.jpg", "--out", "a.gpx")
     assert result.exit_code == 1
-    assert "a.gpx would be empty: no image of the map has a position" in result.stderr
+    assert "a.gpx would be empty: no map image has a position" in result.stderr
     assert "query_many" not in [name for name, _ in spy.calls]
 
 

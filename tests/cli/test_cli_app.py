@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -86,8 +87,46 @@ def test_usage_errors_exit_with_2(run, spy, folder, words):
     result = run(*words)
     assert result.exit_code == 2
     assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert re.search(r"\nSee tfa [a-z ]*--help\.\n$", result.stderr)
     assert "Traceback" not in result.stderr
     assert spy.calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fly", "unknown command fly"),
+        ("qeury", "unknown command qeury; did you mean query?"),
+        ("weights gett", "unknown command gett; did you mean get?"),
+        ("query town.tfa --montag x", "unknown option --montag; did you mean --montage?"),
+        ("build", "missing PHOTOS"),
+        ("export town.tfa", "missing --out"),
+        ("query town.tfa --out", "--out needs a value"),
+        ("info town.tfa near.jpg", "unexpected argument: near.jpg"),
+        ("build photos --out a.tfa --head fancy", "--head: 'fancy' is unknown; use second-order or paper"),
+        ("export town.tfa -o x --format csv", "--format: 'csv' is unknown; use npz, faiss, onnx-head, onnx or hloc"),
+        ("build photos --out a.tfa --positions gone.csv", "--positions: 'gone.csv' does not exist"),
+        ("query town.tfa near.jpg -k 0", "-k: 0 is out of range: must be between 1 and 1000"),
+        (
+            "explain town.tfa near.jpg --rank 99",
+            "--rank: 99 is out of range: must be between 1 and 14, 1 is the best hit",
+        ),
+    ],
+)
+def test_a_usage_error_names_the_option_and_the_help(run, folder, words, said):
+    result = run(*words.split())
+    assert result.exit_code == 2
+    error, see = result.stderr.splitlines()
+    assert error == f"error: {said}"
+    assert re.fullmatch(r"See tfa ([a-z]+ )?--help\.", see)
+
+
+def test_messages_name_options_as_they_are_typed(capsys):
+    from tfa.cli.console import show_error
+
+    show_error("fix it, or use --skip-bad (skip_bad=True)", "cuda does not go with fast=True (--fast), give one")
+    assert capsys.readouterr().err == "error: fix it, or use --skip-bad\ncuda does not go with --fast, give one\n"
 
 
 @pytest.mark.parametrize(

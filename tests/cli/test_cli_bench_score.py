@@ -43,7 +43,7 @@ def test_a_table_has_a_row_for_each_head(bench: Run, results: Path):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "Town (town), tiny@28"
-    assert lines[1].startswith("40 images, 4 queries (queries without positives count as misses: 1); in percent")
+    assert lines[1].startswith("40 images, 4 queries (queries without positives count as misses: 1); percent")
     assert cells(lines[2]) == ["head", "data used", "R@1", "R@5", "R@10", "R@20", "mAP", "PR area", "R at 99 % P"]
     assert cells(lines[3]) == ["tfa", "database", "50.0 [0.0, 100.0]", *["50.0"] * 4, "25.0", "0.0"]
     assert cells(lines[4])[:2] == ["tfa-c64", "target"]
@@ -90,7 +90,7 @@ def test_a_refused_average_precision_says_why(bench: Run, tmp_path: Path):
     written(tmp_path, truth, synthetic_record(truth, [[[RIGHT]]]))
     result = bench(tmp_path)
     assert cells(result.stdout.splitlines()[3])[6] == "-"
-    assert "no mAP: a query has 25 positives and rankings end at 20" in result.stderr
+    assert "no mAP: a query has 25 positives but rankings have length 20" in result.stderr
 
 
 def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results: Path):
@@ -98,24 +98,24 @@ def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results:
     other = {"id": "big@56", "fingerprint": "", "grid": [4, 4]}
     written(results, truth, synthetic_record(truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder=other))
     result = bench(results, "--against", "vlad")
-    assert "town under big@56 has no record of vlad: tfa is not compared" in result.stderr
+    assert "town under big@56 has no record of vlad; tfa is not compared" in result.stderr
     assert result.stdout.count("R@1 - vlad") == 1
     alone = bench(results, "--against", "vlad", "--encoder", "big@56")
-    assert alone.exit_code == 1
-    assert "no record of head 'vlad' to compare with; there are tfa" in alone.stderr
+    assert alone.exit_code == 2
+    assert "no record of head 'vlad' to compare with; recorded: tfa" in alone.stderr
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "code", "message"),
     [
-        (["--dataset", "twon"], "did you mean town?"),
-        (["--head", "nobody"], "there are tfa, tfa-c64, vlad"),
-        (["--ks", "1,50"], "20 deep, recall at 50"),
+        (["--dataset", "twon"], 1, "did you mean town?"),
+        (["--head", "nobody"], 1, "recorded: tfa, tfa-c64, vlad"),
+        (["--ks", "1,50"], 2, "length 20, too short for recall at 50"),
     ],
 )
-def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], message: str):
+def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], code: int, message: str):
     result = bench(results, *args)
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     assert message in result.stderr
 

@@ -80,7 +80,7 @@ def test_all_writes_every_table_the_records_fill(table: Run, results: Path, tmp_
         for ending in ("md", "csv", "tex")
     }
     assert (tmp_path / "tables" / "primary.md").read_text("utf-8") in done.stdout
-    assert "nothing that table 'aerial' shows" in done.stderr
+    assert "no data for table 'aerial'" in done.stderr
     before = {path.name: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
     table("all", "--records", results, "--out", tmp_path / "tables")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
@@ -99,7 +99,7 @@ def test_both_reaches_the_layout(table: Run, results: Path):
     [
         (["tertiary"], 2, "tertiary"),
         (["primary", "--format", "html"], 2, "html"),
-        (["aerial"], 1, "nothing that table 'aerial' shows"),
+        (["aerial"], 1, "no data for table 'aerial'"),
         (["primary", "--encoder", "nobody@1"], 1, "no record of encoder 'nobody@1'; it has other@14, tiny@28"),
     ],
 )

@@ -39,7 +39,7 @@ def test_calibrate_reports_what_it_decided_and_how_to_go_back(run, folder):
     entry, told = calibration("town.tfa", "fog"), " ".join(result.stdout.split())
     [strength] = entry["decisions"]["strengths"].values()
     for text in (
-        "calibrated town.tfa as fog", "made of 9 of 15 photos; data used: the map's photos and the calibration's",
+        "calibrated town.tfa as fog", "fitted on 9 of 15 photos; data used: map images and calibration photos",
         f"assignment {entry['decisions']['route']}", entry["reasons"]["route"], entry["reasons"]["carrier"],
         f"c {strength['c']:.3f}, β {strength['beta']:.3f}", entry["verification"]["reason"],
         f"changes: {'; '.join(entry['differences'])}", "--calibration none",
@@ -70,14 +70,13 @@ def test_query_asks_with_the_calibration_that_is_named(run, spy, folder, name):
 
 
 def test_info_shows_each_calibration(run, folder, monkeypatch):
-    result = run("info", "calibrated.tfa")
-    for text in (
-        "calibration day\n", "calibration night, answers unless another is named", "as they are", "calibrated",
-    ):  # fmt: skip
+    assert "calibrations: day, night (active)\n" in run("info", "calibrated.tfa").stdout
+    result = run("info", "calibrated.tfa", "--evidence")
+    for text in ("calibration day\n", "calibration night (active)", "as they are", "calibrated"):
         assert text in result.stdout
     monkeypatch.setattr("tfa.maps.describe.list_differences", lambda before, after: [])
-    same = "changes: nothing, the decisions are the same"
-    assert run("info", "calibrated.tfa").stdout.count(same) == 2
+    same = "changes: none, the decisions are the same"
+    assert run("info", "calibrated.tfa", "--evidence").stdout.count(same) == 2
 
 
 def test_a_real_map_is_calibrated_asked_and_told(run, folder):
@@ -90,7 +89,7 @@ def test_a_real_map_is_calibrated_asked_and_told(run, folder):
         for name, option in {"default": (), **{n: ("--calibration", n) for n in ("night", "none")}}.items()
     }
     assert answers["default"] == answers["night"] != answers["none"]
-    assert "calibration night" in run("info", "town.tfa").stdout
+    assert "calibrations: night (active)" in run("info", "town.tfa").stdout
     result = run("query", "town.tfa", "camera/05.png", "--calibration", "fog")
     assert result.exit_code == 1
     assert "calibration 'fog' not found. Available: night" in result.stderr
@@ -105,7 +104,7 @@ def test_a_calibration_is_activated_and_dropped_without_photos(run, folder):
     for name in ("night", "fog"):
         assert run("calibrate", "town.tfa", "camera", "--name", name, "-q").exit_code == 0
     told = run("calibrate", "town.tfa", "--activate", "none")
-    assert told.stdout.strip() == "the map has night, fog; none answers where none is named"
+    assert told.stdout.strip() == "calibrations: night, fog; active: none"
     assert json.loads(run("calibrate", "town.tfa", "--activate", "fog", "--json").stdout)["active"] == "fog"
     dropped = json.loads(run("calibrate", "town.tfa", "--drop", "fog", "--json").stdout)
     assert dropped == {"active": "none", "calibrations": ["night"]}
@@ -117,4 +116,4 @@ def test_a_calibration_is_activated_and_dropped_without_photos(run, folder):
 def test_photos_and_the_choice_of_a_calibration_exclude_each_other(run, folder, options):
     result = run("calibrate", "town.tfa", *options)
     assert result.exit_code == 2
-    assert "give photos to calibrate with, or one of --activate" in result.stderr
+    assert "pass photos to calibrate with, or one of --activate" in result.stderr

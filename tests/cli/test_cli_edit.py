@@ -11,13 +11,24 @@ from tfa.maps import PlaceMap
 from tfa.photos.find_positions import PositionSources
 
 
-def test_info_gives_decisions_with_numbers_and_reasons(run, folder):
+def test_info_is_short(run, folder):
     result = run("info", "town.tfa")
+    facts = PlaceMap.load("town.tfa").info()
+    labels = [line.split(":")[0].strip() for line in result.stdout.splitlines()]
+    assert labels == [
+        "town.tfa", "images", "size", "encoder", "head", "reranking", "calibrations", "expected recall", "decisions",
+    ]  # fmt: skip
+    assert f"{facts.decisions['assignment']} assignment, {facts.decisions['carrier']} carrier" in result.stdout
+    assert "σ" not in result.stdout
+
+
+def test_evidence_gives_decisions_with_numbers_and_reasons(run, folder):
+    result = run("info", "town.tfa", "--evidence")
     assert result.exit_code == 0
     facts, told = PlaceMap.load("town.tfa").info().to_dict(), " ".join(result.stdout.split())
     for text in (
-        "14 images, 3 with a position", *facts["reasons"].values(), f"format {facts['format_version']}; ",
-        "fitted on 14 images", "its own photos only", "pseudo queries 14", "rho", "192 bytes per image",
+        "images: 14 (3 with a position)", *facts["reasons"].values(), f"format {facts['format_version']}, ",
+        "fitted on 14 images", "map images only", "pseudo queries 14", "rho", "192 bytes of patches per image",
         " ".join(f"{sigma:.4g}" for sigma in facts["decisions"]["sigma_local"]),
         f"hard/partial {row(facts['evidence']['candidates']['hard/partial'])}",
         facts["verification"]["reason"], f"sign test 14 {facts['verification']['favours_candidates']:.4g}",
@@ -48,7 +59,7 @@ def test_add(run, spy, folder):
     assert "the map holds 17 images" in result.stdout
     assert "note: 4 rows of where.csv match no image" in result.stderr
     assert "1 file skipped:\n  bad.jpg: " in result.stderr
-    assert "17 images, 4 with a position; 18% of them not seen" in run("info", "town.tfa").stdout
+    assert "images: 17 (4 with a position; the head was not fitted on 18% of them)" in run("info", "town.tfa").stdout
 
 
 def test_add_as_json(run, folder):

@@ -73,5 +73,5 @@ def test_weights_that_cannot_be_had_and_names_that_are_none(run, monkeypatch):
     assert result.exit_code == 1
     assert result.stderr == "error: no weights for dinov2-b14: the hub is out of reach\n"
     result = run("weights", "get", "dinov2-b41")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "did you mean 'dinov2-b14'" in result.stderr

@@ -29,8 +29,9 @@ def test_every_head_has_a_row_and_what_is_left_out_is_said(evaluate):
     assert [row[:2] for row in rows if row and row[0] in ("none", "day", "night")] == [
         ["none", "12"], ["day", "12"], ["night", "*"],
     ]  # fmt: skip
-    assert "14 images, 12 queries; an answer is right: as listed in truth.json." in result.stdout
-    assert "The most confident mistakes of calibration night, 1 of " in result.stdout
+    assert "14 images, 12 queries; right answers: as listed in truth.json." in result.stdout
+    assert "Percent. * = default. Expected recall is estimated without labels (90 % interval)." in result.stdout
+    assert re.search(r"1 most confident of \d+ mistakes of calibration night", result.stdout)
     assert "1 photo without ground truth left out (first: camera/13.png)" in result.stderr
     assert "1 file skipped:\n  camera/03.png: " in result.stderr
     written = json.loads(Path("all.json").read_text())
@@ -77,7 +78,7 @@ def test_positions_are_a_truth_and_places_the_map_has_not_may_be_left_out(run, f
     printed = run("evaluate", "town.tfa", "camera", "--ground-truth", "at.csv", "--radius", 50).stdout
     assert "every best answer: median" in " ".join(printed.split())
     assert "0 of 1" in printed
-    assert "no query has a place, for nothing was verified" in printed
+    assert "nothing was reranked, so there are no estimates" in printed
     told = json.loads(
         run("evaluate", "town.tfa", "camera", "--ground-truth", "at.csv", "--skip-unanswerable", "--json").stdout
     )
@@ -97,17 +98,15 @@ def test_an_earlier_evaluation_may_stand_beside(evaluate):
     [
         (["town.tfa", "camera", "--ground-truth", "absent.csv"], "absent.csv does not exist"),
         (["town.tfa", "camera", "--ground-truth", "near.jpg"], "must end in .csv"),
-        (["town.tfa", "camera", "--ground-truth", "where.csv", "--radius", "-1"], "give metres, more than 0"),
-        (["plain.tfa", "camera", "--ground-truth", "where.csv"], "build it with --positions, or give positives"),
+        (["plain.tfa", "camera", "--ground-truth", "where.csv"], "build the map with --positions, or pass positives"),
         (
             ["calibrated.tfa", "camera", "--ground-truth", "where.csv", "--calibration", "dusk"],
             "calibration 'dusk' not found",
         ),
-        (["postgres://h/d/town", "camera", "--ground-truth", "where.csv"], "tfa evaluate needs a map in a folder"),
         (["town.tfa", "bad.jpg", "--ground-truth", "bad.json"], "all 1 images are broken"),
     ],
 )
-def test_what_cannot_be_evaluated_is_an_error_before_any_work(run, folder, args, words):
+def test_files_and_photos_that_cannot_be_used_are_errors(run, folder, args, words):
     Path("bad.json").write_text('{"bad.jpg": ["05.png"]}')
     result = run("evaluate", *args)
     assert result.exit_code == 1
@@ -142,3 +141,17 @@ def test_many_photos_lie_in_a_folder_beside_the_page(run, tmp_path, monkeypatch)
     assert len(names) == 2  # all photos are alike, and named by their content
     [ours] = names - {"mine.jpg"}
     assert f'"page_files/{ours}"' in page
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["town.tfa", "camera", "--radius", "-1"], "--radius -1 is out of range: must be meters above 0"),
+        (["postgres://h/d/town", "camera"], "tfa evaluate needs a map in a folder"),
+    ],
+)
+def test_bad_values_are_usage_errors(run, folder, args, words):
+    result = run("evaluate", *args, "--ground-truth", "where.csv")
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.endswith("\nSee tfa evaluate --help.\n")

@@ -43,9 +43,9 @@ def test_the_answer_is_told_with_its_matches(run, town):
     assert lines[0] == "near.png"
     assert lines[1] == f"answer 1: {hit.image}, id {hit.id}"
     assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-    assert lines[3] == f"{found.consistent} of {found.mutual} mutual matches move alike"
+    assert lines[3] == f"{found.consistent} inliers of {found.mutual} mutual matches"
     assert lines[4] == describe_view(found.displacement)
-    assert lines[5] == f"verification is {found.reason}"
+    assert lines[5] == f"reranking is {found.reason}"
     assert len(lines) == 6
 
 
@@ -95,7 +95,7 @@ def test_a_map_photo_that_is_gone_is_an_empty_box(run, town):
     result = run("explain", "town.tfa", "near.png", "--out", "why.jpg")
     assert result.exit_code == 0
     assert result.stdout == before.stdout
-    assert "without 3.png, whose file is gone" in result.stderr
+    assert "without 3.png, whose file is missing" in result.stderr
     with Image.open("why.jpg") as picture:
         box = np.asarray(picture.convert("L"), int)[40:-120, picture.width // 2 + 40 : -40]
     assert np.median(box) == pytest.approx(206, abs=6)

@@ -182,7 +182,7 @@ def test_the_command_line_counts_before_the_environment_and_that_before_the_file
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ('[build]\n"head.wrods" = 4\n', "head.wrods of [build] is not an option of tfa build; there are"),
+        ('[build]\n"head.wrods" = 4\n', "head.wrods of [build] is not an option of tfa build; allowed:"),
         ('[build]\n"head.words" = 0\n', "head.words = 0: 0 is out of range: must be at least 1"),
         ('[build]\n"head.words" = [1]\n', "must be a text, a number, true or false"),
         ('[build]\nset = ["head.wrods=3"]\n', "did you mean head.words?"),
@@ -191,7 +191,7 @@ def test_the_command_line_counts_before_the_environment_and_that_before_the_file
 def test_a_bad_setting_of_the_file_is_refused(run, folder, written, said):
     (folder / "tfa.toml").write_text(written)
     result = run("config")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
 
 
@@ -229,6 +229,31 @@ def test_a_command_is_summarized_in_one_line():
         assert "\n" not in summary, name
         assert len(summary.split()) <= MOST_WORDS, name
         assert summary.endswith("."), name
+
+
+@pytest.mark.parametrize(
+    ("command", "panel", "names"),
+    [
+        ("build", "Positions", {"--positions", "--gpx", "--utm"}),
+        ("build", "Recordings", {"--topic", "--every"}),
+        ("build", "Encoder", {"--encoder", "--weights", "--device", "--fast"}),
+        ("build", "Output", {"--out", "--force", "--json", "--quiet"}),
+        ("serve", "Access", {"--read-api-key", "--edit-api-key", "--api-keys", "--no-auth", "--cors"}),
+        (
+            "serve",
+            "Limits",
+            {"--rate-limit", "--max-upload", "--max-pixels", "--max-batch", "--cameras", "--patch-cache"},
+        ),
+    ],
+)  # fmt: skip
+def test_options_are_grouped(command, panel, names):
+    parameters = all_commands()[command].params
+    assert {one.opts[0] for one in parameters if getattr(one, "rich_help_panel", None) == panel} == names
+
+
+def test_the_list_of_commands_fits_on_a_screen(run, monkeypatch):
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    assert len(run("--help").stdout.splitlines()) <= 60
 
 
 def test_settings_have_short_descriptions():

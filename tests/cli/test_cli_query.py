@@ -120,7 +120,7 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
 def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     result = run("query", "town.tfa", bad, "near.jpg")
     assert result.exit_code == 1
-    assert "not readable" in result.stdout
+    assert "unreadable" in result.stdout
     assert "photos/05.png" in result.stdout
     assert result.stderr.startswith(f"error: {bad} cannot be opened: {complaint}")
     result = run("query", "town.tfa", bad, "near.jpg", "--json")

@@ -22,12 +22,14 @@ def second_order(run, folder):
 
 def test_build_and_info_name_the_defaults(run, second_order):
     reasons = PlaceMap.load("second.tfa").info().reasons
-    for text in (second_order, told(run("info", "second.tfa"))):
-        for part in ("representation second-order", "carrier tempered", "centering on the map", "scores as they are"):
-            assert part in text
-        for reason in reasons.values():
-            assert reason in text
-        assert "incumbent" not in text
+    plain, evidence = told(run("info", "second.tfa")), told(run("info", "second.tfa", "--evidence"))
+    choices = "second-order representation, tempered carrier, centering on the map, scores as they are"
+    assert f"decisions: {choices} (--evidence shows why)" in plain
+    for reason in reasons.values():
+        assert reason in evidence
+        assert reason not in plain
+    assert "σ of S_0" in evidence
+    assert "σ" not in plain
     info = json.loads(run("info", "second.tfa", "--json").stdout)
     assert info["head"] == "second-order"
     assert {"representation", "carrier", "centring", "score_calibrated"} <= set(info["decisions"])
@@ -35,17 +37,17 @@ def test_build_and_info_name_the_defaults(run, second_order):
 
 def test_a_carrier_is_refused_where_the_head_decides_about_it(run, folder):
     refused = run("build", "photos", "--out", "other.tfa", "--head", "paper", "--set", "map.carrier=partial")
-    assert refused.exit_code == 1
-    assert "the paper head decides about its carrier" in " ".join(refused.output.split())
+    assert refused.exit_code == 2
+    assert "the paper head chooses its carrier" in " ".join(refused.output.split())
     assert not (folder / "other.tfa").exists()
 
 
 def test_a_head_and_its_carrier_are_chosen(run, folder):
-    text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--set", "map.carrier=blend"))
-    assert "carrier blend set when the head was fitted: half plain scores, half partly whitened scores" in text
+    told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--set", "map.carrier=blend"))
+    assert "blend carrier" in told(run("info", "blended.tfa"))
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
     assert refused.exit_code == 2
-    assert "'best' is not one of 'second-order', 'paper'" in " ".join(refused.stderr.split())
+    assert refused.stderr == "error: --head: 'best' is unknown; use second-order or paper\nSee tfa build --help.\n"
 
 
 def test_calibrate_needs_the_map_alone(run, second_order, folder):
@@ -55,7 +57,7 @@ def test_calibrate_needs_the_map_alone(run, second_order, folder):
     assert "centering on the photos" in text
     assert "changes:" in text
     assert "queries are centered on the photos; scores are calibrated" in text
-    assert "queries are centered on the photos" in told(run("info", "second.tfa"))
+    assert "queries are centered on the photos" in told(run("info", "second.tfa", "--evidence"))
 
 
 def test_refit_says_what_changed(run, second_order, folder):

@@ -72,7 +72,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
 
 def test_other_machines_are_let_in_on_purpose_only(run, started):
     result = run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "other machines can reach 0.0.0.0" in result.stderr
     assert "maps" not in started
     assert run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--no-auth").exit_code == 0

@@ -64,8 +64,8 @@ def test_prune_shows_what_would_go_and_what_it_costs_before_it_goes(run, aged):
     assert len(PlaceMap.load("town.tfa")) == PLACES + 1
 
     unconfirmed = run("prune", "town.tfa")
-    assert "11 images of 15 can go" in unconfirmed.stdout
-    assert "nothing was removed; give --yes" in unconfirmed.stderr
+    assert "11 images of 15 can be removed" in unconfirmed.stdout
+    assert "nothing was removed; pass --yes" in unconfirmed.stderr
     only = run("prune", "town.tfa", "--duplicates-only", "--yes")
     assert "removed 1 image; the map holds 14 images" in only.stdout
     run("prune", "town.tfa", "--yes", "--unconfirmed", "100", "--quiet")
@@ -75,8 +75,8 @@ def test_prune_shows_what_would_go_and_what_it_costs_before_it_goes(run, aged):
 def test_prune_of_a_map_that_nothing_is_known_of(run, folder):
     assert "nothing to remove" in run("prune", "plain.tfa").stdout
     both = run("prune", "plain.tfa", "--dry-run", "--yes")
-    assert both.exit_code == 1
-    assert "give one of them" in both.stderr
+    assert both.exit_code == 2
+    assert "--dry-run and --yes exclude each other" in both.stderr
 
 
 def test_report_says_what_aged_where_the_service_has_confirmed_some(run, aged):

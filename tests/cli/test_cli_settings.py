@@ -56,12 +56,12 @@ def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(ru
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("thread = 2\n", "thread is not a setting for all commands; there are encoder, weights"),
+        ("thread = 2\n", "thread is not a setting for all commands; allowed: encoder, weights"),
         ("threads = 'many'\n", "threads = 'many':"),
         ("weights = 'gone.pth'\n", "weights = 'gone.pth': file 'gone.pth' does not exist"),
         ("threads = [{a = 1}]\n", "must be a text, a number"),
-        ("[qury]\n", "[qury] is not a command; there are add, bench, build"),
-        ("[query]\nfoo = 1\n", "foo of [query] is not an option of tfa query; there are calibration"),
+        ("[qury]\n", "[qury] is not a command; allowed: add, bench, build"),
+        ("[query]\nfoo = 1\n", "foo of [query] is not an option of tfa query; allowed: calibration"),
         ("[bench.run]\nfoo = 1\n", "foo of [bench.run] is not an option of tfa bench run"),
         ("a b", "is not TOML"),
     ],
@@ -69,7 +69,7 @@ def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(ru
 def test_a_mistake_names_the_file_the_setting_and_what_is_allowed(run, here, written, said):
     (here / "tfa.toml").write_text(written)
     told = run("config")
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert "tfa.toml" in told.stderr
     assert said in told.stderr
 
@@ -77,5 +77,14 @@ def test_a_mistake_names_the_file_the_setting_and_what_is_allowed(run, here, wri
 def test_a_named_file_that_is_not_there_is_an_error(run, here, monkeypatch):
     monkeypatch.setenv("TFA_CONFIG", "gone.toml")
     told = run("config")
-    assert told.exit_code == 1
-    assert "there is no such file" in told.stderr
+    assert told.exit_code == 2
+    assert "TFA_CONFIG=gone.toml: the file does not exist" in told.stderr
+
+
+def test_the_table_shows_defaults(run, here):
+    rows = {line.split()[0]: line.split()[1:] for line in run("config").stdout.splitlines()[2:]}
+    assert rows["encoder"] == ["dinov2-s14-focus", "default", "TFA_ENCODER"]
+    assert rows["threads"] == ["all", "cores", "default", "TFA_THREADS"]
+    assert rows["fast"] == ["no", "default", "TFA_FAST"]
+    assert rows["cache"] == [str(here / "cache"), "environment", "TFA_CACHE"]
+    assert rows["cache-limit"] == ["20", "GB", "default", "TFA_CACHE_LIMIT"]

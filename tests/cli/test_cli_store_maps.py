@@ -39,8 +39,8 @@ def test_verbs_take_a_url_where_they_take_a_map(run, url, tmp_path):
         return [hit["id"] for hit in json.loads(result.stdout)["answers"][0]["hits"]]
 
     best = answered()[0]
-    assert "14 images, 14 with a position" in run("info", url).stdout
-    assert "version 1 in memory, 64 numbers per image; no version before it" in run("info", url).stdout
+    assert "images: 14 (14 with a position)" in run("info", url).stdout
+    assert "version 1 in memory, 64 dimensions per image; no earlier version" in run("info", url).stdout
     assert json.loads(run("info", url, "--json").stdout)["version"] == 1
     added = run("add", url, photo(tmp_path / "new.png", 40), "--session", "night", "--json")
     assert json.loads(added.stdout)["added"] == [PLACES]
@@ -50,7 +50,7 @@ def test_verbs_take_a_url_where_they_take_a_map(run, url, tmp_path):
     assert "calibrated memory://" in run("calibrate", url, camera[0].parent, "--name", "night").stdout
     assert json.loads(run("calibrate", url, "--activate", "none", "--json").stdout)["active"] == "none"
     rolled = run("rollback", url)
-    assert (rolled.exit_code, "took back the last change" in rolled.stdout) == (0, True)
+    assert (rolled.exit_code, "rolled back the last change" in rolled.stdout) == (0, True)
     assert json.loads(run("rollback", url, "--json").stdout)["active"] == "none"
     copied = run("snapshot", url, "--to", f"{url}2", "--json")
     assert json.loads(copied.stdout) == {"url": f"{url}2", "version": 1, "images": PLACES}
@@ -91,7 +91,7 @@ def test_a_file_of_answers_is_checked_against_all_positions_of_the_map(run, url,
     assert "wrote a.gpx" in result.stderr
     metric = run("query", url, new, "--out", "b.gpx")  # whose positions are in meters
     assert metric.exit_code == 1
-    assert "cannot hold positions in metres" in " ".join(metric.stderr.split())
+    assert "cannot hold positions in meters" in " ".join(metric.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_needs_a_folder_is_refused_in_a_sentence(run, url, tmp_path, words,
 
 def test_a_folder_keeps_sessions_but_no_versions(run, url, tmp_path):
     PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "t.tfa")
-    assert "keeps one version" in run("rollback", tmp_path / "t.tfa").stderr
+    assert "has no earlier version" in run("rollback", tmp_path / "t.tfa").stderr
     asked = ("query", tmp_path / "t.tfa", photo(tmp_path / "n.png", 40), "--json", "--session", "night")
     assert "no image of this map has a session" in " ".join(run(*asked).stderr.split())
     assert run("add", tmp_path / "t.tfa", tmp_path / "n.png", "--session", "night").exit_code == 0

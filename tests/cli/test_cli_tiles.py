@@ -51,7 +51,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path):
         (tmp_path / "text.tif", BadImage, "pass a GeoTIFF"),
         (ortho(tmp_path / "turned.tif", transform=turned), BadImage, "not north up"),
         (ortho(tmp_path / "nowhere.tif", crs=None), BadImage, "has no coordinate system"),
-        (ortho(tmp_path / "deep.tif", dtype="uint16"), BadImage, "must have bytes"),
+        (ortho(tmp_path / "deep.tif", dtype="uint16"), BadImage, "must be uint8"),
     ]
     for file, kind, complaint in refused:
         with pytest.raises(kind, match=complaint):

@@ -25,17 +25,15 @@ def test_a_real_map_is_asked_with_and_without_verification(run, folder):
 def test_a_map_without_compact_tokens_cannot_verify(run, folder):
     assert asked(run, "plain.tfa", "camera/05.png") == [None] * 5
     result = run("query", "plain.tfa", "camera/05.png", "--rerank")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "build it with --rerank" in result.stderr
-    told = run("info", "plain.tfa").stdout
-    assert "bytes per image" not in told
-    assert "verification" not in told
+    assert "reranking: off (no patches stored)" in run("info", "plain.tfa").stdout
 
 
 def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, folder):
     facts = PlaceMap.load("town.tfa").info().to_dict()["verification"]
-    told = " ".join(run("info", "town.tfa").stdout.split())
-    assert "192 bytes per image" in told
+    told = " ".join(run("info", "town.tfa", "--evidence").stdout.split())
+    assert "192 bytes of patches per image" in told
     assert facts["reason"] in told
     assert f"{facts['needed']:.4g}" in told
     told = " ".join(run("calibrate", "town.tfa", "camera", "-q").stdout.split())

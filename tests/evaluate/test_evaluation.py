@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.evaluate.judged_queries import made_judgement
-from tfa.errors import BadPositions
+from tfa.errors import BadPositions, BadSpec
 from tfa.evaluate.explorer import short_names
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true, read_ground_truth
 from tfa.evaluate.judgement import score_run
@@ -59,8 +59,8 @@ def test_positives_name_queries_and_images_by_any_ending_of_their_paths(tmp_path
     truth = read_ground_truth(truth_file(tmp_path, "positives.json", listed), QUERIES, None, BARE)
     assert rows(truth) == [[1, 3], [], []]
     assert truth.notes == (
-        "positives.json names 1 queries that were not given (first: other.jpg)",
-        "positives.json names 1 images that the map does not have (first: gone.jpg)",
+        "positives.json names 1 photos that are not queries (first: other.jpg)",
+        "positives.json names 1 images that are not in the map (first: gone.jpg)",
     )
     assert find_nearest_true(truth, BARE) == ["/map/3.jpg", None, None]
 
@@ -71,11 +71,11 @@ def test_positives_name_queries_and_images_by_any_ending_of_their_paths(tmp_path
         ("t.txt", "", BadEvaluation, r"t.txt must end in .csv \(file,lat,lon .* or in .json"),
         ("t.csv", "file,x,y\na.jpg,1\n", BadPositions, "line 2: y is '', must be a number"),
         ("t.csv", "file,x,y\nz.jpg,1,2\n", BadPositions, "none of its 1 rows matches a photo"),
-        ("t.csv", "file,lat,lon\na.jpg,1,2\n", BadEvaluation, r"in a plane \(x, y\), those of .* on the globe"),
+        ("t.csv", "file,lat,lon\na.jpg,1,2\n", BadEvaluation, r"in a plane \(x, y\), but in .* on the globe"),
         ("t.json", '{"a.jpg": ["0.jpg"],\n "b.jpg" []}', BadEvaluation, "t.json cannot be read: .* line 2"),
         ("t.json", {"a.jpg": "0.jpg"}, BadEvaluation, "must hold one JSON object"),
         ("t.json", {"z.jpg": ["0.jpg"]}, BadEvaluation, "names none of the 3 queries .* first is 'z.jpg'"),
-        ("t.json", {"a.jpg": ["z.jpg"]}, BadEvaluation, "names no image of the map .* first is 'z.jpg'"),
+        ("t.json", {"a.jpg": ["z.jpg"]}, BadEvaluation, "names no map image .* first is 'z.jpg'"),
         ("t.json", {"a.jpg": ["0.jpg"], "walk/a.jpg": []}, BadEvaluation, "name the same query; keep one"),
     ],
 )
@@ -86,19 +86,19 @@ def test_a_truth_that_cannot_be_used_says_why(tmp_path, name, content, error, wo
 
 def test_what_truth_and_map_lack_is_told(tmp_path):
     csv = truth_file(tmp_path, "where.csv", "file,x,y\na.jpg,3,4\n")
-    with pytest.raises(BadEvaluation, match=r"the map knows no position of its 4 images.* build it with --positions"):
+    with pytest.raises(BadEvaluation, match=r"none of the 4 map images has a position.* --positions"):
         read_ground_truth(csv, QUERIES, None, BARE)
     assert read_ground_truth(csv, QUERIES, None, [*IMAGES, BARE[0]]).notes == (
-        "1 of 5 images of the map have no position and are never right",
+        "1 of 5 map images have no position and are never right",
     )
     for radius in (0.0, float("nan")):
-        with pytest.raises(BadEvaluation, match="give metres, more than 0"):
+        with pytest.raises(BadSpec, match="must be meters above 0"):
             read_ground_truth(csv, QUERIES, None, IMAGES, radius)
     listed = truth_file(tmp_path, "p.json", {"a.jpg": ["x.jpg"]})
-    with pytest.raises(BadEvaluation, match="leave out --radius"):
+    with pytest.raises(BadSpec, match="remove --radius"):
         read_ground_truth(listed, QUERIES, None, IMAGES, 5.0)
     twins = [Path("/a/x.jpg"), Path("/b/x.jpg")]
-    with pytest.raises(BadEvaluation, match=r"2 images of the map are called 'x.jpg'; write more .*'a/x.jpg'"):
+    with pytest.raises(BadEvaluation, match=r"2 map images are named 'x.jpg'; write more .*'a/x.jpg'"):
         read_ground_truth(listed, QUERIES, None, [replace(BARE[0], path=str(path)) for path in twins])
 
 
@@ -155,7 +155,7 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     assert (change["won"], change["lost"]) == (pairs.count((True, False)), pairs.count((False, True)))
     assert change["difference"]["mean"] == pytest.approx((change["won"] - change["lost"]) / 40)
     assert change["won"] != change["lost"]
-    with pytest.raises(BadEvaluation, match="was judged by another ground truth"):
+    with pytest.raises(BadEvaluation, match="has another ground truth"):
         compare_with_file(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())
     old = file.read_text().replace('"ground_truth"', '"truth"').replace('"reranked"', '"verified"')

@@ -139,7 +139,7 @@ def test_a_graph_too_large_for_its_format_is_refused(map_of, tmp_path, monkeypat
 def test_an_empty_map_is_not_exported(map_of):
     town = map_of()
     town.remove([record.id for record in town.images])
-    with pytest.raises(NoImages, match="no images left"):
+    with pytest.raises(NoImages, match="the map has no images"):
         compile_map(town)
 
 

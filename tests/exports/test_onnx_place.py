@@ -196,6 +196,6 @@ def test_rtabmap_gets_descriptors(exported, monkeypatch):
 
 
 def test_an_encoder_that_is_no_graph_is_refused(map_of, tmp_path):
-    with pytest.raises(TfaError, match=r"fake@28 of this map.*--format onnx-head"):
+    with pytest.raises(TfaError, match=r"fake@28 cannot be exported.*--format onnx-head"):
         write_onnx_place(tmp_path / "place.onnx", map_of(), compile_map(map_of()))
     assert not list(tmp_path.iterdir())

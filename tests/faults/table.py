@@ -40,10 +40,7 @@ def collected(folder: Path) -> list[Row]:
             one = Row(**json.loads(line))
             known = rows.get(one.name, Row(one.name, 0, 0, 0.0))
             rows[one.name] = Row(
-                one.name,
-                known.attempts + one.attempts,
-                known.failures + one.failures,
-                known.seconds + one.seconds,
+                one.name, known.attempts + one.attempts, known.failures + one.failures, known.seconds + one.seconds
             )
     return [rows[name] for name in sorted(rows)]
 

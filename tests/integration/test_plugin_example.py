@@ -131,7 +131,7 @@ def test_what_is_not_installed_is_unknown(tmp_path):
     assert list_plugin_encoders() == {}
     with pytest.raises(UnknownEncoder, match="example-colors"):
         load_encoder("example-colors")
-    with pytest.raises(BadSpec, match="there is no head 'example-mean'"):
+    with pytest.raises(BadSpec, match="unknown head 'example-mean'"):
         head_card("example-mean")
 
 
@@ -147,9 +147,7 @@ def test_a_broken_distribution_is_named(tmp_path, monkeypatch):
     )
     (tmp_path / "torn_module.py").write_text("raise RuntimeError('half written')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        BadPlugin, match=r"'torn' of tfa.heads .* from broken 1\.0 .*RuntimeError: half written; update"
-    ):
+    with pytest.raises(BadPlugin, match=r"'torn' .tfa.heads. .* from broken 1\.0 .*RuntimeError: half written; update"):
         head_card("torn")
     with pytest.raises(BadPlugin, match=r"layout 'odd' of broken 1\.0 has no function load"):
         load_layout("odd")

@@ -106,7 +106,7 @@ def test_compact_tokens_that_do_not_fit_the_map_are_refused(saved, tmp_path, cac
     with pytest.raises(BadMap, match="files do not match the heads and the 2 segments"):
         PlaceMap.load(saved)
     rewrite(saved, lambda header: header.pop("verification"))
-    with pytest.raises(BadMap, match="has no verification"):
+    with pytest.raises(BadMap, match="verification is missing"):
         PlaceMap.load(saved)
 
 

@@ -168,14 +168,7 @@ def test_evidence_is_json_with_reasons_in_words():
     assert set(evidence["assignments"]) == {"hard", "soft"}
     assert {"c", "beta", "rho", "alpha", "participation"} <= set(evidence["assignments"]["soft"])
     assert len(evidence["assignments"]["hard"]["rho"]) == 3
-    for name in (
-        "hard/original",
-        "hard/partial",
-        "hard/adaptive",
-        "soft/original",
-        "soft/partial",
-        "soft/adaptive",
-    ):
+    for name in ("hard/original", "hard/partial", "hard/adaptive", "soft/original", "soft/partial", "soft/adaptive"):
         assert 1 <= evidence["candidates"][name]["support"] <= 24
         assert len(evidence["candidates"][name]["agreement"]) == 3
     assert set(evidence["reasons"]) == {"assignment", "strengths", "admit_cls", "carrier"}

@@ -28,11 +28,7 @@ def test_tiny_databases(images):
 def test_a_map_of_identical_images():
     tokens = world(1).select([0] * 5)
     head = fit(tokens, HeadSpec(words=4))
-    assert (head.decisions.assignment, head.decisions.carrier, head.decisions.admit_cls) == (
-        "soft",
-        "adaptive",
-        False,
-    )
+    assert (head.decisions.assignment, head.decisions.carrier, head.decisions.admit_cls) == ("soft", "adaptive", False)
     assert (head.decisions.c, head.decisions.beta) == (0, pytest.approx(0, abs=1e-7))
     indices, scores = head.search(tokens, k=5)
     assert indices[0].tolist() == [0, 1, 2, 3, 4]
@@ -105,8 +101,7 @@ def test_bad_input_is_named():
     with pytest.raises(BadTokens, match=r"fourth\.jpg.*non-finite"):
         fit(
             Tokens(
-                broken,
-                names=[f"{n}.jpg" if i != 4 else "fourth.jpg" for i, n in enumerate("abcdefghijklmnopqrstuvwx")],
+                broken, names=[f"{n}.jpg" if i != 4 else "fourth.jpg" for i, n in enumerate("abcdefghijklmnopqrstuvwx")]
             ),
             SPEC,
         )

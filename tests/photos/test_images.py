@@ -188,7 +188,7 @@ def test_what_is_no_photo_is_refused_with_advice(given: object, named: str, advi
         ("nowhere.jpg", r"nowhere\.jpg cannot be \w+: .*; pass the path of an image file"),
         ("iVBORw0KGgo" * 500, r"^iVB.{197}… \(5,500 characters\) cannot be \w+: .*; pass the path of an image file"),
         ("a\0b.jpg", "null"),
-        (b"", r"bytes cannot be \w+: it is empty; pass the complete file"),
+        (b"", r"bytes cannot be \w+: it is not an image: it is empty; pass the complete file"),
     ],
 )
 def test_text_that_is_no_file_and_no_bytes_at_all_are_refused(given: str | bytes, message: str) -> None:
@@ -238,7 +238,7 @@ def bomb() -> bytes:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "it is empty"), (b"just text", "not an image"), (jpeg()[:-2000], "truncated"), (bomb(), "too large")],
+    [(b"", "not an image"), (b"just text", "not an image"), (jpeg()[:-2000], "truncated"), (bomb(), "too large")],
 )
 def test_broken_files_are_named_with_the_reason(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.jpg"

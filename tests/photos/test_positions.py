@@ -127,18 +127,7 @@ def test_utm_names():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "photo.jpg",
-        "a@1@2@.jpg",
-        "@1@2.jpg",
-        "@@2@.jpg",
-        "@east@2@.jpg",
-        "@nan@2@.jpg",
-        "@1@inf@.jpg",
-        "@",
-        "",
-    ],
+    "name", ["photo.jpg", "a@1@2@.jpg", "@1@2.jpg", "@@2@.jpg", "@east@2@.jpg", "@nan@2@.jpg", "@1@inf@.jpg", "@", ""]
 )
 def test_malformed_names_have_no_position(name):
     assert position_from_name(name) is None

@@ -46,10 +46,7 @@ def test_the_map_is_as_if_added_on_this_machine(client, town, tmp_path):
 def test_a_photo_the_map_holds_is_skipped(client):
     told = add(client, ("copy.png", picture(3)), ("a.png", picture(40)), ("b.png", picture(40))).json()
     assert told["added"] == [14]
-    assert told["skipped"] == [
-        ["copy.png", "already in the map as image 3"],
-        ["b.png", "same photo as a.png"],
-    ]
+    assert told["skipped"] == [["copy.png", "already in the map as image 3"], ["b.png", "same photo as a.png"]]
     assert add(client, ("a.png", picture(40))).json()["revision"] == told["revision"]
 
 

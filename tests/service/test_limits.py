@@ -80,10 +80,10 @@ def test_base64_has_the_same_limit(serve):
     ("name", "content", "status", "words"),
     [
         ("notes.txt", b"just text", 415, "notes.txt is not a complete photo in a supported format; send JPEG"),
-        ("page.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "no whole photo"),
-        ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", 415, "no whole photo"),
+        ("page.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "not a complete photo"),
+        ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", 415, "not a complete photo"),
         ("a.png", b"", 422, "a.png is empty"),
-        ("a.png", b"\x89PNG\r\n\x1a\n", 415, "no whole photo"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", 415, "not a complete photo"),
     ],
 )
 def test_other_files_are_refused_in_a_sentence(client, name, content, status, words):
@@ -98,7 +98,7 @@ def test_a_truncated_photo_is_refused_and_a_whole_one_taken(client, kind):
     assert ask(client, whole).status_code == 200
     answer = ask(client, whole[: len(whole) // 2])
     assert answer.status_code in (415, 422)  # of some formats half a file is no file of that format
-    assert "whole" in answer.json()["error"]
+    assert "complete" in answer.json()["error"]
 
 
 def test_too_many_photos_are_refused(serve):

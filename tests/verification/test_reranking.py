@@ -27,7 +27,7 @@ def test_candidates_by_score_and_evidence_then_the_others_in_their_order():
     found = rerank(scores, 5, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}))
     assert found.indices.tolist() == [[3, 0, 2, 4, 1]]
     z = (scores[0] - 3) / np.sqrt(2)
-    np.testing.assert_allclose(found.standardised[0], z[[3, 0, 2, 4, 1]])
+    np.testing.assert_allclose(found.standardized[0], z[[3, 0, 2, 4, 1]])
     np.testing.assert_allclose(found.ordering[0], [z[3] + 12, z[0] + 4, z[2], z[4], z[1]])
     assert found.evidence.tolist() == [[9, 1, 0, 0, 0]]
     assert found.inliers.tolist() == [[90, 10, 0, UNVERIFIED, UNVERIFIED]]
@@ -52,7 +52,7 @@ def test_without_candidates_or_comparison_the_order_is_that_of_the_scores(given)
     found = rerank(np.array([[1.0, 0.0, 2.0]]), 2, **given)
     assert found.indices.tolist() == [[2, 0]]
     assert (found.inliers == UNVERIFIED).all()
-    np.testing.assert_array_equal(found.ordering, found.standardised)
+    np.testing.assert_array_equal(found.ordering, found.standardized)
 
 
 def test_many_queries_are_compared_in_blocks_and_none_is_lost():
@@ -105,7 +105,7 @@ def test_candidates_go_on_and_stop_as_the_formula_says(images):
     assert len(set(counts)) >= {3: 1, 9: 1, 10: 1, 11: 2, 14: 2}.get(images, 4)
     for row, count in enumerate(counts):
         alone = rerank(scores[[row]], images, count, Table(evidence[[row]]))
-        for name in ("indices", "standardised", "ordering", "evidence", "lead", "inliers"):
+        for name in ("indices", "standardized", "ordering", "evidence", "lead", "inliers"):
             np.testing.assert_array_equal(getattr(found, name)[row], getattr(alone, name)[0], name)
 
 

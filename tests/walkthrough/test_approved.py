@@ -102,10 +102,7 @@ def test_commands_print_the_approved_json(newcomer: Path):
 
 
 def test_answers_as_csv_have_the_approved_columns(newcomer: Path):
-    for command in (
-        "build photos/ --out town.tfa --positions positions.csv",
-        "query town.tfa drive/ --out a.csv",
-    ):
+    for command in ("build photos/ --out town.tfa --positions positions.csv", "query town.tfa drive/ --out a.csv"):
         done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
         assert done.exit_code == 0, done.output
     with (newcomer / "a.csv").open(encoding="utf-8", newline="") as file:

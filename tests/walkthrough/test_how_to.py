@@ -189,7 +189,7 @@ def test_positions_go_in_and_come_out(run, fake_encoder):  # noqa: F811
     assert hit["position"]["lon"] == pytest.approx(2.2945 + east, abs=1e-4)
     assert (hit["position"]["alt"], hit["position"]["heading"]) == (33.0, 90.0)
     assert "33.0 90.0" in spoken
-    assert "an answer is right: at most 25 m away" in measured
+    assert "right answers: at most 25 m away" in measured
     assert "100.0 [100.0, 100.0]" in measured
     tiles = PlaceMap.load("air.tfa").images
     assert len(tiles) == 9

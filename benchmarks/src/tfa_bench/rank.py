@@ -38,12 +38,7 @@ def index_type(images: int) -> np.dtype:
 
 
 def answers_of_split(
-    split: Split,
-    heads: Sequence[Fitted],
-    queries: Photos,
-    images: int,
-    depth: int,
-    progress: Progress | None = None,
+    split: Split, heads: Sequence[Fitted], queries: Photos, images: int, depth: int, progress: Progress | None = None
 ) -> Answers:
     """Let each fold's head answer its queries, for every replica."""
     replicas, kind = heads[0].replicas, index_type(images)

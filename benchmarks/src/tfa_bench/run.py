@@ -113,11 +113,7 @@ def inputs_of(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict
             "fingerprint": truth.fingerprint,
             "images": bench.images,
         },
-        "encoder": {
-            "id": bench.encoder.id,
-            "fingerprint": bench.encoder.fingerprint,
-            "grid": list(bench.encoder.grid),
-        },
+        "encoder": {"id": bench.encoder.id, "fingerprint": bench.encoder.fingerprint, "grid": list(bench.encoder.grid)},
         "head": {
             "name": card.name,
             "title": card.title,

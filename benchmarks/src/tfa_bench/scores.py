@@ -31,10 +31,7 @@ from tfa.report.html import ReportTable, TableRow
 from tfa_bench.provenance import mixed_revisions
 from tfa_bench.records import BadRecord, Record, RecordPath, Truth, decode_facts, find_records, truth_of
 
-UNANSWERABLE = {
-    "miss": "queries without positives count as misses",
-    "skip": "queries without positives left out",
-}
+UNANSWERABLE = {"miss": "queries without positives count as misses", "skip": "queries without positives left out"}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The command line, grouped by file: build, query, map, info, calibrate, evaluate, export, serve, tools.
 
-In: arguments. Out: text or JSON on standard output, notes on standard error. The only package that imports typer; it
-holds no arithmetic.
+Results go to standard output, notes and errors to standard error. Only this package imports typer. It holds no numeric
+code.
 """

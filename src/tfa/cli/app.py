@@ -1,12 +1,13 @@
-"""The `tfa` command: its subcommands, and how errors end it. Nothing heavy is imported before a command runs."""
+"""The `tfa` command: subcommands, error messages and exit codes. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.text import Text
@@ -29,10 +30,8 @@ from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snap
 from tfa.cli.options import Settings
 from tfa.core.plugins import load_plugin, plugin_names, plugin_summary
 from tfa.core.text import make_lines_printable, make_printable
-from tfa.errors import BadPlugin, MissingExtra, TfaError, from_os_error
+from tfa.errors import BadPlugin, BadSpec, MissingExtra, TfaError, UnknownEncoder, from_os_error
 from tfa.version import __version__
-
-# --- commands of other distributions --------------------------------------------------------------
 
 GROUP = "tfa.commands"
 # Commands of this project's other distributions → how to install the distribution.
@@ -40,7 +39,7 @@ _INSTALL = {"bench": "pip install tfa-bench, or from a checkout: pip install -e 
 
 
 class PluginCommands(TyperGroup):
-    """A group of commands whose module is imported when its commands are needed, not to list it in the help."""
+    """A group of commands whose module is imported only when one of its commands runs."""
 
     is_plugin = True
 
@@ -73,7 +72,7 @@ class PluginCommands(TyperGroup):
 
 
 def plugin_commands(taken: Collection[str] = ()) -> list[PluginCommands]:
-    """List commands of other distributions, and those that could be installed."""
+    """List the command groups of other distributions, installed or not."""
     here = plugin_names(GROUP, taken)
     commands = [PluginCommands(name, summary=plugin_summary(GROUP, name), installed=True) for name in here]
     commands += [PluginCommands(name, summary="", installed=False) for name in _INSTALL if name not in here]
@@ -82,7 +81,18 @@ def plugin_commands(taken: Collection[str] = ()) -> list[PluginCommands]:
 
 # --- shell ----------------------------------------------------------------------------------------
 
+USAGE = 2  # exit code of bad values and other usage errors
 INTERRUPTED = 130  # exit code that shells report for Ctrl-C
+# Messages of the option parser → ours. Names of files in them stay as they are.
+_REWORDED = {
+    r"No such option: (.*)": r"unknown option \1",
+    r"No such command '(.*?)'\.(?: Did you mean '(.*?)'.*)?": r"unknown command \1; did you mean \2?",
+    r"Option '(.*)' requires .*": r"\1 needs a value",
+    r"Option '(.*)' does not take a value\.": r"\1 takes no value",
+    r"Got unexpected extra argument\S* \((.*)\)": r"unexpected argument: \1",
+    r"Value error, (.*)": r"\1",
+    r"(?:[Ff]ile|[Pp]ath|[Dd]irectory) ('.*') (.*)\.": r"\1 \2",
+}
 
 
 def hide_types(params: list[Any]) -> list[Any]:
@@ -136,31 +146,69 @@ class Shell(TyperGroup):
         except BrokenPipeError:
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
-            if hasattr(error, "format_message"):
-                _escape_message(error)
-                raise  # a usage error: typer prints it and exits with 2
-            if ctx.params.get("debug"):
+            if ctx.params.get("debug") and not hasattr(error, "format_message"):
                 console(stderr=True).print(Text(_format_traceback(error)), soft_wrap=True, end="")
-            show_error(*_split_message(error))
-            raise typer.Exit(1) from None
+            _end(error, f"tfa {ctx.invoked_subcommand}", self.commands.get(ctx.invoked_subcommand))
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         try:
             return super().make_context(*args, **extra)
         except Exception as error:
-            _escape_message(error)
-            raise
+            if not hasattr(error, "format_message"):
+                raise
+            _end(error, "tfa")
 
 
-def _escape_message(error: Exception) -> None:
-    """Escape a usage error, which quotes arguments: with `tfa query town.tfa *` these are file names."""
-    message = getattr(error, "message", None)
-    if isinstance(message, str):
-        error.message = make_printable(message)  # type: ignore[attr-defined]
+def _end(error: Any, where: str, command: Any = None) -> NoReturn:
+    """Print an error and exit: with 2 after a bad value or another usage error, else with 1."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        raise error
+    if not hasattr(error, "format_message"):
+        lines = _split_message(error)
+        if not isinstance(error, BadSpec | UnknownEncoder):
+            show_error(*lines)
+            raise typer.Exit(1) from None
+        lines = (_name_option(lines[0], command), *lines[1:])
+    else:
+        where = where if error.ctx is None else error.ctx.command_path
+        lines = (_describe_usage(error),)
+    show_error(*lines, f"See {where} --help.")
+    raise typer.Exit(USAGE) from None
+
+
+def _describe_usage(error: Any) -> str:
+    """Return the message of a usage error, which begins with the option."""
+    param, text = getattr(error, "param", None), error.message
+    option = getattr(error, "param_hint", None)
+    if option is None and param is not None:
+        option = max(param.opts, key=len) if param.param_type_name == "option" else param.metavar or param.name.upper()
+    if type(error).__name__ == "MissingParameter":
+        return f"missing {option}"
+    choices = re.fullmatch(r"(.*) is not one of (.*)\.", text)
+    if choices:
+        *first, last = choices[2].replace("'", "").split(", ")
+        text = f"{choices[1]} is unknown; use {', '.join(first)}{' or ' if first else ''}{last}"
+    refused = re.fullmatch(r"Input should be (.*?)(?:, unable .*)?", text)
+    if refused and hasattr(error.__cause__, "errors"):
+        text = f"{error.__cause__.errors()[0]['input']!r} must be {refused[1]}"
+    for pattern, words in _REWORDED.items():
+        text = re.sub(f"^{pattern}$", words, text).removesuffix("; did you mean ?")
+    if getattr(error, "possibilities", None):
+        text += f"; did you mean {error.possibilities[0]}?"
+    return f"{option}: {text}" if option else text
+
+
+def _name_option(text: str, command: Any) -> str:
+    """Write `k=0 is …`, as a Python user reads it, as `-k: 0 is …`."""
+    name, _, rest = text.partition("=")
+    params = {one.name: max(one.opts, key=len) for one in getattr(command, "params", ())}
+    keys = {field: key for key, (_, field) in getattr(getattr(command, "callback", None), "settable", {}).items()}
+    option = params.get(name) or (f"--set {keys[name]}" if name in keys else None)
+    return text if option is None else f"{option}: {rest}"
 
 
 def _format_traceback(error: Exception) -> str:
-    """Return the traceback, with messages that have only their intended line breaks."""
+    """Format the traceback; line breaks that come from file names are escaped."""
     text = traceback.format_exc()
     for one in _chain(error):
         lines = one.lines if isinstance(one, TfaError) else (str(one),)
@@ -232,24 +280,20 @@ def tfa(
     context.default_map = read.defaults(context.command, context)
 
 
-# Every command with its examples, by the groups of `tfa --help` and in its order.
+# Group of `tfa --help` → its commands in order, with their examples.
 COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
     "Map": {
         build.build: (
             "tfa build photos/ --out town.tfa",
             "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
-            "tfa build photos/ --out town.tfa --head second-order --set map.carrier=blend",
             "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
             "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
         ),
-        info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
+        info.info: ("tfa info town.tfa", "tfa info town.tfa --evidence", "tfa info town.tfa --checksum"),
         info.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
         calibrate.calibrate_command: (
             "tfa calibrate town.tfa robot-photos/",
             "tfa calibrate town.tfa night-walk/ --name night",
-            "tfa query town.tfa photo.jpg --calibration night",
-            "tfa query town.tfa photo.jpg --calibration none",
-            "tfa calibrate town.tfa --activate none",
             "tfa calibrate town.tfa --drop night",
         ),
         add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
@@ -269,27 +313,20 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa query town.tfa evening-walk/ --sure --json > answers.json",
             "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
             "tfa query town.tfa photo.jpg --calibration night",
-            "tfa query town.tfa photo.jpg --rerank --candidates 50",
             "tfa query town.tfa --sequence drive/ --json > path.json",
             "tfa query town.tfa drive.bag --set frames.every=2s",
             "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
         ),
-        info.explain_command: (
-            "tfa explain town.tfa photo.jpg",
-            "tfa explain town.tfa photo.jpg -o why.png --rank 2",
-            "tfa explain town.tfa photo.jpg --json > why.json",
-        ),
+        info.explain_command: ("tfa explain town.tfa photo.jpg", "tfa explain town.tfa photo.jpg -o why.png --rank 2"),
         evaluate.evaluate: (
             "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
             "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
-            "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
             "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
         ),
     },
     "Deploy": {
         serve.serve: (
             "tfa serve town.tfa",
-            "tfa serve town.tfa forest.tfa --port 9000",
             "tfa serve postgres://maps@localhost/geo/town",
             "TFA_READ_API_KEY=… TFA_EDIT_API_KEY=… tfa serve town.tfa --host 0.0.0.0",
             "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
@@ -298,14 +335,12 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         export.export: (
             "tfa export town.tfa --format npz -o town.npz",
             "tfa export town.tfa --format faiss -o town.faiss",
-            "tfa export town.tfa --format onnx-head -o head.onnx",
             "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
             "tfa export town.tfa --format hloc -o map.h5",
             "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
         ),
         export.pairs: (
             "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
-            "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
             "tfa pairs town.tfa images/query/ -o pairs.txt --root images/ --format colmap",
             "tfa pairs town.tfa images/query/ -o pairs.txt --format alicevision --views cameraInit.sfm",
         ),
@@ -359,13 +394,8 @@ def main() -> None:
         code = end.code
     except OSError:  # not even an error, or the help, could be printed
         pass
-    except (
-        MemoryError,
-        ImportError,
-        RuntimeError,
-        SystemError,
-    ) as error:
-        # Before a verb runs, or while its error is shown.
+    except (MemoryError, ImportError, RuntimeError, SystemError) as error:
+        # Raised before a command runs, or while its error is shown.
         if not isinstance(error, MemoryError) and from_os_error(error) is None:
             raise
         end_without_memory()

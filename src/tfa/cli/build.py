@@ -1,4 +1,4 @@
-"""`tfa build`, `tfa frames` and `tfa tiles`: photos, recordings and orthophotos in, a map out."""
+"""`tfa build`, `tfa frames` and `tfa tiles`: build maps from photos, recordings and orthophotos."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
-from tfa.cli.info import show_map
+from tfa.cli.info import SUMMARY, show_map
 from tfa.cli.options import Part, PositionOptions, check_writable, list_set_keys, takes
 from tfa.core.plain import Options, opt, to_plain
 from tfa.core.text import format_command
-from tfa.errors import BadSpec, NoImages, TfaError
+from tfa.errors import BadSpec, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
 from tfa.types import (
     BuildOptions,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class FrameOptions(Options):
-    """Which frames of a recording become photos, and where these are written."""
+    """Frames of a recording to keep, and the folder they are written to."""
 
     topic: str | None = opt(None, "Image topic to read from a bag. [default: the only one]", cli={"metavar": "NAME"})
     position_topic: str | None = opt(
@@ -63,7 +63,7 @@ class FrameOptions(Options):
         return [one.name for one in fields(self) if getattr(self, one.name) is not None]
 
     def make_spec(self, gpx: PositionSources | None = None) -> FrameSpec:
-        """Return what the reader of recordings needs."""
+        """Return the settings of the recording reader."""
         from tfa.photos.recordings.frames import DEFAULT_INTERVAL, FrameSpec
 
         every = DEFAULT_INTERVAL if self.every is None else self.every
@@ -71,13 +71,14 @@ class FrameOptions(Options):
 
 
 def are_recordings(paths: Sequence[str | Path], chosen: FrameOptions) -> bool:
-    """Say whether these are recordings; refuse a mix with photos, and frame options without a recording."""
+    """Return True if these are recordings; reject a mix with photos, and frame options without a recording."""
     from tfa.photos.recordings.recording import is_recording
 
     kinds = [not is_url(one) and is_recording(Path(one)) for one in paths]
     if not any(kinds):
         if chosen.names:
-            raise BadSpec(f"{chosen.names[0]} is for a bag or a video, and none was given; leave it out")
+            option = f"--{chosen.names[0]}" if chosen.names[0] in ("topic", "every") else f"frames.{chosen.names[0]}"
+            raise BadSpec(f"{option} is for bags and videos; remove it, or pass a recording")
         return False
     if not all(kinds):
         recording, other = paths[kinds.index(True)], paths[kinds.index(False)]
@@ -91,23 +92,23 @@ def are_recordings(paths: Sequence[str | Path], chosen: FrameOptions) -> bool:
 def extract_map_frames(
     recordings: Sequence[Path], out: MapLocation, chosen: FrameOptions, sources: PositionSources, **how: Any
 ) -> tuple[ExtractedFrames, PositionSources]:
-    """Extract the frames of a new map into a folder beside it; return them and the sources of their positions."""
+    """Extract the frames of a new map into a folder next to it; return them and their position sources."""
     from tfa.photos.recordings.frames import extract_frames
 
     if sources.csv is not None:
         raise BadSpec(
-            "--positions lists files, and frames of a recording have no names yet; use --set frames.position_topic or "
+            "--positions lists files, but frames of a recording have no names yet; use --set frames.position_topic or "
             "--gpx, or extract photos first with: tfa frames"
         )
-    beside = Path(f"{split_map_url(out.text)[1]}.tfa") if out.in_store else out.folder
-    folder = chosen.folder or beside.with_name(f"{beside.stem}-frames")
+    built = Path(f"{split_map_url(out.text)[1]}.tfa") if out.in_store else out.folder
+    folder = chosen.folder or built.with_name(f"{built.stem}-frames")
     extracted = extract_frames(recordings, folder, chosen.make_spec(sources), **how)
     return extracted, replace(sources, csv=extracted.positions, gpx=None)
 
 
 @dataclass
 class Queries:
-    """Photos to query, some of which may be frames of recordings."""
+    """Photos to query, and the recordings that they are frames of."""
 
     photos: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -115,7 +116,7 @@ class Queries:
     frames: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)  # time, and name if not stored
 
     def name_frame(self, answer: Any) -> Any:
-        """Return an answer with the time of its frame and the recording it is from."""
+        """Return an answer with the time and recording of its frame."""
         if answer.query not in self.frames:
             return answer
         time_ns, name = self.frames[answer.query]
@@ -125,13 +126,13 @@ class Queries:
 def extract_queries(
     recordings: Sequence[Path], chosen: FrameOptions, context: typer.Context, *, progress: bool
 ) -> Queries:
-    """Extract frames of recordings into the folder that was named, or one that exists until the command ends."""
+    """Extract frames of recordings into the chosen folder, or a temporary one."""
     from tfa.photos.recordings.frames import KeyframeInterval, extract_frames, format_frame_name, parse_frame_time
     from tfa.photos.recordings.recording import NO_TOPIC
 
     queries, spec = Queries(), chosen.make_spec()
     if spec.position_topic is None and KeyframeInterval.parse(spec.every).unit != "meters":
-        spec = replace(spec, position_topic=NO_TOPIC)  # positions are not needed, so several topics are no problem
+        spec = replace(spec, position_topic=NO_TOPIC)  # not needed: do not make the user choose one
     folder = chosen.folder
     if folder is None:
         temporary = tempfile.TemporaryDirectory(prefix="tfa-frames-", ignore_cleanup_errors=True)
@@ -141,7 +142,7 @@ def extract_queries(
             target = Path(temporary.name, f"{number:03d}")
         else:
             target = folder if len(recordings) == 1 else folder / f"{number:03d}-{recording.stem}"
-        # A frame that cannot be read is reported, and the others are answered.
+        # Report an unreadable frame and query the others.
         extracted = extract_frames(recording, target, spec, skip_bad=True, progress=progress)
         queries.photos += extracted.photos
         queries.notes += extracted.notes
@@ -151,9 +152,6 @@ def extract_queries(
             name = None if folder is not None or time_ns is None else f"{recording}@{format_frame_name(time_ns)}"
             queries.frames[str(photo)] = (time_ns, name)
     return queries
-
-
-# --- frames --------------------------------------------------------------------------------------------------------
 
 
 @takes(
@@ -189,23 +187,19 @@ def frames(
     skipped = show_notes(extracted.notes, extracted.skipped)
     if json:
         where = None if extracted.positions is None else str(extracted.positions)
-        print_json(
-            FramesResult(
-                out=str(out),
-                frames=len(extracted.photos),
-                seen=extracted.seen,
-                positions=where,
-                skipped=skipped,
-                notes=extracted.notes,
-            )
-        )
+        count, notes = len(extracted.photos), extracted.notes
+        found: dict[str, Any] = {
+            "frames": count,
+            "seen": extracted.seen,
+            "positions": where,
+            "skipped": skipped,
+            "notes": notes,
+        }
+        print_json(FramesResult(out=str(out), **found))
         return
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
     say("build a map: " + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))
-
-
-# --- tiles ---------------------------------------------------------------------------------------------------------
 
 
 def tiles(
@@ -220,7 +214,7 @@ def tiles(
 ) -> None:
     """Cut an orthophoto into tiles for a map of aerial photos.
 
-    Tiles that show nearly nothing are left out. Needs pip install 'tfa-vpr\\[geo]'.
+    Nearly empty tiles are left out. Needs pip install 'tfa-vpr\\[geo]'.
     """
     from tfa.photos.orthophoto import TILE_POSITIONS, cut_tiles
 
@@ -231,7 +225,7 @@ def tiles(
         return
     say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:
-        say(f"  left out, with nearly nothing on them: {cut.left_out:,}")
+        say(f"  left out nearly empty tiles: {cut.left_out:,}")
     say(
         "build a map: "
         + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
@@ -242,7 +236,7 @@ def tiles(
 
 
 class ShardOptions(Options):
-    """How a map in a store is built, shard by shard."""
+    """How a map in a store is built."""
 
     ray: str | None = opt(
         None,
@@ -252,7 +246,7 @@ class ShardOptions(Options):
     workers: int | None = opt(None, "Processes, or Ray tasks at a time.", ge=1)
     shard_size: int | None = opt(None, "Photos per shard. [default: 1000]", ge=1)
     work: Path | None = opt(
-        None, "Folder for shards that all workers see; an interrupted build resumes from it. [default: in the cache]"
+        None, "Shared folder for shards; an interrupted build resumes from it. [default: in the cache]"
     )
     index: str | None = opt(None, "Index to search by. [default: exact search]")
     patches_at: str | None = opt(
@@ -287,7 +281,10 @@ def build(
     out: Annotated[
         MapLocation | None,
         typer.Option(
-            metavar="NAME.tfa|URL", parser=MapLocation, help="Map to write: a folder, or the URL of a map in a store."
+            metavar="NAME.tfa|URL",
+            parser=MapLocation,
+            rich_help_panel=options.OUTPUT,
+            help="Map to write: a folder, or the URL of a map in a store.",
         ),
     ] = None,
     encoder: options.EncoderOption = "dinov2-s14-focus",
@@ -298,7 +295,9 @@ def build(
     reranking: RerankSpec,
     encoding: EncoderOptions,
     shards: ShardOptions,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", rich_help_panel=options.OUTPUT, help="Replace an existing map.")
+    ] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -308,7 +307,7 @@ def build(
     """
     from tfa.maps import PlaceMap
 
-    # Everything that can be refused is refused before the work.
+    # Validate options first: a bad one must not fail after an hour of encoding.
     location = _check_out(out, photos, shards, force=force)
     kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
     sources = positions.read()
@@ -326,14 +325,9 @@ def build(
         _report_store_build(report, [*notes, *report.notes], [*skipped, *report.skipped], json=json)
         return
     place_map = PlaceMap.build(
-        paths[0] if len(paths) == 1 else paths,
-        encoder=encoder,
-        positions=sources,
-        spec=spec,
-        map_spec=kind,
-        options=encoding,
-        progress=progress,
-    )
+        paths[0] if len(paths) == 1 else paths, encoder=encoder, positions=sources, spec=spec, map_spec=kind,
+        options=encoding, progress=progress,
+    )  # fmt: skip
     place_map.save(location.folder, overwrite=force)
     place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
     report_build(place_map, location.folder, json=json)
@@ -342,56 +336,56 @@ def build(
 def _choose_kind(
     kind: BuildOptions, reranking: RerankSpec, shards: ShardOptions, set_keys: frozenset[str]
 ) -> BuildOptions:
-    """Combine the settings of a map; refuse those that do not go together."""
+    """Combine the settings of a map; reject those that exclude each other."""
     keys = sorted(key for key in set_keys if key.startswith("rerank.") or key == "build.patches_at")
     if keys and not kind.rerank:
-        raise BadSpec(f"{keys[0]} is about stored patches, and --no-rerank stores none; leave one out")
+        raise BadSpec(f"{keys[0]} needs stored patches, but --no-rerank stores none; remove one of them")
     if "map.carrier" in set_keys and kind.head != "second-order":
         raise BadSpec(
-            f"map.carrier={kind.carrier} is for --head second-order; the {kind.head} head decides about its carrier "
-            "itself"
+            f"map.carrier={kind.carrier} is for --head second-order; the {kind.head} head chooses its carrier; remove "
+            "the setting"
         )
     return kind if reranking == RerankSpec() else dataclasses.replace(kind, rerank=reranking)
 
 
 def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOptions, *, force: bool) -> MapLocation:
-    """Refuse, before the work, a place that cannot be written to and options that do not belong to it."""
+    """Reject an output that cannot be written, and options that do not apply to it."""
     if out is None:
         raise typer.BadParameter(f"missing output: pass --out NAME.tfa (a folder) or a store URL: {URL_EXAMPLES}")
     if not out.in_store:
         if shards.names:
-            raise BadSpec(f"{shards.names[0]} is for a map in a store; give its URL with --out: {URL_EXAMPLES}")
+            raise BadSpec(f"{shards.names[0]} is for a map in a store; pass its URL to --out: {URL_EXAMPLES}")
         for photo in photos:
             if is_url(photo):
-                raise NoImages(f"{photo} is read for a map in a store (--out URL); copy it here for a map in a folder")
+                raise BadSpec(f"{photo} is only read for a map in a store (--out URL); copy the photos here instead")
     for photo in photos:
         if not is_url(photo) and not Path(photo).exists():
-            raise typer.BadParameter(f"{photo} does not exist; give an image, a folder of images, or several of them")
+            raise typer.BadParameter(f"{photo} does not exist; pass images or folders of images")
     if not out.in_store:
         check_out(out.folder, force=force)
     return out
 
 
 def check_out(out: Path, *, force: bool) -> None:
-    """Refuse to replace what is there, unless it is a map and --force is given."""
+    """Reject an existing output, unless it is a map and --force is set."""
     if out.exists() or out.is_symlink():
         if not force:
             raise TfaError(f"{out} exists already; choose another --out, or replace it with --force")
-        if out.suffix != ".tfa":  # a slip of the pen must not cost a folder of photos
-            raise TfaError(f"{out} is not named like a map (NAME.tfa): --force will not replace it")
+        if out.suffix != ".tfa":  # a typo must not delete a folder of photos
+            raise TfaError(f"--force does not replace {out}: only maps (NAME.tfa)")
     check_writable(out)
 
 
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:
-    """Print what was built."""
+    """Print a summary of a new map."""
     info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:
         print_json(BuildResult(**vars(info), skipped=skipped))
         return
     say(f"built {out}", style="bold green")
-    show_map(info)
-    say("query it: " + format_command("tfa", "query", out, "PHOTO"))
+    show_map(info, SUMMARY)
+    say("query it with: " + format_command("tfa", "query", out, "PHOTO"))
 
 
 def _build_in_store(
@@ -411,17 +405,13 @@ def _build_in_store(
     split_map_url(url)  # before a cluster is started
     encoding, kind = settings["options"], settings["map_spec"]
     listed = list_photos(photos, positions=sources, skip_bad=encoding.skip_bad)
-    # What executors print is not our output: Ray writes of lost workers to standard output.
+    # Ray reports lost workers on standard output, which is for results.
     with redirect_stdout(sys.stderr), choose_executor(shards.ray, shards.workers, encoding.device) as executor:
         sharding = Sharding(
-            executor=executor,
-            shard_size=shards.shard_size or SHARD_SIZE,
-            work=shards.work,
-            dims=kind.dims or STORE_DIMS,
-            index=shards.index,
-            patches_at=shards.patches_at,
-        )
-        # A store searches by vectors of its own, so the head is not reduced.
+            executor=executor, shard_size=shards.shard_size or SHARD_SIZE, work=shards.work,
+            dims=kind.dims or STORE_DIMS, index=shards.index, patches_at=shards.patches_at,
+        )  # fmt: skip
+        # A store reduces vectors itself, so the head is not reduced.
         fitted = {**settings, "map_spec": dataclasses.replace(kind, dims=None)}
         return build_sharded(listed, url, sharding=sharding, progress=progress, **fitted)
 
@@ -435,8 +425,5 @@ def _report_store_build(
         print_json(StoreBuildResult.from_dict(facts))
         return
     say(f"built {report.url}", style="bold green")
-    say(
-        f"{format_count(report.header.count, 'image')} in {report.header.collection}, "
-        f"{report.header.dims} dimensions each"
-    )
-    say("query it: " + format_command("tfa", "query", report.url, "PHOTO"))
+    say(f"  images: {report.header.count:,} in {report.header.collection}, {report.header.dims} dimensions each")
+    say("query it with: " + format_command("tfa", "query", report.url, "PHOTO"))

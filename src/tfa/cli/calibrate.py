@@ -24,8 +24,7 @@ def calibrate_command(
     *,
     chosen: CalibrateOptions,
     activate: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|none", help="Without photos: let this calibration answer from now on."),
+        str | None, typer.Option(metavar="NAME|none", help="Without photos: make this calibration the active one.")
     ] = None,
     drop: Annotated[
         str | None, typer.Option(metavar="NAME", help="Without photos: remove this calibration from the map.")
@@ -37,10 +36,10 @@ def calibrate_command(
     """Calibrate a map with photos of the camera it will be used with.
 
     The photos need no labels and must not be in the map; 64 are enough. A map can hold several calibrations; the newest
-    answers unless another is named.
+    is active.
     """
     if [bool(photos), activate is not None, drop is not None].count(True) != 1:
-        raise typer.BadParameter("give photos to calibrate with, or one of --activate NAME and --drop NAME")
+        raise typer.BadParameter("pass photos to calibrate with, or one of --activate NAME and --drop NAME")
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     if not photos:
         _change(place_map, activate, drop, json=json)
@@ -53,14 +52,12 @@ def calibrate_command(
         return
     say(f"calibrated {map} as {report.name}", style="bold green")
     show_calibration(made)
-    say(
-        "it answers from now on; without it: "
-        + format_command("tfa", "query", str(map), "PHOTO", "--calibration", "none")
-    )
+    without = format_command("tfa", "query", str(map), "PHOTO", "--calibration", "none")
+    say(f"it is now active; query without it: {without}")
 
 
 def _change(place_map: Any, activate: str | None, drop: str | None, *, json: bool) -> None:
-    """Choose another calibration, or drop one."""
+    """Activate or remove a calibration."""
     if drop is not None:
         place_map.drop_calibration(drop)
     else:
@@ -69,4 +66,4 @@ def _change(place_map: Any, activate: str | None, drop: str | None, *, json: boo
     if json:
         print_json(ActiveCalibration(active=active, calibrations=names))
         return
-    say(f"the map has {', '.join(names) or 'no calibration'}; {active} answers where none is named", style="bold green")
+    say(f"calibrations: {', '.join(names) or 'none'}; active: {active}", style="bold green")

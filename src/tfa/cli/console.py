@@ -1,6 +1,6 @@
-"""What the command line prints and where: results on standard output, everything else on standard error.
+"""Print results on standard output and everything else on standard error.
 
-Streams that are closed, full or no longer read end the program quietly; the exit code says what happened.
+A stream that is closed, full or no longer read ends the program quietly; the exit code says what happened.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,15 +26,15 @@ from tfa.types import SkippedFile
 
 # --- streams --------------------------------------------------------------------------------------
 
-NOT_PRINTED = 1  # the result could not be written: it is not where it was wanted
-PIPE_CLOSED = 141  # what shells report for a program whose reader went away, as `head -1` does
-NO_MEMORY = b"error: there is not enough memory; what was saved before is as it was. End other programs\n"
+NOT_PRINTED = 1  # exit code if the result could not be written
+PIPE_CLOSED = 141  # exit code that shells report if the reader of a pipe is gone, as `head -1` is
+NO_MEMORY = b"error: there is not enough memory; saved maps are unchanged. Close other programs and rerun\n"
 
 
 def open_missing() -> None:
     """Put the null device where a stream was closed (`>&-`).
 
-    Otherwise the next file that is opened, a map say, takes its number, and whoever prints writes into it.
+    Otherwise the next file that is opened, such as a map, gets its number, and output is written into that file.
     """
     for number in range(3):
         try:
@@ -47,7 +48,7 @@ def open_missing() -> None:
 
 @contextlib.contextmanager
 def name_stream(*, stderr: bool = False) -> Iterator[None]:
-    """Name the stream in an error; that of a full disk would otherwise look like a file's."""
+    """Name the stream in an error, which otherwise looks like an error of a file."""
     try:
         yield
     except BrokenPipeError:
@@ -57,7 +58,7 @@ def name_stream(*, stderr: bool = False) -> Iterator[None]:
 
 
 def flush_output() -> OSError | None:
-    """Write what was printed so far; return the error if that fails."""
+    """Flush standard output; return the error if that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -73,11 +74,11 @@ def end_without_memory() -> NoReturn:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Discard what a stream still holds, so that the interpreter does not try to write it again."""
+    """Discard a stream's buffer, so that the interpreter does not try to write it again."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, (stream or sys.stdout).fileno())
-    except (OSError, ValueError):  # a stream of a test, without a number
+    except (OSError, ValueError):  # tests use streams without a number
         pass
     finally:
         os.close(null)
@@ -85,14 +86,17 @@ def discard_output(stream: TextIO | None = None) -> None:
 
 # --- console --------------------------------------------------------------------------------------
 
-_NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "meters")  # headings
+# Headings of columns that hold numbers.
+_NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "meters")
+# A Python argument next to its option, as in `--skip-bad (skip_bad=True)`.
+_PYTHON = re.compile(r"(?<=--)([a-z-]+) \([a-z_]+=\w+\)|[a-z_]+=\w+ \(--([a-z-]+)\)")
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
 
 
 class PlainConsole(Console):
-    """Print text as it is, including file names: without markup or terminal codes."""
+    """Print text literally, without markup or terminal codes."""
 
-    def render_str(self, text: str, **options: Any) -> Text:  # every text passes here, in a table too
+    def render_str(self, text: str, **options: Any) -> Text:  # also called for the cells of tables
         return super().render_str(make_printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -100,11 +104,11 @@ class PlainConsole(Console):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        raise  # the shell ends quietly; rich would end here, and close the wrong stream
+        raise  # rich would exit here and close the wrong stream
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
+    """Return a console that prints text literally: `[x].jpg` and `:a:.png` are file names, not markup."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
     return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
@@ -126,7 +130,7 @@ def show_error(*lines: str) -> None:
 
 
 def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[SkippedFile]:
-    """Print notes and skipped files; return the files as JSON has them."""
+    """Print notes and skipped files; return the files for JSON."""
     for text in notes:
         note(text)
     if skipped:
@@ -135,24 +139,24 @@ def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) ->
 
 
 def _titled(title: str, style: str, lines: Iterable[str]) -> None:
-    text = "\n".join(map(make_printable, lines))
+    text = _PYTHON.sub(lambda match: match[1] or f"--{match[2]}", "\n".join(map(make_printable, lines)))
     console(stderr=True).print(Text.assemble((title, style), " ", text), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     with name_stream():
-        typer.echo(json.dumps(to_plain(value), indent=1, allow_nan=False))  # in ASCII: control characters are escaped
+        typer.echo(json.dumps(to_plain(value), indent=1, allow_nan=False))  # ASCII escapes control characters
 
 
 def print_text(text: str) -> None:
-    """Print a page or table that has its line breaks."""
+    """Print a text of several lines."""
     with name_stream():
         typer.echo(make_lines_printable(text), nl=False)
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
-    """Write a result to `out`, or print it as JSON; return false if it is still to be shown."""
+    """Write a result to `out` and print it as JSON; return False if it was not printed."""
     from tfa.core.files import write_json
 
     if out is not None:
@@ -164,7 +168,7 @@ def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
 
 
 def open_table(*headings: str, fold: Container[str] = ()) -> Table:
-    """Make a table without lines. Numbers are aligned right; columns in `fold` break if they are too long."""
+    """Make a table without lines. Numbers are aligned right; columns in `fold` wrap."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         justify: Any = "right" if heading in _NUMBERS else "left"

@@ -1,4 +1,4 @@
-"""`tfa evaluate`: how well a map recognises photos whose places are known, and where it fails."""
+"""`tfa evaluate`: measure the recall of a map with labeled photos, and show its failures."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _FOLDED = ("query", "answer", "a true image")
 def evaluate(
     map: options.MapPath,
     queries: Annotated[
-        list[Path],
-        typer.Argument(metavar="QUERIES", exists=True, help="Photos whose places are labeled, or folders of them."),
+        list[Path], typer.Argument(metavar="QUERIES", exists=True, help="Labeled photos, or folders of them.")
     ],
     ground_truth: Annotated[
         Path,
         typer.Option(
             metavar="positions.csv|positives.json",
             dir_okay=False,
-            help="Positions of the queries (CSV), or the map images that show each one's place (JSON).",
+            help="Positions of the queries (CSV), or the positives of each query (JSON).",
         ),
     ],
     radius: Annotated[
@@ -39,31 +38,21 @@ def evaluate(
         typer.Option(metavar="M", help="With positions: meters within which an answer is right. \\[default: 25]"),
     ] = None,
     utm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE",
-            help="UTM zone of x and y, such as 33N, if sides differ.",
-        ),
+        str | None, typer.Option(metavar="ZONE", help="UTM zone of x and y, such as 33N, if map and queries differ.")
     ] = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME|none",
-            help="Calibration to evaluate, or none; repeat for more. \\[default: all and none]",
+            metavar="NAME|none", help="Calibration to evaluate, or none; repeat for more. \\[default: all and none]"
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 20,
     skip_unanswerable: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unanswerable",
-            help="Leave out queries whose place is not in the map.",
-        ),
+        bool, typer.Option("--skip-unanswerable", help="Leave out queries whose place is not in the map.")
     ] = False,
     worst: Annotated[int, typer.Option(min=0, help="Number of confident mistakes to list.")] = 10,
     html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page."),
+        Path | None, typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page.")
     ] = None,
     against: Annotated[
         Path | None,
@@ -82,8 +71,8 @@ def evaluate(
 ) -> None:
     """Measure the recall of a map with labeled photos.
 
-    Reports recall, precision against recall, confident mistakes, and whether the expected recall holds. Each query is
-    answered independently. A query that cannot be read or has no ground truth is left out and reported.
+    Reports recall, precision, confident mistakes, and whether the expected recall holds. Each query is answered
+    independently. Queries that cannot be read or have no ground truth are left out and reported.
     """
     from tfa.cli.query import expand_folders
     from tfa.evaluate import map_evaluation
@@ -106,11 +95,11 @@ def evaluate(
     )  # fmt: skip
     judgement = map_evaluation.compare_with_file(evaluation, against) if against is not None else evaluation.judgement
     _report_left_out(evaluation)
-    if html is not None:  # before anything is printed: whoever reads that may leave
+    if html is not None:  # write files before printing: the reader may close the pipe
         write_page(html, evaluation, judgement, progress=progress)
         note(f"failure explorer: {html}")
-    beside = judgement.runs[len(evaluation.judgement.runs) :]
-    if not delivered(map_evaluation.make_result(evaluation, worst, beside), out=out, json=json):
+    earlier = judgement.runs[len(evaluation.judgement.runs) :]
+    if not delivered(map_evaluation.make_result(evaluation, worst, earlier), out=out, json=json):
         show_evaluation(evaluation, judgement, worst)
 
 
@@ -120,11 +109,11 @@ def _report_left_out(evaluation: MapEvaluation) -> None:
     if bare:
         note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
     if evaluation.skipped_unanswerable:
-        note(f"queries whose place the map does not have left out: {evaluation.skipped_unanswerable:,}")
+        note(f"{format_count(evaluation.skipped_unanswerable, 'photo')} whose place is not in the map left out")
 
 
 def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
-    """One row for each head, then the worst mistakes of the one that answers."""
+    """Print one row per head, then the worst mistakes of the default head."""
     from tfa.evaluate.explorer import describe_judgement, distance_row, score_row
     from tfa.evaluate.judgement import compare_runs, score_run
 
@@ -134,21 +123,18 @@ def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int)
     numbers = {run.name: score_run(judgement, run) for run in judgement.runs}
     rows = [score_row(run, numbers[run.name], run.name == evaluation.active) for run in judgement.runs]
     _show_rows(rows)
-    say(
-        "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
-    )
+    say("Percent. * = default. Expected recall is estimated without labels (90 % interval).", style="dim")
     distances = [(run, metres) for run in judgement.runs if (metres := numbers[run.name].metres) is not None]
     if distances:
         _show_rows([distance_row(run, metres) for run, metres in distances])
         if any(metres.placed for _, metres in distances):
-            some = any(metres.placed < metres.queries for _, metres in distances)
             say(
-                "in metres, of queries that have a place; place: of all verified images together; within radius: its "
-                "own radius holds the true position; agreed: places that have at least 0.9 of the answers' shares"
-                + ("; every best answer: of queries without a place too" if some else "")
+                "Position error in meters. place: fused estimate; within radius: ground truth inside the reported "
+                "radius; agreed: estimates with ≥ 90 % agreement.",
+                style="dim",
             )
         else:
-            say("in metres, of the best answers; no query has a place, for nothing was verified")
+            say("Position error of the best hits in meters; nothing was reranked, so there are no estimates.", "dim")
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:
         change = compare_runs(judgement.runs[chosen], other)
@@ -173,15 +159,14 @@ def _show_rows(rows: Sequence[Mapping[str, str]]) -> None:
 def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: int) -> None:
     from tfa.evaluate.explorer import short_names
 
-    asked = [query.query for query in judgement.queries]
-    lists = [list(judgement.images), asked]
+    lists = [list(judgement.images), [query.query for query in judgement.queries]]
     short = {path: name for paths in lists for path, name in zip(paths, short_names(paths), strict=True)}
     mistakes = numbers.mistakes[:worst]
     if not mistakes:
         return
     say()
-    say(f"The most confident mistakes of {run.title}, {len(mistakes):,} of {len(numbers.mistakes):,}", style="bold")
-    table = open_table("query", "answer", "confidence", "inliers", "metres", "a true image", fold=_FOLDED)
+    say(f"{len(mistakes):,} most confident of {len(numbers.mistakes):,} mistakes of {run.title}", style="bold")
+    table = open_table("query", "answer", "confidence", "inliers", "meters", "a true image", fold=_FOLDED)
     for mistake in mistakes:
         table.add_row(
             short[mistake.query],
@@ -198,7 +183,7 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: in
 
 
 def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:
-    """The head that answers where none is named, if it was evaluated; else the first."""
+    """Return the index of the default head if it was evaluated, else of the first."""
     names: Sequence[str] = [run.name for run in judgement.runs]
     return names.index(evaluation.active) if evaluation.active in names else 0
 

@@ -1,10 +1,9 @@
-"""`tfa pairs` and `tfa export`: a map for other programs."""
+"""`tfa pairs` and `tfa export`: write a map's pairs, descriptors or model for other programs."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,19 +17,8 @@ if TYPE_CHECKING:
     from tfa.maps import PlaceMap
 
 
-class Format(StrEnum):
-    npz = "npz"
-    faiss = "faiss"
-    onnx_head = "onnx-head"
-    onnx = "onnx"
-    hloc = "hloc"
-
-
-class PairFormat(StrEnum):
-    hloc = "hloc"
-    colmap = "colmap"
-    alicevision = "alicevision"
-    kapture = "kapture"
+Format = Literal["npz", "faiss", "onnx-head", "onnx", "hloc"]
+PairFormat = Literal["hloc", "colmap", "alicevision", "kapture"]
 
 
 @options.with_encoder
@@ -41,14 +29,12 @@ def pairs(
     format: Annotated[
         PairFormat,
         typer.Option(help="hloc: names; colmap: match list; alicevision: pairs of views; kapture: with scores."),
-    ] = PairFormat.hloc,
+    ] = "hloc",
     k: Annotated[int, typer.Option("-k", min=1, help="Map images per photo.")] = 20,
     root: Annotated[
         Path | None,
         typer.Option(
-            exists=True,
-            file_okay=False,
-            help="Name photos relative to this folder. \\[default: their common folder]",
+            exists=True, file_okay=False, help="Name photos relative to this folder. \\[default: their common folder]"
         ),
     ] = None,
     views: Annotated[
@@ -71,8 +57,8 @@ def pairs(
     """
     options.check_folder(map, "pairs")
     options.check_writable(out)
-    if (views is not None) != (format is PairFormat.alicevision):
-        raise BadSpec("--format alicevision and --views cameraInit.sfm go together: its pairs are of views")
+    if (views is not None) != (format == "alicevision"):
+        raise BadSpec("--format alicevision needs --views cameraInit.sfm, and --views is only for alicevision")
 
     from tfa.cli.query import expand_folders
     from tfa.exports.hloc import (
@@ -92,11 +78,11 @@ def pairs(
     queries = expand_folders(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
     found, images = list_photo_pairs(answers.answers), [Path(record.path) for record in place_map.images]
-    if format is PairFormat.alicevision:
+    if format == "alicevision":
         count = write_view_pairs(out, found, numbers)
-    elif format is PairFormat.kapture:
+    elif format == "kapture":
         count = write_kapture_pairs(out, found, root or find_photo_root([*queries, *images]))
-    elif format is PairFormat.colmap:
+    elif format == "colmap":
         one_root = root or find_photo_root([*queries, *images])
         count = write_match_list(out, name_pairs(found, one_root, one_root))
     else:
@@ -107,7 +93,8 @@ def pairs(
         write_pairs(out, name_pairs(found, of_queries, of_map))
         show_notes([] if collision is None else [collision])
         count = len(found)
-    say(f"{format_count(count, 'pair')} of {format_count(sum(one.error is None for one in answers), 'photo')} in {out}")
+    read = format_count(sum(one.error is None for one in answers), "photo")
+    say(f"wrote {out}: {format_count(count, 'pair')} for {read}")
     end_with_errors(answers.answers)
 
 
@@ -116,9 +103,8 @@ def export(
     map: options.MapPath,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="File to write.")],
     format: Annotated[
-        Format,
-        typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file."),
-    ] = Format.npz,
+        Format, typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file.")
+    ] = "npz",
     queries: Annotated[
         list[Path] | None,
         typer.Option(
@@ -150,41 +136,36 @@ def export(
     """
     options.check_folder(map, "export")
     options.check_writable(out)
-    if format is not Format.onnx and dims is not None:
-        raise BadSpec(f"--dims is for --format onnx, not {format.value}; leave it out")
-    if format is Format.onnx and out.suffix == ".npz":
+    if format != "onnx" and dims is not None:
+        raise BadSpec(f"--dims is for --format onnx, not {format}; remove it")
+    if format == "onnx" and out.suffix == ".npz":
         raise BadSpec(
-            f"{out} is where --format onnx writes the images' rows; give the graph another ending, best .onnx"
+            f"--out {out}: --format onnx writes the descriptors of map images there; name the graph NAME.onnx"
         )
-    if format is not Format.hloc and (queries or root is not None):
-        raise BadSpec("--queries and --root are for --format hloc")
+    if format != "hloc" and (queries or root is not None):
+        raise BadSpec(f"--queries and --root are for --format hloc, not {format}; remove them")
 
     from tfa import exports
     from tfa.maps import PlaceMap
 
-    if format is Format.hloc:
+    if format == "hloc":
         place_map, progress = options.open_map(map, encoding, quiet=quiet)
         _export_hloc(place_map, out, queries, root, calibration, progress=progress)
         return
     place_map = PlaceMap.load(map)
     compiled = exports.compile_map(place_map, calibration)
-    if format is Format.onnx:
+    if format == "onnx":
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
         rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
         count, width = rows.vectors.shape
-        say(f"a photo to a unit vector of {width:,} numbers, {out.stat().st_size / 1e6:,.1f} MB, in {out}")
-        say(f"rows of {format_count(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
+        say(f"wrote {out}: photo to unit vector, {width:,} dimensions, {out.stat().st_size / 1e6:,.1f} MB")
+        say(f"wrote {exports.rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")
         return
-    write = {
-        Format.npz: exports.write_npz,
-        Format.faiss: exports.write_faiss,
-        Format.onnx_head: exports.write_onnx_head,
-    }
+    write = {"npz": exports.write_npz, "faiss": exports.write_faiss, "onnx-head": exports.write_onnx_head}
     write[format](out, compiled)
     count, width = compiled.vectors.shape
-    held = f"tokens to a vector of {width:,} numbers" if format is Format.onnx_head else f"{width:,} numbers each"
-    what = "the query side" if format is Format.onnx_head else format_count(count, "image")
-    say(f"{what}, {held}, in {out}")
+    what = "tokens to query vector" if format == "onnx-head" else format_count(count, "image")
+    say(f"wrote {out}: {what}, {width:,} dimensions")
 
 
 def _export_hloc(
@@ -204,15 +185,15 @@ def _export_hloc(
     compiled = exports.compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
-        asked, images = expand_folders(queries), photos
+        paths = expand_folders(queries)
         *_, collision = roots_without_collisions(
-            asked, images, root or find_photo_root(asked), root or find_photo_root(images)
+            paths, photos, root or find_photo_root(paths), root or find_photo_root(photos)
         )
-        if collision is not None:  # hloc would take the two for one photo, and never pair them
+        if collision is not None:  # hloc would treat the two as one photo and never pair them
             raise BadSpec(
-                f"{collision.partition(':')[0]}; give --root FOLDER that holds both, here and for the map's file"
+                f"{collision.partition(':')[0]}; pass a --root FOLDER that contains both, here and for the map's file"
             )
-        encoded = place_map.encode_photos(asked, False, progress)
+        encoded = place_map.encode_photos(paths, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
     exports.write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
-    say(f"{format_count(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")
+    say(f"wrote {out}: {format_count(len(photos), 'photo')}, {vectors.shape[1]:,} dimensions")

@@ -16,46 +16,60 @@ from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall,
 
 # --- show map -------------------------------------------------------------------------------------
 
+_NOUNS = ("representation", "carrier", "assignment")  # decisions that are named after their choice
+SUMMARY = ("images", "size", "store", "search", "reranking")  # lines that build and refit print
 
-def show_map(info: MapInfo, *, scales: bool = False) -> None:
-    """Print the lines that build, info and refit share; `scales` adds the spreads of scores."""
-    say(f"  {count_images(info)}")
-    size = f", {format_size(info.bytes)}" if info.bytes else ""
-    say(f"  encoder {info.encoder.id}; stored as {info.storage}{size}")
+
+def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
+    """Print what a map holds, one line each: all lines, or those named in `lines`."""
+    shown = {"images": count_images(info)}
     if info.version:
-        say(f"  {describe_store(info)}")
+        shown["store"] = describe_store(info)
+    else:
+        shown["size"] = f"{format_size(info.bytes or 0)}, stored as {info.storage}"
     if info.reduction:
         small = info.reduction
-        say(
-            f"  searched by {small['dims']:,} numbers per image, {small['bytes_per_image']:,} bytes; the best "
-            f"{small['scored_again']} are scored again with all {small['full_dims']:,}"
+        shown["search"] = (
+            f"{small['dims']:,} dimensions, {small['bytes_per_image']:,} bytes per image; the best "
+            f"{small['scored_again']} are rescored with all {small['full_dims']:,}"
         )
-    if info.verification:
-        say(f"  patches to verify answers with: {_patches(info.verification)}")
-    say(f"  {info.answers.text}")
-    for calibration in info.calibrations:
-        if calibration.active:  # what answers stands first
-            show_calibration(calibration)
-            say("without a calibration", style="bold")
-    show_decisions(info.decided, *(list_spreads(info.decisions) if scales else []))
+    shown |= {"encoder": info.encoder.id, "head": info.head}
+    patches = f" ({_describe_patches(info.verification)})" if info.verification else " (no patches stored)"
+    shown["reranking"] = ("on" if info.answers.reranked else "off") + patches
+    names = [f"{one.name} (active)" if one.active else one.name for one in info.calibrations]
+    shown["calibrations"] = ", ".join(names) or "none"
+    for label, text in shown.items():
+        if lines is None or label in lines:
+            say(f"  {label}: {text}")
+    if lines is None:
+        recalls = [_find_recall(one) for one in info.calibrations if one.active]
+        say(f"  {recalls[0]}" if any(recalls) else "  expected recall: unknown; tfa calibrate estimates it")
+        chosen = {one.name: one.choice for one in info.decided if one.name not in ("verification", "strengths")}
+        said = [f"{value} {name}" if name in _NOUNS else f"{name} {value}" for name, value in chosen.items()]
+        say(f"  decisions: {', '.join(said)} (--evidence shows why)")
+
+
+def _find_recall(made: CalibrationInfo) -> ExpectedRecall | None:
+    found = (made.calibration or {}).get("expected_recall")
+    return ExpectedRecall.from_dict(found) if found else None
 
 
 def describe_store(info: MapInfo) -> str:
-    """Say where the images of a map in a store are, and which version a rollback restores."""
+    """Describe the version of a map in a store, and which one a rollback restores."""
     before, store = info.previous, info.store or {}
-    back = "no version before it"
+    back = "no earlier version"
     if before is not None:
-        back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
-    return f"version {info.version} in {store['store']}, {info.dims:,} numbers per image; {back}"
+        back = f"tfa rollback restores version {before['version']}, {before['images']:,} images"
+    return f"version {info.version} in {store['store']}, {info.dims:,} dimensions per image; {back}"
 
 
-def _patches(facts: Mapping[str, Any]) -> str:
-    """Say how large patches are, and where those of a map in a store are."""
-    size, cache = f"{facts['bytes_per_image']:,} bytes per image", facts.get("cache")
+def _describe_patches(facts: Mapping[str, Any]) -> str:
+    """Return the size of patches, and the store that holds them."""
+    size, cache = f"{facts['bytes_per_image']:,} bytes of patches per image", facts.get("cache")
     if cache is None:
         return size
     where = f" in {facts['at']}" if facts["at"] else ""
-    return f"{size}{where}; up to {format_size(cache['most_bytes'])} of them are kept in memory"
+    return f"{size}{where}; up to {format_size(cache['most_bytes'])} cached in memory"
 
 
 def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> None:
@@ -77,25 +91,23 @@ def print_decisions(rows: Iterable[tuple[str, str, str]]) -> None:
 
 
 def show_calibration(made: CalibrationInfo) -> None:
-    """Print a calibration: the data it used, what it decided, and what that changes."""
-    active = ", answers unless another is named" if made.active else ""
-    say(f"calibration {made.name}{active}", style="bold")
+    """Print a calibration: the data it used, its decisions, and how they differ from the map's."""
+    say(f"calibration {made.name}{' (active)' if made.active else ''}", style="bold")
     facts = made.calibration or {}
-    data_used = "the map's photos and the calibration's" if made.data_used == "target" else made.data_used
-    say(f"  made of {facts['used']:,} of {format_count(facts['given'], 'photo')}; data used: {data_used}")
+    data_used = "map images and calibration photos" if made.data_used == "target" else made.data_used
+    say(f"  fitted on {facts['used']:,} of {format_count(facts['given'], 'photo')}; data used: {data_used}")
     show_decisions(made.decided)
-    say("  changes: " + ("; ".join(made.differences) or "nothing, the decisions are the same"))
-    if facts.get("expected_recall"):
-        say(f"  {ExpectedRecall.from_dict(facts['expected_recall'])}")
+    say("  changes: " + ("; ".join(made.differences) or "none, the decisions are the same"))
+    recall = _find_recall(made)
+    if recall is not None:
+        say(f"  {recall}")
 
 
 def count_images(info: MapInfo) -> str:
-    """Say how many images a map has, with a position and unseen by the head."""
-    text = format_count(info.images, "image")
-    text += f", {info.positions:,} with a position" if info.positions else ", positions unknown"
-    if info.unseen_share > 0:
-        text += f"; {info.unseen_share:.0%} of them not seen when the map was fitted"
-    return text
+    """Count the images of a map, those with a position and those that the head was not fitted on."""
+    facts = [f"{info.positions:,} with a position" if info.positions else "positions unknown"]
+    facts += [f"the head was not fitted on {info.unseen_share:.0%} of them"] if info.unseen_share > 0 else []
+    return f"{info.images:,} ({'; '.join(facts)})"
 
 
 def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -111,13 +123,14 @@ def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def show_evidence(info: MapInfo) -> None:
-    """Print every measured number: a table for each group, a line for a single number."""
-    judged = info.verification
-    measured = ("photos", "favours_candidates", "needed")
-    shown = {"verification": {"sign test": {name: judged[name] for name in measured}}} if judged else {}
+    """Print the decisions and every measured number: a table for each group, a line for a single number."""
+    show_decisions(info.decided, *list_spreads(info.decisions))
+    judged, measured = info.verification, {"photos": "photos", "win_rate": "favours_candidates", "threshold": "needed"}
+    sign_test = {name: judged[key] for name, key in measured.items()} if judged else {}
+    shown = {"reranking": {"sign test": sign_test}} if judged else {}
     for name, group in {**info.evidence, **shown}.items():
         if name == "reasons":
-            continue  # printed beside the decisions
+            continue  # printed with the decisions
         title = name.replace("_", " ")
         members = group.items() if isinstance(group, Mapping) else ()
         rows = {key: row for key, row in members if isinstance(row, Mapping)}
@@ -164,11 +177,15 @@ def format_size(number: int) -> str:
     return f"{size:.1f} GB"
 
 
-# --- info -----------------------------------------------------------------------------------------
-
-
-def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:
-    """Show what a map holds, what was decided and why."""
+def info(
+    map: options.MapPath,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Show the reason of each decision and every measured number.")
+    ] = False,
+    checksum: options.Checksum = False,
+    json: options.AsJson = False,
+) -> None:
+    """Show what a map holds and how it answers."""
     from tfa.maps import PlaceMap
 
     facts = PlaceMap.load(map, checksum=checksum).info()
@@ -176,20 +193,16 @@ def info(map: options.MapPath, checksum: options.Checksum = False, json: options
         print_json(facts)
         return
     say(f"{map}", style="bold")
-    show_map(facts, scales=True)
-    data_used = "its own photos only" if facts.data_used == "database" else facts.data_used
-    say(f"  format {facts.format_version}; fitted on {facts.fitted_images:,} images; data used: {data_used}")
-    if facts.evidence:
-        say("evidence", style="bold")
+    show_map(facts)
+    if evidence:
+        data_used = "map images only" if facts.data_used == "database" else facts.data_used
+        fitted = f"head fitted on {facts.fitted_images:,} images"
+        say(f"evidence: format {facts.format_version}, {fitted}; data used: {data_used}", "bold")
         show_evidence(facts)
-    for calibration in facts.calibrations:
-        if not calibration.active:
+        for calibration in facts.calibrations:
             show_calibration(calibration)
-    say(WITHIN_NOISE, style="dim")
+        say(WITHIN_NOISE, style="dim")
     show_notes(facts.notes)
-
-
-# --- report ---------------------------------------------------------------------------------------
 
 
 @options.with_encoder
@@ -198,14 +211,11 @@ def report(
     photos: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="PHOTO|FOLDER",
-            exists=True,
-            help="Unlabeled photos to estimate recall with; repeat for more.",
+            metavar="PHOTO|FOLDER", exists=True, help="Unlabeled photos to estimate recall with; repeat for more."
         ),
     ] = None,
     aged: Annotated[
-        float,
-        typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long."),
+        float, typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long.")
     ] = 90,
     out: Annotated[
         Path | None,
@@ -309,13 +319,13 @@ def _show(explanation: Any) -> None:
     where = "" if hit.position is None else f" at {hit.position}"
     say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
     say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}{', sure' if hit.sure else ''}")
-    say(f"  {explanation.consistent} of {explanation.mutual} mutual matches move alike")
+    say(f"  {explanation.consistent} inliers of {explanation.mutual} mutual matches")
     say(f"  {describe_view(explanation.displacement)}")
-    say(f"  verification is {explanation.reason}")
+    say(f"  reranking is {explanation.reason}")
 
 
 def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -> None:
-    """The matches, and what each patch of the query and of the answer contributes unless the answer's photo is lost."""
+    """Draw the matches, and each patch's contribution to the score unless the answer's photo is missing."""
     import numpy as np
 
     from tfa.errors import BadMap
@@ -331,4 +341,4 @@ def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -
         note(f"drawn without contributions: {error}")
     answer, grid = Path(explanation.hit.image), explanation.grid
     draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats, linearised)
-    note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is gone)"))
+    note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is missing)"))

@@ -13,7 +13,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.build import check_out
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes, wants_progress
-from tfa.cli.info import show_changes, show_map
+from tfa.cli.info import SUMMARY, show_changes, show_map
 from tfa.cli.options import Part, PositionOptions, takes
 from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
@@ -22,10 +22,7 @@ from tfa.types import EditResult, EncoderOptions, PrunedImage, PruneResult, Roll
 # --- add remove refit -----------------------------------------------------------------------------
 
 
-@takes(
-    positions=PositionOptions,
-    encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")),
-)
+@takes(positions=PositionOptions, encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")))
 def add(
     map: options.MapPath,
     photos: options.PhotosArgument,
@@ -53,7 +50,7 @@ def remove(
 ) -> None:
     """Remove images from a map without refitting it.
 
-    They no longer answer; the head stays fitted on them until [bold]tfa refit[/bold].
+    Queries no longer return them; the head stays fitted on them until [bold]tfa refit[/bold].
     """
     from tfa.maps import PlaceMap
 
@@ -64,11 +61,7 @@ def remove(
 
 @options.with_encoder
 def refit(
-    map: options.MapPath,
-    json: options.AsJson = False,
-    quiet: options.Quiet = False,
-    *,
-    encoding: EncoderOptions,
+    map: options.MapPath, json: options.AsJson = False, quiet: options.Quiet = False, *, encoding: EncoderOptions
 ) -> None:
     """Refit a map on the images it holds now, from the token cache."""
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
@@ -80,7 +73,7 @@ def refit(
         print_json(after)
         return
     say(f"refitted {map}", style="bold green")
-    show_map(after)
+    show_map(after, SUMMARY)
     show_changes(before, after)
 
 
@@ -102,9 +95,6 @@ def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
     say(f"the map holds {format_count(len(place_map), 'image')}")
 
 
-# --- merge ----------------------------------------------------------------------------------------
-
-
 @options.with_encoder
 def merge(
     maps: Annotated[
@@ -122,8 +112,8 @@ def merge(
 ) -> None:
     """Merge maps into a new one, with one head fitted on all images.
 
-    Reports how many photos of each map show places of the maps before it. A photo without a session gets the name of
-    its map. Needs the photos, or their cached tokens.
+    Reports how many photos of each map show places of earlier maps. Photos without a session get their map's name as
+    session. Needs the photos or their cached tokens.
     """
     for one in maps:
         options.check_folder(one, "merge")
@@ -155,12 +145,7 @@ _SHOWN = 20  # images listed; JSON has all
 def prune_command(
     map: options.MapPath,
     unconfirmed: Annotated[
-        float,
-        typer.Option(
-            metavar="DAYS",
-            min=0,
-            help="Remove images that no sure answer named for this long.",
-        ),
+        float, typer.Option(metavar="DAYS", min=0, help="Remove images that no sure answer named for this long.")
     ] = 90,
     duplicates_only: Annotated[bool, typer.Option("--duplicates-only", help="Remove only near duplicates.")] = False,
     photos: Annotated[
@@ -180,12 +165,12 @@ def prune_command(
 ) -> None:
     """Remove near duplicates and images that were never confirmed.
 
-    One image of each group of near duplicates stays. Shows what would be removed and what expected recall loses, then
-    asks for confirmation. Images of rarely visited places are not worth less: look before you prune.
+    One image of each group of near duplicates stays. Shows the images and the loss of expected recall, then waits for
+    confirmation. Check the list first: it may contain images of rarely visited places.
     """
     options.check_folder(map, "prune")
     if dry_run and yes:
-        raise BadSpec("--dry-run changes nothing and --yes does not ask; give one of them")
+        raise BadSpec("--dry-run and --yes exclude each other; remove one")
 
     from tfa.cli.query import expand_folders
     from tfa.report.prunable import estimate_losses, find_prunable
@@ -200,19 +185,11 @@ def prune_command(
     if removed:
         notes += place_map.remove([one.id for one in candidates]).notes
     elif candidates and not dry_run:
-        notes.append("nothing was removed; give --yes to remove without being asked")
+        notes.append("nothing was removed; pass --yes to remove without confirmation")
     show_notes(notes)
     if json:
-        print_json(
-            PruneResult(
-                removed=removed,
-                candidates=candidates,
-                reasons=dict(reasons),
-                expected_recall=losses,
-                images=len(place_map),
-                notes=notes,
-            )
-        )
+        found: dict[str, Any] = {"candidates": candidates, "reasons": dict(reasons), "expected_recall": losses}
+        print_json(PruneResult(removed=removed, **found, images=len(place_map), notes=notes))
     elif removed:
         say(
             f"removed {format_count(len(candidates), 'image')}; the map holds {format_count(len(place_map), 'image')}",
@@ -221,16 +198,16 @@ def prune_command(
 
 
 def _confirm(count: int, *, json: bool) -> bool:
-    """Ask for confirmation if somebody can answer."""
+    """Prompt for confirmation if standard input is a terminal."""
     return not json and sys.stdin.isatty() and typer.confirm(f"Remove {format_count(count, 'image')}?")
 
 
 def _show(candidates: list[PrunedImage], reasons: Counter[str], losses: list[str], images: int) -> None:
     if not candidates:
-        say("nothing to remove: no near duplicates, and no image that counts as never confirmed")
+        say("nothing to remove: no near duplicates and no unconfirmed images")
         return
     parts = ", ".join(f"{count:,} {why}" for why, count in reasons.items())
-    say(f"{format_count(len(candidates), 'image')} of {images:,} can go: {parts}", style="bold")
+    say(f"{format_count(len(candidates), 'image')} of {images:,} can be removed: {parts}", style="bold")
     table = open_table("id", "image", "why", "duplicate of", fold=("image",))
     for one in candidates[:_SHOWN]:
         table.add_row(str(one.id), one.path, one.why, "" if one.duplicate_of is None else str(one.duplicate_of))
@@ -241,16 +218,13 @@ def _show(candidates: list[PrunedImage], reasons: Counter[str], losses: list[str
         say(sentence)
 
 
-# --- rollback -------------------------------------------------------------------------------------
-
-
 def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     """Restore the version before the last build or calibration.
 
-    For a map in a store, which stores one earlier version. A second rollback undoes the first.
+    For maps in a store, which keeps one earlier version. A second rollback undoes the first.
     """
     if not map.in_store:
-        raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
+        raise BadSpec(f"{map} is a folder, which has no earlier version; copy it before you change it")
 
     from tfa.maps.store import StoreStorage
 
@@ -260,12 +234,9 @@ def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     if json:
         print_json(RollbackResult(version=header.version, active=header.active, images=header.count, notes=notes))
         return
-    say(f"took back the last change of {map}: {format_count(header.count, 'image')}", style="bold green")
+    say(f"rolled back the last change of {map}: {format_count(header.count, 'image')}", style="bold green")
     for sentence in notes:
         say(f"  {sentence}")
-
-
-# --- snapshot -------------------------------------------------------------------------------------
 
 
 def snapshot_command(
@@ -278,7 +249,7 @@ def snapshot_command(
 ) -> None:
     """Copy a map in a store to another name or another store.
 
-    The map answers as usual meanwhile; edits wait until the copy is done. Copying back restores it.
+    Queries work during the copy; edits wait until it is done. Copy it back to restore the map.
     """
     if not map.in_store:
         raise BadSpec(f"{map} is a folder: copy it with cp -r")

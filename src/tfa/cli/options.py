@@ -1,18 +1,17 @@
-"""Options of commands: derived from dataclasses, or shared by several commands; and their defaults from `tfa.toml`.
+"""Options of commands, derived from dataclasses or shared by several commands, and their defaults from `tfa.toml`.
 
 `@takes(options=QueryOptions)` gives a command one option for each field, with the field's description, bounds and
-choices, and passes it the dataclass. A new field of `QueryOptions` is an option of `tfa query` at once. Rarely used
-fields are set with `--set KEY=VALUE` instead.
+choices, and passes it the dataclass. A new field of `QueryOptions` becomes an option of `tfa query`. Rarely used fields
+are set with `--set KEY=VALUE`.
 
     encoder = "dinov2-b14"      # tfa.toml: an option of several commands
     fast = true
 
     [query]                     # options of one command, by their long names
     min-confidence = 0.9
-    "frames.every" = "2s"       # and what --set sets
+    "frames.every" = "2s"       # a key of --set
 
-The command line comes before the environment, the environment before the file, the file before the default.
-`tfa config` shows them.
+The command line overrides the environment, the environment overrides the file. `tfa config` shows the settings.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # setting
 _YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _SETTINGS = "tfa.settings"  # where a context keeps the keys that were set
 
-# Fields that are never typed: a command line is one camera, and a cache is an object.
+# Fields without an option: a command serves one camera, and a cache is an object.
 _HIDDEN = frozenset({"camera", "sequence", "cache"})
 
-# What typer needs beyond a field's type, description and bounds.
+# Details of options that a field does not state.
 _DETAILS: dict[str, dict[str, Any]] = {
     "k": {"names": ("-k",)},
     "min_confidence": {"metavar": "P"},
@@ -64,11 +63,13 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "dims": {"metavar": "N"},
 }
 # Groups of `--help`; other options are in the first group.
+ENCODER, STREAMS, OUTPUT, POSITIONS, RECORDINGS = "Encoder", "Streams", "Output", "Positions", "Recordings"
 _PANELS = {
+    **dict.fromkeys(("positions", "gpx", "gpx_offset", "gpx_gap", "utm"), POSITIONS),
+    **dict.fromkeys(("topic", "position_topic", "every"), RECORDINGS),
+    **dict.fromkeys(("weights", "device", "threads", "fast"), ENCODER),
     "rerank": "Reranking", "candidates": "Reranking", "sessions": "Filters", "region": "Filters",
-    "weights": "Encoder", "device": "Encoder", "threads": "Encoder", "fast": "Encoder",
 }  # fmt: skip
-ENCODER, STREAMS, OUTPUT = "Encoder", "Streams", "Output"
 
 
 def name_variable(option: str) -> str:
@@ -108,7 +109,7 @@ class Part:
         return [_parameter(self.cls, fields[name], hints(self.cls)[name]) for name in self.options]
 
     def make(self, arguments: dict[str, Any], settings: Mapping[str, str]) -> Any:
-        """Build the dataclass from options, which are taken out of `arguments`, and settings."""
+        """Build the dataclass from settings and from options, which are removed from `arguments`."""
         values: dict[str, Any] = {}
         for name in self.options:
             value = arguments.pop(name)
@@ -128,7 +129,7 @@ class Part:
 
 
 def takes(**parts: type[Any] | Part) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options in place of the parameters named here, which it gets as dataclasses."""
+    """Replace the named parameters of a command by options; the command receives dataclasses."""
     chosen = {name: part if isinstance(part, Part) else Part(part) for name, part in parts.items()}
     settable = {key: (part, field) for part in chosen.values() for key, field in part.settings.items()}
 
@@ -172,7 +173,7 @@ def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty)
 
 
 def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
-    """Turn a field into an option."""
+    """Make the option of a field."""
     details = {**_DETAILS.get(field.name, {}), **field.metadata.get("cli", {})}
     names = details.pop("names", (spell(field.name, hint),))
     kinds, optional = _kinds(hint), type(None) in typing.get_args(hint)
@@ -215,7 +216,7 @@ def _format_range(metadata: Mapping[str, Any]) -> str:
 
 
 def _make_check(cls: type[Any], name: str) -> Callable[[Any], Any]:
-    """Return a callback that refuses a number in the words of its field."""
+    """Return a callback that checks a number against its field."""
 
     def check(value: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
@@ -231,7 +232,7 @@ def _make_check(cls: type[Any], name: str) -> Callable[[Any], Any]:
 
 
 def spell(name: str, hint: Any) -> str:
-    """Return the option of a field; one that may be repeated is named in the singular."""
+    """Return the option of a field; a repeatable one is in the singular."""
     return "--" + (name.removesuffix("s") if _is_repeated(hint) else name).replace("_", "-")
 
 
@@ -252,7 +253,7 @@ def _parse(text: Any, hint: Any, metavar: str) -> Any:
 
 
 def read_value(text: str, hint: Any) -> Any:
-    """Read a value of a field's type from text; text that does not fit is returned for the field to refuse."""
+    """Read a value of a field's type from text. Text that does not fit is returned, and the field rejects it."""
     for kind in _kinds(hint):
         if typing.get_origin(kind) is Literal and text in typing.get_args(kind):
             return text
@@ -272,12 +273,12 @@ def read_value(text: str, hint: Any) -> Any:
 
 
 def list_set_keys(context: typer.Context) -> frozenset[str]:
-    """Return the keys that a command was called with, by --set, the environment or tfa.toml."""
+    """Return the keys that were set by --set, the environment or tfa.toml."""
     return frozenset(context.meta.get(_SETTINGS, ()))
 
 
 def _read_settings(context: typer.Context, typed: Sequence[str], settable: Mapping[str, Any]) -> dict[str, str]:
-    """Read tfa.toml, the environment and the command line; the last one counts."""
+    """Read tfa.toml, the environment and the command line; each overrides the one before."""
     file = list((context.default_map or {}).get("set", []))
     source = context.get_parameter_source("set")
     from_command_line = source is not None and source.name == "COMMANDLINE"
@@ -293,7 +294,7 @@ def _read_settings(context: typer.Context, typed: Sequence[str], settable: Mappi
 
 
 def split_setting(text: str, settable: Iterable[str], command: str | None) -> tuple[str, str]:
-    """Split KEY=VALUE; an unknown key is refused with the nearest one and all others."""
+    """Split KEY=VALUE; the error for an unknown key names the nearest one and lists all."""
     key, equals, value = text.partition("=")
     keys = sorted(settable)
     if key not in keys:
@@ -307,65 +308,60 @@ def split_setting(text: str, settable: Iterable[str], command: str | None) -> tu
     return key, value
 
 
-# --- shared options ------------------------------------------------------------------------------------------------
-
 MapPath = Annotated[
     MapLocation,
     typer.Argument(metavar="MAP|URL", parser=MapLocation, help="Map folder, or the URL of a map in a store."),
 ]
 PhotosArgument = Annotated[
-    list[Path],
-    typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
+    list[Path], typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
 ]
 EncoderOption = Annotated[
     str,
     typer.Option(
         envvar=name_variable("encoder"),
+        rich_help_panel=ENCODER,
         help="Encoder: name, name@size or name@size/layer-facet; see tfa encoders.",
     ),
 ]
 CalibrationOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]"),
+    str | None, typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]")
 ]
 Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
 AsJson = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print only JSON on standard output.")]
 JsonFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result to this file, as JSON.")
+    Path | None,
+    typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=OUTPUT, help="Also write the result as JSON."),
 ]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress."),
+    bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress.")
 ]
 _FILE = {"exists": True, "dir_okay": False}
 
 
 class PositionOptions(Options):
-    """Where positions of photos come from, besides the photos themselves."""
+    """Sources of photo positions, in addition to the photos."""
 
     positions: Path | None = opt(
         None,
         "Positions of the photos: columns file,lat,lon or file,x,y. [default: from names, XMP and EXIF]",
         cli={"metavar": "CSV", **_FILE},
     )
-    gpx: Path | None = opt(
-        None, "GPX track that gives positions by the time of each photo.", cli={"metavar": "TRACK.gpx", **_FILE}
-    )
+    gpx: Path | None = opt(None, "GPX track; a photo's time gives its position.", cli={"metavar": "TRACK.gpx", **_FILE})
     gpx_offset: float | None = opt(
         None, "Seconds to add to the camera clock to get UTC. [default: 0]", cli={"metavar": "SECONDS"}
     )
     gpx_gap: float | None = opt(
-        None, "Do not interpolate across longer gaps of the track. [default: 60]", cli={"metavar": "SECONDS"}
+        None, "Do not interpolate across track gaps longer than this. [default: 60]", cli={"metavar": "SECONDS"}
     )
     utm: str | None = opt(None, "UTM zone of x and y, such as 33N; positions become degrees.", cli={"metavar": "ZONE"})
 
     def read(self) -> PositionSources:
-        """Read the files, so that a bad one is refused before the work."""
+        """Read the files now, so that a bad one is reported before the work."""
         from tfa.photos.find_positions import GPX_GAP, PositionSources
         from tfa.photos.positions import read_gpx, read_positions_csv
 
         if self.gpx is None and (self.gpx_offset is not None or self.gpx_gap is not None):
-            raise typer.BadParameter("an offset or a gap needs a track; pass it with --gpx TRACK.gpx")
+            raise typer.BadParameter("an offset or a gap needs a track; pass --gpx TRACK.gpx")
         gap = GPX_GAP if self.gpx_gap is None else self.gpx_gap
         sources = PositionSources(
             csv=self.positions, gpx=self.gpx, gpx_offset=self.gpx_offset or 0.0, gpx_gap=gap, utm=self.utm
@@ -383,7 +379,7 @@ class PositionOptions(Options):
 def open_map(
     path: MapLocation, encoding: EncoderOptions, *, quiet: bool, checksum: bool = False
 ) -> tuple[PlaceMap, bool]:
-    """Open a map that encodes photos with these options; also say whether progress is shown."""
+    """Open a map with these encoder options; also return whether progress is shown."""
     from tfa.maps import PlaceMap
 
     place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet)
@@ -392,14 +388,14 @@ def open_map(
 
 
 def check_folder(map: MapLocation, verb: str) -> Path:
-    """Return the folder of a map; refuse a map in a store for a command that needs every row in one place."""
+    """Return the folder of a map; reject a map in a store."""
     if map.in_store:
-        raise BadSpec(f"tfa {verb} needs a map in a folder, {map} is in a store; build one with --out NAME.tfa")
+        raise BadSpec(f"tfa {verb} needs a map in a folder, but {map} is in a store; build one with --out NAME.tfa")
     return map.folder
 
 
 def check_picture(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, or whose ending is not a picture format."""
+    """Reject a file that cannot be written or is not an image format."""
     if path is not None:
         if path.suffix.lower() not in _PICTURES:
             raise typer.BadParameter(f"{path} must end in one of {' '.join(_PICTURES)}")
@@ -408,7 +404,7 @@ def check_picture(path: Path | None) -> Path | None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse, before any work is done, a path whose folder neither exists nor can be made."""
+    """Reject, before any work, a path whose folder neither exists nor can be created."""
     parent = path.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -427,44 +423,44 @@ _PLAIN = (str, int, float, bool)
 
 
 def _is_there(path: Path) -> bool:
-    """Say whether a file exists that this user may read."""
+    """Return True if a file exists and this user may read it."""
     return os.access(path, os.R_OK) and path.is_file()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a file says; nothing if there is none."""
+    """The settings of a file; empty without one."""
 
     file: Path | None = None
     shared: dict[str, Any] = dataclasses.field(default_factory=dict)
-    verbs: dict[str, Any] = dataclasses.field(default_factory=dict)  # tables by verb, tables of `bench` within
+    verbs: dict[str, Any] = dataclasses.field(default_factory=dict)  # tables by command; those of `bench` are nested
 
     @classmethod
     def find(cls) -> Settings:
-        """Read the file named by `$TFA_CONFIG`, else that of this folder, else that of the user."""
+        """Read the file named by `$TFA_CONFIG`, else `./tfa.toml`, else the user's."""
         named = os.environ.get(FILE_VARIABLE)
         if named:
             if not Path(named).is_file():
-                raise BadSpec(f"{FILE_VARIABLE}={named}: there is no such file; name one, or unset {FILE_VARIABLE}")
+                raise BadSpec(f"{FILE_VARIABLE}={named}: the file does not exist; correct or unset {FILE_VARIABLE}")
             return cls.read(Path(named))
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / FILE_NAME
         return next((cls.read(path) for path in (Path(FILE_NAME), home) if _is_there(path)), cls())
 
     @classmethod
     def read(cls, file: Path) -> Settings:
-        """Read a file; an unknown setting is refused."""
+        """Read a file; an unknown setting is an error."""
         try:
             with file.open("rb") as opened:
                 content = tomllib.load(opened)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadSpec(f"{file} is not TOML: {error}; correct it, or name another file by {FILE_VARIABLE}") from None
+            raise BadSpec(f"{file} is not TOML: {error}; correct it, or set {FILE_VARIABLE} to another file") from None
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
         unknown = sorted(shared.keys() - {*SHARED, *OF_THE_CACHE})
         if unknown:
             allowed = ", ".join((*SHARED, *OF_THE_CACHE))
             raise BadSpec(
-                f"{file}: {unknown[0]} is not a setting for all commands; there are {allowed}; an option of one "
-                "command belongs in a table of its name, such as [query]"
+                f"{file}: {unknown[0]} is not a setting for all commands; allowed: {allowed}. Options of one command "
+                "belong in its table, such as [query]"
             )
         return cls(file, shared, {key: value for key, value in content.items() if isinstance(value, dict)})
 
@@ -477,18 +473,18 @@ class Settings:
     def defaults(
         self, group: Any, context: Any, table: dict[str, Any] | None = None, where: str = ""
     ) -> dict[str, Any]:
-        """Return the defaults of each command of a group, as click takes them."""
+        """Return the defaults of each command of a group, as click expects them."""
         table = self.verbs if table is None else table
         unknown = sorted(table.keys() - group.commands.keys())
         if unknown:
             raise BadSpec(
-                f"{self.file}: [{where}{unknown[0]}] is not a command; there are {', '.join(sorted(group.commands))}"
+                f"{self.file}: [{where}{unknown[0]}] is not a command; allowed: {', '.join(sorted(group.commands))}"
             )
         made: dict[str, Any] = {}
         for verb, command in group.commands.items():
             named = verb in table or verb == context.invoked_subcommand
             if getattr(command, "is_plugin", False) and not (command.installed and named):
-                continue  # looking at its options would import it
+                continue  # reading its options would import it
             own = table.get(verb, {})
             if hasattr(command, "commands"):
                 made[verb] = self.defaults(command, context, own, f"{where}{verb}.")
@@ -509,7 +505,7 @@ class Settings:
         if unknown:
             allowed = ", ".join(sorted(options)) + (f"; and {', '.join(sorted(settable))}" if settable else "")
             raise BadSpec(
-                f"{self.file}: {unknown[0]} of [{where}] is not an option of tfa {where.replace('.', ' ')}; there are "
+                f"{self.file}: {unknown[0]} of [{where}] is not an option of tfa {where.replace('.', ' ')}; allowed: "
                 f"{allowed}"
             )
         chosen = {key: self.shared[key] for key in SHARED if key in self.shared and key in options}
@@ -524,7 +520,7 @@ class Settings:
         return {**made, "set": [*lines, *typed]} if lines or typed else made
 
     def _write_setting(self, settable: Any, key: str, value: Any) -> str:
-        """Write a setting as --set takes it; refuse one that its field refuses."""
+        """Write a setting as --set takes it, after its field has checked it."""
         part, field = settable[key]
         if not isinstance(value, _PLAIN):
             raise BadSpec(f"{self.file}: {key} = {value!r} must be a text, a number, true or false")
@@ -548,7 +544,7 @@ class Settings:
 
 
 def _flatten(values: dict[str, Any]) -> dict[str, Any]:
-    """Write tables within a table as dotted keys."""
+    """Flatten nested tables to dotted keys."""
     plain: dict[str, Any] = {}
     for key, value in values.items():
         plain |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
@@ -559,7 +555,7 @@ def _flatten(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def config(json: AsJson = False) -> None:
-    """Show settings and where they come from: environment, tfa.toml or default."""
+    """Show settings and their sources: environment, tfa.toml or default."""
     settings = Settings.find()
     rows = [_row(key, name_variable(key), settings) for key in SHARED]
     rows += [_row(key, name, settings) for key, name in OF_THE_CACHE.items()]
@@ -570,15 +566,29 @@ def config(json: AsJson = False) -> None:
     say(f"file: {settings.file or f'none (./{FILE_NAME}, ~/.config/tfa/{FILE_NAME} or ${FILE_VARIABLE})'}")
     table = open_table("setting", "value", "from", "variable", fold=("value",))
     for row in rows:
-        value = "" if row.value is None else str(row.value)
-        table.add_row(row.setting, value, row.source or "default", row.variable)
+        value = _find_default(row.setting) if row.value is None else row.value
+        table.add_row(row.setting, str(value), row.source or "default", row.variable)
     console().print(table)
     for verb, own in settings.verbs.items():
         say(f"[{verb}] " + ", ".join(f"{key} = {value!r}" for key, value in own.items()))
 
 
+def _find_default(key: str) -> str:
+    """Return the default of a setting for display."""
+    from tfa.core.files import cache_folder
+    from tfa.encoders.catalogue import DEFAULT_ENCODER
+    from tfa.photos.token_cache import DEFAULT_GIGABYTES
+
+    fixed = {
+        "encoder": DEFAULT_ENCODER, "weights": "the encoder's", "threads": "all cores", "quiet": "no",
+        "cache": str(cache_folder()), "cache-limit": f"{DEFAULT_GIGABYTES:g} GB",
+    }  # fmt: skip
+    value = getattr(EncoderOptions(), key, None)
+    return fixed.get(key) or ("no" if value is False else str(value))
+
+
 def _row(key: str, name: str, settings: Settings) -> Setting:
-    # The file's settings of the cache were put into the environment before this verb began.
+    # The file's cache settings were put into the environment before this command began.
     if key in settings.shared and os.environ.get(name) in (None, str(settings.shared[key])):
         return Setting(setting=key, value=settings.shared[key], source=str(settings.file), variable=name)
     value = os.environ.get(name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
-    """Refuse files that cannot be written or whose endings are no format of answers."""
+    """Reject files that cannot be written or have an unknown format."""
     if paths:
         from tfa.exports.answers import format_of
 
@@ -40,7 +40,7 @@ def check_answer_files(paths: list[Path] | None) -> list[Path] | None:
 
 
 class FileOptions(Options):
-    """What files of answers hold."""
+    """Contents of answer files."""
 
     images: bool = opt(True, "Copy the photos into a recording (.mcap).")
     utm: str | None = opt(None, "UTM zone of x and y, such as 33N; answers also get degrees.")
@@ -54,30 +54,30 @@ class AnswerFiles:
     options: FileOptions
 
     def check_options(self) -> None:
-        """Refuse options about files that are not written."""
+        """Reject options for files that are not written."""
         if self.options.utm is not None:
             from tfa.photos.positions import utm_code
 
             utm_code(self.options.utm)
             if not self.paths:
-                raise typer.BadParameter("out.utm is about files of answers; give one with --out FILE")
+                raise typer.BadParameter("out.utm is for answer files; pass --out FILE")
         if not self.options.images and not any(path.suffix.lower() == ".mcap" for path in self.paths):
-            raise typer.BadParameter("out.images=no is about a recording; give one with --out FILE.mcap")
+            raise typer.BadParameter("out.images=no is for recordings; pass --out FILE.mcap")
 
     def check_positions(self, place_map: PlaceMap, *, in_store: bool) -> None:
-        """Refuse a file that cannot hold the map's positions."""
+        """Reject a file that cannot hold the map's positions."""
         if self.paths:
             from tfa.exports.answers import check_positions
             from tfa.photos.positions import to_degrees
 
             positions = list_store_positions(place_map) if in_store else [one.position for one in place_map.images]
             if self.options.utm is not None:
-                positions = to_degrees(positions, self.options.utm)  # now, rather than after the work
+                positions = to_degrees(positions, self.options.utm)  # fail before the work
             for path in self.paths:
                 check_positions(path, positions, self.options.utm)
 
     def write(self, answers: Sequence[Answer], place_map: PlaceMap, calibration: str | None, seconds: float) -> None:
-        """Write all files, each whole or not at all."""
+        """Write all files, each atomically."""
         if not self.paths:
             return
         from tfa.exports.answers import ExportContext, format_of, write_answers
@@ -86,20 +86,16 @@ class AnswerFiles:
 
         used = place_map.state.chosen(calibration).name
         context = ExportContext(
-            times=times_of(answers),
-            images=self.options.images,
-            utm=self.options.utm,
-            map_name=place_map.called,
-            calibration="" if used == DATABASE else used,
-            milliseconds=1000 * seconds / max(len(answers), 1),
-        )
+            times=times_of(answers), images=self.options.images, utm=self.options.utm, map_name=place_map.called,
+            calibration="" if used == DATABASE else used, milliseconds=1000 * seconds / max(len(answers), 1),
+        )  # fmt: skip
         counts = [write_answers(path, answers, context) for path in self.paths]
-        for path, count in zip(self.paths, counts, strict=True):  # all are there before anything is printed
+        for path, count in zip(self.paths, counts, strict=True):  # after all files are written
             note(f"wrote {path} ({format_of(path).holds}: {count:,} of {format_count(len(answers), 'photo')})")
 
 
 def list_store_positions(place_map: Any) -> list[Any]:
-    """Return positions of a map in a store: those of its sample, or another one if the sample has none."""
+    """Return the positions of a store map's sample, or any position if the sample has none."""
     if not place_map.info().positions:
         return []
     positions = [image.position for image in place_map.state.images if image.position is not None]
@@ -109,14 +105,14 @@ def list_store_positions(place_map: Any) -> list[Any]:
 
 # --- show answers ---------------------------------------------------------------------------------
 
-_FOLDED = ("query", "image", "best image", "position", "estimate")  # columns of any length
-ONE_BY_ONE = 3  # most queries that get a table each
-NEVER_SURE = "no answer was reranked, so none is sure; --rerank reranks them if the map stores patches"
-MONTAGE_ROWS = 60  # most queries in a montage
+_FOLDED = ("query", "image", "best image", "position", "estimate")  # columns that wrap
+ONE_BY_ONE = 3  # show one table per query up to this number of queries
+NEVER_SURE = "no answer was reranked, so none is sure; use --rerank if the map stores patches"
+MONTAGE_ROWS = 60  # maximum queries in a montage
 
 
 def end_with_errors(answers: Sequence[Answer], unread: Sequence[str] = ()) -> None:
-    """Exit with 1 if a photo could not be read; `unread` says why frames of a recording could not."""
+    """Print errors and exit with 1 if photos, or frames listed in `unread`, could not be read."""
     failed = [*unread, *(answer.error for answer in answers if answer.error is not None)]
     for error in failed:
         show_error(error)
@@ -125,7 +121,7 @@ def end_with_errors(answers: Sequence[Answer], unread: Sequence[str] = ()) -> No
 
 
 def show_answers(answers: Answers, chosen: QueryOptions) -> None:
-    """Print a table for each photo, or one for all with the expected recall; then notes."""
+    """Print one table per photo, or one for all photos with the expected recall; then notes."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, chosen)
         show_together(answers)
@@ -141,7 +137,7 @@ def show_answers(answers: Answers, chosen: QueryOptions) -> None:
 
 
 def show_together(answers: Answers) -> None:
-    """Print the expected recall, and whether the photos look unlike those the map was made for."""
+    """Print the expected recall, and a warning if the photos do not resemble the map."""
     if answers.expected_recall is not None:
         say(str(answers.expected_recall))
     if answers.notice is not None:
@@ -150,7 +146,7 @@ def show_together(answers: Answers) -> None:
 
 def _no_place(answer: Answer, chosen: QueryOptions) -> str:
     if answer.error is not None:
-        return "not readable"
+        return "unreadable"
     if (answer.lost or 0.0) > answer.confidence:
         return f"lost (probability {answer.lost:.2f})"
     if chosen.sure:
@@ -189,8 +185,6 @@ def show_many(answers: Answers, chosen: QueryOptions) -> None:
     console().print(table)
     answered = sum(bool(answer.hits) for answer in answers)
     say(f"{answered:,} of {format_count(len(answers), 'photo')} answered")
-    if chosen.k > 1 and answered:
-        note(f"showing the best hit of each photo; --json prints all {chosen.k}")
 
 
 def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:
@@ -235,7 +229,7 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
 
 
 class OpenOptions(Options):
-    """How a map is opened."""
+    """Options for opening a map."""
 
     checksum: bool = opt(False, "Compare every byte of the map with its checksums first.")
 
@@ -251,8 +245,7 @@ def query(
     context: typer.Context,
     map: options.MapPath,
     photos: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PHOTO|FOLDER", help="Photos, folders of photos, bags or videos."),
+        list[Path] | None, typer.Argument(metavar="PHOTO|FOLDER", help="Photos, folders of photos, bags or videos.")
     ] = None,
     *,
     chosen: QueryOptions,
@@ -280,7 +273,7 @@ def query(
             dir_okay=False,
             callback=options.check_picture,
             rich_help_panel=options.OUTPUT,
-            help="Write a picture of queries and hits.",
+            help="Draw queries and hits as an image.",
         ),
     ] = None,
     out: Annotated[
@@ -310,7 +303,7 @@ def query(
     filtered = bool(chosen.sessions) or chosen.region is not None
     check_combination(photos, sequence, filtered)
     if chosen.sure and chosen.min_confidence:
-        raise typer.BadParameter("sure answers have a confidence of 0.9 or more; remove --min-confidence or --sure")
+        raise typer.BadParameter("--sure already requires a confidence of 0.9; remove --min-confidence or --sure")
     if chosen.sure and chosen.rerank is False:
         raise typer.BadParameter("--sure needs reranking; remove --no-rerank or --sure")
     files = AnswerFiles(out or [], written)
@@ -333,7 +326,7 @@ def query(
         answers = query_sequence(place_map, queries.photos, progress, **followed)
     answers = replace(answers, answers=[queries.name_frame(answer) for answer in answers])
     files.write(answers.answers, place_map, chosen.calibration, time.perf_counter() - started)
-    if montage is not None:  # before anything is printed: a reader of the output may leave
+    if montage is not None:  # write files before printing: the reader may close the pipe
         write_montage(montage, answers.answers, chosen)
     if json:
         # A frame that is not stored is named by its recording.
@@ -346,15 +339,13 @@ def query(
 
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filtered: bool) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that exclude each other."""
     from tfa.photos.recordings.recording import is_recording
 
     if sequence is not None and not sequence.is_dir() and not is_recording(sequence):
-        raise typer.BadParameter(
-            f"{sequence} is a file; give a folder of frames, a bag or a video", param_hint="--sequence"
-        )
+        raise typer.BadParameter(f"{sequence} is not a folder of frames, a bag or a video", param_hint="--sequence")
     if sequence is not None and filtered:
-        raise typer.BadParameter("a sequence is followed through the whole map; leave out --session and --region")
+        raise typer.BadParameter("--sequence tracks through the whole map; remove --session and --region")
     if sequence is None and not photos:
         raise typer.BadParameter("no photos given: pass photos or folders, or --sequence FOLDER")
     if sequence is not None and photos:
@@ -362,7 +353,7 @@ def check_combination(photos: Sequence[Path] | None, sequence: Path | None, filt
 
 
 def expand_folders(photos: Sequence[Path]) -> list[Path]:
-    """Replace folders by the photos in them; a missing file stays, to be reported with its answer."""
+    """Replace folders by the photos in them. Missing files stay and are reported with their answers."""
     from tfa.photos.images import find_images
 
     return [photo for path in photos for photo in (find_images(path) if path.is_dir() else [path])]

@@ -1,7 +1,8 @@
-"""`tfa serve`: maps over HTTP."""
+"""`tfa serve`: serve maps over HTTP."""
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ from tfa.errors import BadSpec, MissingExtra
 from tfa.search.store import MapLocation
 from tfa.types import EncoderOptions
 
+_access, _limit, _output = (
+    functools.partial(typer.Option, rich_help_panel=panel) for panel in ("Access", "Limits", options.OUTPUT)
+)
 ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -32,16 +36,14 @@ def serve(
     maps: Annotated[
         list[MapLocation] | None,
         typer.Argument(
-            metavar="MAP|URL…",
-            parser=MapLocation,
-            help="Map folders or URLs; the first answers if a query names none.",
+            metavar="MAP|URL…", parser=MapLocation, help="Map folders or URLs; the first answers if a query names none."
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = ("127.0.0.1"),
+    host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     read_api_key: Annotated[
         str | None,
-        typer.Option(
+        _access(
             "--read-api-key",
             "--api-key",
             envvar="TFA_READ_API_KEY",
@@ -52,7 +54,7 @@ def serve(
     ] = None,
     edit_api_key: Annotated[
         str | None,
-        typer.Option(
+        _access(
             envvar="TFA_EDIT_API_KEY",
             show_envvar=True,
             metavar="KEY",
@@ -61,51 +63,37 @@ def serve(
     ] = None,
     api_keys: Annotated[
         Path | None,
-        typer.Option(
+        _access(
             envvar="TFA_API_KEYS",
             show_envvar=True,
             metavar="FILE",
             help="File of named API keys, one line each: NAME read|edit KEY.",
         ),
     ] = None,
-    rate_limit: Annotated[
-        float,
-        typer.Option(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited)."),
-    ] = 100.0,
-    audit_log: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
-    ] = None,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Allow unauthenticated access from other machines.")
-    ] = False,
+    no_auth: Annotated[bool, _access("--no-auth", help="Allow unauthenticated access from other machines.")] = False,
     cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Web origin that may call the service; repeat for more."),
+        list[str] | None, _access(metavar="ORIGIN", help="Web origin that may call the service; repeat for more.")
     ] = None,
-    max_upload: Annotated[
-        int, typer.Option(parser=parse_size, metavar="SIZE", help="Largest photo file that is accepted.")
-    ] = "20MB",  # type: ignore[assignment]
-    max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum pixels of a photo.")] = 50_000_000,
-    max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum photos per request.")] = 64,
+    rate_limit: Annotated[
+        float, _limit(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited).")
+    ] = 100.0,
+    max_upload: Annotated[int, _limit(parser=parse_size, metavar="SIZE", help="Largest accepted photo file.")] = "20MB",  # type: ignore[assignment]
+    max_pixels: Annotated[int, _limit(min=1, metavar="N", help="Maximum pixels of a photo.")] = 50_000_000,
+    max_batch: Annotated[int, _limit(min=1, metavar="N", help="Maximum photos per request.")] = 64,
     cameras: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=4096,
-            metavar="N",
-            help="Maximum cameras per map; the least recently used is forgotten (0: none).",
+        _limit(
+            min=0, max=4096, metavar="N", help="Maximum cameras per map; the least recently used is dropped (0: none)."
         ),
     ] = 64,
     patch_cache: Annotated[
         int | None,
-        typer.Option(
-            parser=parse_size,
-            metavar="SIZE",
-            help="Memory for patches of each store map. \\[default: 256MB]",
-        ),
+        _limit(parser=parse_size, metavar="SIZE", help="Memory for patches of each store map. \\[default: 256MB]"),
     ] = None,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
+    audit_log: Annotated[
+        Path | None, _output(metavar="FILE", help="Append one JSON line per edit: time, API key and request.")
+    ] = None,
+    access_log: Annotated[bool, _output("--access-log", help="Log every request on standard error.")] = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
@@ -126,43 +114,34 @@ def serve(
         ) from None
 
     if not maps:
-        raise typer.BadParameter("give a map to serve: a folder, or the URL of one in a store")
+        raise typer.BadParameter("no map given: pass map folders or map URLs")
     if patch_cache is not None and not any(one.in_store for one in maps):
-        raise BadSpec("--patch-cache is for maps in stores; the patches of a map in a folder are mapped, not kept")
+        raise BadSpec("--patch-cache is for maps in stores; patches of a map in a folder are memory-mapped")
     settings = ServiceSettings(
-        host=host,
-        port=port,
-        read_api_key=read_api_key or None,
-        edit_api_key=edit_api_key or None,
-        api_keys=() if api_keys is None else read_api_keys(api_keys),
-        rate_limit=rate_limit,
-        audit_log=None if audit_log is None else str(audit_log),
-        no_auth=no_auth,
-        cors=tuple(cors or ()),
-        max_upload=max_upload,
-        max_pixels=max_pixels,
-        max_batch=max_batch,
-        cameras=cameras,
-    )
-    with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
+        host=host, port=port, read_api_key=read_api_key or None, edit_api_key=edit_api_key or None,
+        api_keys=() if api_keys is None else read_api_keys(api_keys), rate_limit=rate_limit,
+        audit_log=None if audit_log is None else str(audit_log), no_auth=no_auth, cors=tuple(cors or ()),
+        max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
+    )  # fmt: skip
+    with bind_socket(settings) as listening:  # report a taken port before loading the encoder
         opened = open_maps(maps, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.name} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
         if not settings.editable:
-            note("edits are off: a read API key was given and no edit API key")
+            note("edits are off: a read API key is set, but no edit API key")
         if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:
             note("every user of this machine sees an API key on the command line; use --api-keys or TFA_READ_API_KEY")
         try:
             run_server(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
-        except KeyboardInterrupt:  # the usual way to end it, after what was under way is done
+        except KeyboardInterrupt:  # the usual way to end it, after running requests
             say("stopped; accepted edits are on disk")
 
 
 def open_maps(
     locations: list[MapLocation], encoder: EncoderOptions, progress: bool | None = None, patch_cache: int | None = None
 ) -> list[Any]:
-    """Open maps; those of one encoder share it."""
+    """Open maps; maps with the same encoder share it."""
     from tfa.maps import PlaceMap
 
     opened: list[Any] = []
@@ -174,6 +153,6 @@ def open_maps(
             place_map = PlaceMap(place_map.storage, alike[0].encoder)
         else:
             place_map.use_encoder(encoder, progress)
-            place_map.encoder  # noqa: B018  # loaded now: missing weights are reported before the port answers
+            place_map.encoder  # noqa: B018  # report missing weights before serving
         opened.append(place_map)
     return opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from tfa.types import CacheInfo, CatalogEncoder, PluginEncoder
 
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
-
-
-# --- cache ----------------------------------------------------------------------------------------
 
 
 def cache(
@@ -36,12 +33,12 @@ def cache(
 ) -> None:
     """Show what the cache holds, or delete some of it.
 
-    Photos whose tokens were deleted are encoded again when needed; a build whose shards were deleted starts over.
+    Photos are encoded again if their tokens were deleted; a build restarts if its shards were deleted.
     """
     if prune and clear:
-        raise typer.BadParameter("give --prune or --clear, not both")
+        raise typer.BadParameter("pass --prune or --clear, not both")
     if prune != (older_than is not None or max_size is not None):
-        raise typer.BadParameter("--prune goes with --older-than DAYS, --max-size GB or both")
+        raise typer.BadParameter("--prune needs --older-than DAYS, --max-size GB or both, and these need --prune")
 
     from tfa.photos import cache_upkeep, token_cache
     from tfa.photos.token_cache import TokenCache
@@ -58,30 +55,27 @@ def cache(
     )
     size = sum(facts.bytes for facts in shelves)
     if json:
-        print_json(
-            CacheInfo(
-                folder=str(TokenCache().folder),
-                bytes=size,
-                limit=token_cache.read_cache_limit(),
-                encoders=shelves,
-                benchmark=benchmark,
-                unfinished_builds=builds,
-                deleted=deleted,
-            )
-        )
+        found: dict[str, Any] = {
+            "encoders": shelves,
+            "benchmark": benchmark,
+            "unfinished_builds": builds,
+            "deleted": deleted,
+        }
+        limit = token_cache.read_cache_limit()
+        print_json(CacheInfo(folder=str(TokenCache().folder), bytes=size, limit=limit, **found))
         return
     if deleted is not None:
         say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")
     most = token_cache.read_cache_limit()
-    bound = "no limit" if most is None else f"kept below {format_size(most)}, those used longest ago go first"
-    say(f"{TokenCache().folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} sets another)")
+    bound = "no limit" if most is None else f"limit {format_size(most)}, least recently used entries are deleted"
+    say(f"{TokenCache().folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} changes it)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", format_size(one.bytes))
     if shelves:
         console().print(table)
     for kept in benchmark:
-        say(f"{kept.kind} of the benchmark: {format_count(kept.files, 'file')}, {format_size(kept.bytes)}")
+        say(f"benchmark {kept.kind}: {format_count(kept.files, 'file')}, {format_size(kept.bytes)}")
     if builds.files:
         room = f"{format_count(builds.files, 'file')}, {format_size(builds.bytes)}"
         say(f"{format_count(builds.builds, 'unfinished build')}: {room}")
@@ -102,7 +96,7 @@ def encoders(json: options.AsJson = False) -> None:
     if json:
         print_json([*rows, *plugins])
         return
-    table = open_table("encoder", "parameters", "patch", "size", "licence", "weights here", fold=("licence",))
+    table = open_table("encoder", "parameters", "patch", "size", "license", "weights here", fold=("license",))
     for row in rows:
         here = "yes" if row.weights else "no"
         style = "bold" if row.name == DEFAULT_ENCODER else None
@@ -147,36 +141,32 @@ def find_weights(card: Card) -> str | None:
 
 @weights.callback()
 def weights_of_encoders() -> None:
-    """Download encoder weights."""  # a group of one verb is a group only if it has a callback
+    """Download encoder weights."""  # typer makes a group of a single command only with a callback
 
 
 @weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
 def get(
     name: Annotated[
-        str,
-        typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed."),
+        str, typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed.")
     ],
     quiet: options.Quiet = False,
 ) -> None:
     """Download the weights of an encoder, for work without a network."""
     from tfa.core.plugins import load_plugin
 
-    fetch = load_plugin("tfa.weights", name)  # weights that are not an encoder's, such as a segmenter's
+    fetch = load_plugin("tfa.weights", name)  # other weights, such as a segmenter's
     if fetch is not None:
         say(f"weights of {name}: {fetch(wants_progress(quiet))}")
         return
 
     from tfa.encoders.catalogue import parse_encoder
 
-    card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same
+    card = parse_encoder(name).card  # a size or layer after the name is ignored
 
     from tfa.encoders.weights import resolve_weights
 
     resolve_weights(card, progress=wants_progress(quiet))
     say(f"weights of {card.name}: {find_weights(card)}")
-
-
-# --- demo -----------------------------------------------------------------------------------------
 
 
 def demo(

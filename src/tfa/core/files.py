@@ -131,8 +131,6 @@ def _remove_if_left(path: Path, ours: Callable[[str], bool]) -> None:
             os.close(handle)
 
 
-# --- open folder ----------------------------------------------------------------------------------
-
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
@@ -456,10 +454,7 @@ EMPTY_ROWS = 1_000_000
 NPY_HEADER_BYTES = 10_000  # numpy's own limit
 XML_DEPTH = 100
 
-_NPY_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_NPY_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_bounded(path: Path, limit: int = _TEXT_BYTES) -> bytes:

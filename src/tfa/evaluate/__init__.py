@@ -1,5 +1,4 @@
-"""Answers and the truth → which are right, how many, how surely, and which mistakes to look at.
+"""Compare answers with ground truth: recall, confidence, position errors and mistakes.
 
-In: a map with photos whose places are known, or records of the benchmark. Out: a `Judgement`, and its numbers as JSON.
-May see: labels, after the answers were given.
+Labeled photos of a map, and benchmark records, become a `Judgement`. Labels are read only after the answers.
 """

@@ -1,7 +1,7 @@
-"""Write the failure explorer: one HTML file of `templates/explorer.html`, its scripts and small photos.
+"""Write the failure explorer: one HTML page with its scripts and thumbnails.
 
-Photos are inside the page, or in a folder next to it if they are large. Names are listed once, places are meters on a
-plan. The summary rows are the same on the terminal.
+Thumbnails are embedded, or written to a folder next to the page if they are large. The terminal prints the same summary
+rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +34,15 @@ from tfa.version import __version__
 
 
 def describe_judgement(judgement: Judgement) -> list[str]:
-    """What was asked, and what counts as right."""
-    facts = [
-        f"{len(judgement.images):,} images, {len(judgement.queries):,} queries; an answer is right: {judgement.rule}."
-    ]
+    """Describe the images, the queries, and what counts as right."""
+    facts = [f"{len(judgement.images):,} images, {len(judgement.queries):,} queries; right answers: {judgement.rule}."]
     if judgement.not_in_map:
-        facts.append(f"{judgement.not_in_map:,} queries have no true place in the map; they count as missed.")
+        facts.append(f"{judgement.not_in_map:,} queries show places that are not in the map; they count as missed.")
     return facts
 
 
 def score_row(run: Run, numbers: RunScores, active: bool = False) -> dict[str, str]:
-    """A row of the table on the terminal, by column."""
+    """Return a row of the terminal's table by column."""
     low, high = numbers.interval.low, numbers.interval.high
     recalls = {f"R@{k}": f"{100 * recall:.1f}" for k, recall in numbers.recalls.items()}
     recalls["R@1"] += f" [{100 * low:.1f}, {100 * high:.1f}]"
@@ -73,9 +70,9 @@ def _in_words(numbers: RunScores) -> dict[str, str]:
 
 
 def distance_row(run: Run, metres: Metres) -> dict[str, str]:
-    """A row of the table of distances on the terminal, by column."""
+    """Return a row of the terminal's distance table by column."""
     row = {"head": run.name, "placed": f"{metres.placed:,} of {metres.queries:,}"}
-    every = metres.best_of_all if metres.placed < metres.queries else None  # else it is that of the placed
+    every = metres.best_of_all if metres.placed < metres.queries else None  # otherwise equal to metres.best
     for name, spread in (("place", metres.fused), ("best answer", metres.best), ("every best answer", every)):
         if spread is not None:
             row |= {f"{name}: median": f"{spread.median:,.1f}", f"{name}: 90 %": f"{spread.ninety:,.1f}"}
@@ -89,7 +86,7 @@ def distance_row(run: Run, metres: Metres) -> dict[str, str]:
 
 
 def score_table(runs: Sequence[tuple[Run, RunScores]]) -> ReportTable:
-    """The table at the top of the page."""
+    """Return the table at the top of the page."""
     rows = []
     for run, numbers in runs:
         percent: dict[str, tuple[float, float | None]] = {
@@ -102,24 +99,24 @@ def score_table(runs: Sequence[tuple[Run, RunScores]]) -> ReportTable:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Paths below what all have in common."""
+    """Return paths relative to their common folder."""
     folders = {os.path.dirname(path) for path in paths}
     common = os.path.commonpath(folders) if folders and len({os.path.isabs(one) for one in folders}) == 1 else ""
     return [os.path.relpath(path, common) if common else path for path in paths]
 
 
-SIDE = 256  # pixels of the longer side
-QUALITY = 72
-INSIDE = 16_000_000  # bytes of pictures that a page holds itself; more go into a folder
-OURS = re.compile(r"[0-9a-f]{20}\.jpg")
+SIDE = 256  # longer side of a thumbnail in pixels
+QUALITY = 72  # JPEG quality
+INSIDE = 16_000_000  # maximum bytes of embedded thumbnails; more go into a folder
+OURS = re.compile(r"[0-9a-f]{20}\.jpg")  # names of thumbnails in that folder
 
 
 def small_pictures(
     files: Mapping[str, Path], names: Sequence[str], progress: bool | Progress | None = None
 ) -> dict[str, bytes]:
-    """A small JPEG of each name that has a photo; one that is missing or broken has none."""
+    """Return a JPEG thumbnail of each name, without missing and broken photos."""
     wanted = [name for name in dict.fromkeys(names) if name in files]
-    with as_progress(progress).task("drawing small pictures", len(wanted), "photos") as task:
+    with as_progress(progress).task("drawing thumbnails", len(wanted), "photos") as task:
         made = map_in_threads(lambda name: _small(files[name]), wanted, task=task)
     return {name: content for name, content in zip(wanted, made, strict=True) if content is not None}
 
@@ -136,7 +133,7 @@ def _small(path: Path) -> bytes | None:
 
 
 def addresses(pictures: Mapping[str, bytes], page: Path) -> dict[str, str]:
-    """Where the page finds each picture: in itself, or in the folder `PAGE_files` that is written beside it."""
+    """Return the address of each thumbnail: embedded, or in the folder `PAGE_files`, which is written."""
     if sum(map(len, pictures.values())) <= INSIDE:
         return {
             name: f"data:image/jpeg;base64,{base64.b64encode(content).decode('ascii')}"
@@ -145,25 +142,21 @@ def addresses(pictures: Mapping[str, bytes], page: Path) -> dict[str, str]:
     folder = page.with_name(f"{page.stem}_files")
     kept = {name: f"{hashlib.sha256(content).hexdigest()[:20]}.jpg" for name, content in pictures.items()}
     for name, file in kept.items():
-        if not (folder / file).is_file():  # named by their content: one that is there is the same
-            write_atomically(folder / file, partial(_put, pictures[name]))
-    for old in folder.iterdir():  # of an earlier page of this name
+        if not (folder / file).is_file():  # named by content: an existing file is identical
+            write_atomically(folder / file, lambda path, name=name: path.write_bytes(pictures[name]))  # type: ignore[misc]
+    for old in folder.iterdir():  # delete thumbnails of an earlier page
         if OURS.fullmatch(old.name) and old.name not in kept.values():
             old.unlink()
     return {name: f"{folder.name}/{file}" for name, file in kept.items()}
 
 
-def _put(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
-
-
 _GLOBE, _PLANE, ORDER = "globe", "plane", "order"
-EARTH = 6_371_008.8  # metres: mean radius
-APART = 0.6  # of the route's length: between the rows of queries and images that are drawn in their order
+EARTH = 6_371_008.8  # mean radius in meters
+APART = 0.6  # distance between the rows of images and queries without positions, as a fraction of the route's length
 
 
 def page_content(judgement: Judgement, shown: int = 0) -> dict[str, Any]:
-    """All but the pictures; `shown` is the run that the page opens with."""
+    """Return the page's data without thumbnails; `shown` is the run that the page opens with."""
     images = list(judgement.images)
     row_of = {name: row for row, name in enumerate(images)}
     kind, places, of_queries = _plan(list(judgement.images.values()), [query.position for query in judgement.queries])
@@ -208,14 +201,14 @@ def _run(judgement: Judgement, run: Run, row_of: Mapping[str, int]) -> dict[str,
 
 
 def _answer(answer: JudgedAnswer | None, row_of: Mapping[str, int]) -> list[Any] | None:
-    """Confidence of the best, whether it is sure, and the hits."""
+    """Return confidence and sureness of the best hit, and all hits."""
     if answer is None:
         return None
     return [answer.confidence, int(answer.sure), [_hit(hit, row_of) for hit in answer.hits]]
 
 
 def _hit(hit: JudgedHit, row_of: Mapping[str, int]) -> list[Any]:
-    """Image, right, confidence, inliers, metres, lines; what is unknown at the end is left out."""
+    """Return image, right, confidence, inliers, meters and lines, without unknown values at the end."""
     rounded = [None if value is None else round(value, 4) for value in (hit.confidence, hit.inliers, hit.distance)]
     values = [row_of[hit.image], int(hit.right), *rounded, list(hit.lines) or None]
     while values[-1] is None:
@@ -224,7 +217,7 @@ def _hit(hit: JudgedHit, row_of: Mapping[str, int]) -> list[Any]:
 
 
 def _threshold(run: Run) -> float:
-    """Where the page begins: what is called sure of probabilities, else the median confidence."""
+    """Return the initial threshold: that of sure answers for probabilities, else the median confidence."""
     if run.kind == PROBABILITY:
         return SURE_CONFIDENCE
     known = [answer.confidence for answer in run.evaluated_answers if answer.confidence is not None]
@@ -232,7 +225,7 @@ def _threshold(run: Run) -> float:
 
 
 def _pair(position: Position | None) -> list[float] | None:
-    """Longitude and latitude, or x and y."""
+    """Return longitude and latitude, or x and y."""
     if position is None:
         return None
     first, second = position.pair
@@ -240,9 +233,9 @@ def _pair(position: Position | None) -> list[float] | None:
 
 
 def _plan(images: Sequence[Position | None], queries: Sequence[Position | None]) -> tuple[str, list[Any], list[Any]]:
-    """Return the kind of the plan and its points in meters, east and north; None without a plan.
+    """Return the kind of plan, and the points of images and queries in meters, east and north.
 
-    Where images or queries have no positions, they stand in two rows in the order of their files.
+    If images or queries have no positions, they are drawn in two rows in file order.
     """
     kinds = position_kinds([*images, *queries])
     if len(kinds) != 1 or not any(images) or not any(queries):
@@ -253,7 +246,7 @@ def _plan(images: Sequence[Position | None], queries: Sequence[Position | None])
     known = np.array([pair for pair in pairs if pair is not None], np.float64)
     origin = known[0]
     kind = _GLOBE if True in kinds else _PLANE
-    # Equirectangular around the mean latitude: a town looks as it does on any map.
+    # Equirectangular around the mean latitude: a town has its usual shape.
     scale = np.ones(2)
     if kind == _GLOBE:
         scale = np.radians(1) * EARTH * np.array([np.cos(np.radians(known[:, 1].mean())), 1.0])
@@ -262,7 +255,7 @@ def _plan(images: Sequence[Position | None], queries: Sequence[Position | None])
 
 
 def _metres(offset: np.ndarray, scale: np.ndarray, kind: str) -> list[float]:
-    if kind == _GLOBE:  # the shorter way round: a town across the 180th meridian stays one town
+    if kind == _GLOBE:  # wrap: a town across the 180th meridian stays in one piece
         offset = np.array([(offset[0] + 180) % 360 - 180, offset[1]])
     return [round(float(value), 2) for value in offset * scale]
 
@@ -270,18 +263,10 @@ def _metres(offset: np.ndarray, scale: np.ndarray, kind: str) -> list[float]:
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "templates" / "explorer.html"
 UPLOT = HERE / "vendor" / "uplot"
-# In the order in which they need each other, after the plan that pages share; all have one scope.
+# In order of dependency, after the shared plan script; all have one scope.
 _SCRIPTS = (
-    "elements.js",
-    "answers.js",
-    "pictures.js",
-    "detail.js",
-    "plan.js",
-    "curve.js",
-    "list.js",
-    "files.js",
-    "keys.js",
-)
+    "elements.js", "answers.js", "pictures.js", "detail.js", "plan.js", "curve.js", "list.js", "files.js", "keys.js",
+)  # fmt: skip
 
 
 def write_explorer(
@@ -293,7 +278,7 @@ def write_explorer(
     shown: int = 0,
     progress: bool | Progress | None = None,
 ) -> None:
-    """Write the page of a judgement; `table` and `facts` stand at its top, `shown` is the run that it opens with."""
+    """Write the page of an evaluation, with `table` and `facts` at its top; it opens with the run `shown`."""
     content = page_content(judgement, shown)
     images, queries = list(judgement.images), [query.query for query in judgement.queries]
     given = {hit.image for run in judgement.runs for answer in run.evaluated_answers for hit in answer.hits}
@@ -323,6 +308,6 @@ def write_explorer(
 
 
 def embedded_json(value: Any) -> Markup:
-    """JSON that can stand in a script element: no name of a file ends it."""
+    """Return JSON for a script element, in which no file name can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))

@@ -1,7 +1,7 @@
 """Read the ground truth of queries: which map images show the place of each.
 
-positions.csv     file,lat,lon or file,x,y of the queries; right is what the map has within a radius
-positives.json    {"query.jpg": ["image of the map.jpg", …], …}
+positions.csv     file,lat,lon or file,x,y of the queries; map images within a radius are right
+positives.json    {"query.jpg": ["map image.jpg", …], …}
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.core.files import hash_file
+from tfa.errors import BadSpec
 from tfa.evaluate.positives import (
     DEFAULT_RADIUS,
     BadEvaluation,
@@ -32,36 +33,34 @@ _KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """The rows of the map images that show each photo's place; None if that is not known."""
+    """The rows of each photo's positives among the map images; None without a label."""
 
     rule: str
-    fingerprint: str  # of file and radius: evaluations that stand side by side must share it
+    fingerprint: str  # of file and radius; evaluations can be compared only if it is equal
     right: tuple[np.ndarray | None, ...]
     positions: tuple[Position | None, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def labeled(self) -> list[int]:
-        """Photos whose place is known."""
+        """Numbers of the labeled photos."""
         return [number for number, rows in enumerate(self.right) if rows is not None]
 
 
 def check_ground_truth(file: Path, radius: float | None) -> None:
-    """Refuse, before any photo is read, a file of another kind and a radius that cannot be."""
+    """Reject an unknown kind of file and an invalid radius, before any photo is read."""
     if file.suffix.lower() not in (_POSITIONS, _POSITIVES):
         raise BadEvaluation(
             f"{file} must end in .csv (file,lat,lon or file,x,y of the queries) or in .json "
-            '({"query.jpg": ["image of the map.jpg", …]}); rename it, or give such a file',
+            '({"query.jpg": ["map image.jpg", …]})',
             file,
         )
     if not file.is_file():
-        raise BadEvaluation(
-            f"{file} does not exist; give the truth about the queries as positions or as positives", file
-        )
+        raise BadEvaluation(f"{file} does not exist; pass positions (.csv) or positives (.json) of the queries", file)
     if radius is not None and file.suffix.lower() == _POSITIVES:
-        raise BadEvaluation(f"{file} says itself which images are right; leave out --radius, or give positions (.csv)")
+        raise BadSpec(f"--radius is for positions (.csv), but {file} lists positives; remove --radius", file)
     if radius is not None and not (math.isfinite(radius) and radius > 0):
-        raise BadEvaluation(f"--radius {radius:g} is not allowed; give metres, more than 0")
+        raise BadSpec(f"--radius {radius:g} is out of range: must be meters above 0")
 
 
 def read_ground_truth(
@@ -72,9 +71,9 @@ def read_ground_truth(
     radius: float | None = None,
     utm: str | None = None,
 ) -> GroundTruth:
-    """The truth about photos `queries`, whose names in the file are relative to `root` or endings of their paths.
+    """Read the positives of `queries`, named in the file relative to `root` or by an ending of their path.
 
-    Where x and y of one side are metres of the UTM zone `utm`, positions are turned into the kind that the map has.
+    If x and y of one side are in the UTM zone `utm`, positions are converted to the kind of the map.
     """
     check_ground_truth(file, radius)
     if file.suffix.lower() == _POSITIONS:
@@ -95,20 +94,20 @@ def _by_positions(
     placed = [row for row, position in enumerate(of_map) if position is not None]
     if not placed:
         raise BadEvaluation(
-            f"the map knows no position of its {len(images):,} images, so no distance to {file} can be told; "
-            "build it with --positions, or give positives (.json)",
+            f"none of the {len(images):,} map images has a position to compare with {file}; build the map with "
+            "--positions, or pass positives (.json)",
             file,
         )
     if len(placed) < len(images):
         bare = len(images) - len(placed)
-        notes = [*notes, f"{bare:,} of {len(images):,} images of the map have no position and are never right"]
+        notes = [*notes, f"{bare:,} of {len(images):,} map images have no position and are never right"]
     where = [listed.get(number) for number in range(len(queries))]
     if utm is not None:
         where = (to_degrees if True in position_kinds(of_map) else to_meters)(where, utm)
     if len(position_kinds([*of_map, *where])) > 1:
         raise BadEvaluation(
-            f"the map's positions are {_kinds(of_map)}, those of {file} {_kinds(where)}; "
-            "distances need one kind for all; if x and y are UTM, give their zone with --utm, such as --utm 33N",
+            f"positions of the map are {_kinds(of_map)}, but in {file} {_kinds(where)}; use one kind, or pass the zone "
+            "of UTM coordinates, such as --utm 33N",
             file,
         )
     known = [number for number, position in enumerate(where) if position is not None]
@@ -128,20 +127,20 @@ def _kinds(positions: Sequence[Position | None]) -> str:
 
 
 def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRecord]) -> GroundTruth:
-    asked, kept = PhotoNames(queries), PhotoNames([Path(image.path) for image in images])
+    photos, kept = PhotoNames(queries), PhotoNames([Path(image.path) for image in images])
     right: list[np.ndarray | None] = [None] * len(queries)
     unknown: list[str] = []
     strange: list[str] = []
     named: dict[int, str] = {}
     for name, names in read_positives(file).items():
-        own = asked.only(name, file, "queries")
+        own = photos.only(name, file, "queries")
         if own is None:
             unknown.append(name)
             continue
         if own in named:
             raise BadEvaluation(f"{file}: {named[own]!r} and {name!r} name the same query; keep one", file)
         named[own] = name
-        rows = {one: kept.only(one, file, "images of the map") for one in names}
+        rows = {one: kept.only(one, file, "map images") for one in names}
         strange += [one for one, row in rows.items() if row is None]
         right[own] = np.unique(np.array([row for row in rows.values() if row is not None], np.int64))
     if not named:
@@ -151,15 +150,15 @@ def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRec
         )
     if strange and not any(rows is not None and len(rows) for rows in right):
         raise BadEvaluation(
-            f"{file} names no image of the map (its first is {strange[0]!r}; the first image is {images[0].path})", file
+            f"{file} names no map image (its first is {strange[0]!r}; the first map image is {images[0].path})", file
         )
-    missing = ((unknown, "queries that were not given"), (sorted(set(strange)), "images that the map does not have"))
+    missing = ((unknown, "photos that are not queries"), (sorted(set(strange)), "images that are not in the map"))
     notes = [f"{file.name} names {len(names):,} {what} (first: {names[0]})" for names, what in missing if names]
     return GroundTruth(f"as listed in {file.name}", hash_file(file), tuple(right), (None,) * len(queries), tuple(notes))
 
 
 class PhotoNames:
-    """Photos by any ending of their paths: `a.jpg` will do where only one is called so."""
+    """Photos by any unique ending of their paths, such as `a.jpg`."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._parts = [normalize_path(path.absolute()).parts for path in paths]
@@ -168,13 +167,13 @@ class PhotoNames:
             self._by_name.setdefault(parts[-1], []).append(number)
 
     def only(self, name: str, file: Path, what: str) -> int | None:
-        """The photo of that name; None if there is none, an error if there are several."""
+        """Return the number of the photo with that name; None without one, an error if there are several."""
         ending = normalize_path(name).parts
         alike = self._by_name.get(ending[-1], []) if ending else []
         found = [number for number in alike if self._parts[number][-len(ending) :] == ending]
         if len(found) > 1:
             raise BadEvaluation(
-                f"{file}: {len(found)} {what} are called {name!r}; write more of their paths, such as "
+                f"{file}: {len(found)} {what} are named {name!r}; write more of their paths, such as "
                 f"{'/'.join(self._parts[found[0]][-2:])!r}",
                 file,
             )
@@ -182,7 +181,7 @@ class PhotoNames:
 
 
 def find_nearest_true(truth: GroundTruth, images: Sequence[ImageRecord]) -> list[str | None]:
-    """An image of each photo's place: the nearest, or the middle one of those listed; None where there is none."""
+    """Return a positive of each photo: the nearest, or the middle one of a list; None without positives."""
     of_map = [image.position for image in images]
     comparable = len(position_kinds([*of_map, *truth.positions])) == 1
     points = to_points(of_map) if comparable else None

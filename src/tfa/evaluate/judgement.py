@@ -1,6 +1,6 @@
-"""Judge answers: which are right, how many, how confidently, how far away, and which mistakes to look at.
+"""Judge answers: recall, confidence, position errors and mistakes.
 
-Every answer carries its verdict, so that judgements of two maps can stand side by side.
+Every answer holds its verdict, so that evaluations of two maps can be compared.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
 
 @dataclass(frozen=True)
 class JudgedHit:
-    """An image that a head gave, and whether it shows the place of the query."""
+    """A hit of a head, and whether it shows the place of the query."""
 
     image: str
     right: bool
-    confidence: float | None = None  # None where only that of the best is recorded
-    inliers: int | None = None  # patches that match in one arrangement; None if it was not verified
-    distance: float | None = None  # metres from the query; None where positions are not known
-    lines: tuple[int, ...] = field(default=(), repr=False)  # patches of query and image in turn, to draw; not saved
+    confidence: float | None = None  # None if only that of the best hit is recorded
+    inliers: int | None = None  # None without reranking
+    distance: float | None = None  # meters from the query; None if positions are unknown
+    lines: tuple[int, ...] = field(default=(), repr=False)  # matching patches of query and image in turn; not saved
 
 
 class JudgedPlace(Value, kw_only=False):
-    """The position that all verified images together gave, and how far it is from the truth, in metres."""
+    """The position estimated from all reranked images, and its distance from the ground truth."""
 
     position: Position = req("Estimated position.")
     radius: float = req("Radius in meters.", ge=0)
@@ -44,13 +44,13 @@ class JudgedPlace(Value, kw_only=False):
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """What one head gave for one query, best first."""
+    """The hits of one head for one query, best first."""
 
     hits: tuple[JudgedHit, ...]
-    confidence: float | None  # of the best; None where there is none
+    confidence: float | None  # of the best hit; None without hits
     sure: bool = False
     reranked: bool = False
-    place: JudgedPlace | None = None  # None where there is none, or no distance can be told
+    place: JudgedPlace | None = None  # None without an estimate or a known distance
 
     @property
     def right(self) -> bool:
@@ -58,12 +58,12 @@ class JudgedAnswer:
 
     @property
     def first_right(self) -> int | None:
-        """Rank of the first right image, from 1; None if none was given."""
+        """Rank of the first right hit, from 1; None without one."""
         return next((rank for rank, hit in enumerate(self.hits, 1) if hit.right), None)
 
 
 class JudgedQuery(Value, kw_only=False):
-    """A photo whose place is known."""
+    """A labeled photo."""
 
     number: int = req("Number among all photos.", ge=0)
     query: str = req("The photo.")
@@ -75,33 +75,33 @@ class JudgedQuery(Value, kw_only=False):
 
 @dataclass(frozen=True)
 class Run:
-    """One head: its answers in the order of the queries, None where a query was not evaluated."""
+    """The answers of one head in the order of the queries; None for a query that was not evaluated."""
 
     name: str
     title: str
-    kind: str  # of its confidences: PROBABILITY or Z_SCORE
+    kind: str  # kind of its confidences: PROBABILITY or Z_SCORE
     depth: int
     answers: tuple[JudgedAnswer | None, ...]
-    grid: tuple[int, int] | None = None  # of the patches that lines join
+    grid: tuple[int, int] | None = None  # rows and columns of the patches that lines join
 
     @cached_property
     def evaluated(self) -> np.ndarray:
-        """Queries that have an answer, by their place in the list."""
+        """Indices of the queries that have an answer."""
         return np.array([at for at, answer in enumerate(self.answers) if answer is not None], np.int64)
 
     @property
     def evaluated_answers(self) -> list[JudgedAnswer]:
-        """The answers of evaluated queries."""
+        """Answers of the evaluated queries."""
         return [answer for answer in self.answers if answer is not None]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """All that is known of an evaluation."""
+    """Queries, map images and the answers of each head."""
 
     title: str
-    rule: str  # what makes an answer right, in words
-    images: Mapping[str, Position | None]  # every image that may answer, by name, in the order of the map
+    rule: str  # condition for a right answer, in words
+    images: Mapping[str, Position | None]  # every map image by name, in the order of the map
     queries: tuple[JudgedQuery, ...]
     runs: tuple[Run, ...]
     files: Mapping[str, Path] = field(default_factory=dict)  # name of a query or an image → its photo
@@ -111,7 +111,7 @@ class Judgement:
         return sum(not query.in_map for query in self.queries)
 
 
-_AGREED = 0.9  # of the shares: from there on answers agree, as confidence is enough for a sure answer from there on
+_AGREED = 0.9  # minimum agreement, equal to the minimum confidence of sure answers
 
 
 class Spread(Value, kw_only=False):
@@ -126,9 +126,9 @@ class Spread(Value, kw_only=False):
 
 
 class Metres(Value, kw_only=False):
-    """Distances of queries whose true position and whose best answer's position are known.
+    """Position errors of queries for which the ground truth and the position of the best hit are known.
 
-    `fused` and `best` cover the same queries: those that have a place."""
+    `fused` and `best` cover the same queries: those with a position estimate."""
 
     queries: int = req("Queries whose position is known.", ge=0)
     placed: int = req("Queries with a position estimate.", ge=0)
@@ -141,7 +141,7 @@ class Metres(Value, kw_only=False):
 
 
 def measure_distances(run: Run) -> Metres | None:
-    """Measure the distances of one run; None if they are not known."""
+    """Measure the position errors of one run; None if positions are unknown."""
     known = [answer for answer in run.evaluated_answers if answer.hits and answer.hits[0].distance is not None]
     if not known:
         return None
@@ -159,7 +159,7 @@ def measure_distances(run: Run) -> Metres | None:
 
 
 KS = (1, 5, 10, 20)
-_HUB_FROM = 2  # wrong answers from which on an image is a hub
+_HUB_FROM = 2  # minimum number of wrong answers of a hub
 
 
 class Mistake(Value):
@@ -178,7 +178,7 @@ class Mistake(Value):
 
 
 class Hub(Value, kw_only=False):
-    """An image that is the best answer to several queries whose place it does not show."""
+    """A map image that is the wrong best hit of several queries."""
 
     image: str = req("The map image.")
     wrong: int = req("Queries that it answers wrongly.", ge=2)
@@ -229,18 +229,18 @@ class EvaluatedHead(Value):
 
 @dataclass(frozen=True, eq=False)
 class RunScores:
-    """Shares are of the evaluated queries; those whose place the map does not have are misses."""
+    """Scores over the evaluated queries; a query whose place is not in the map counts as missed."""
 
     evaluated: int
     right_within: dict[int, int]  # k → queries with a right image among the first k
-    interval: Interval  # of recall at 1, 95 %
+    interval: Interval  # 95 % interval of R@1
     curve: Curve
-    sure: int  # best answers that were called sure
+    sure: int  # number of sure answers
     sure_and_right: int
-    expected: ExpectedRecall | None  # None where confidence is no probability
-    mistakes: tuple[Mistake, ...]  # the most confident first
-    hubs: tuple[Hub, ...]  # the most often wrong first
-    metres: Metres | None = None  # None where positions are not known
+    expected: ExpectedRecall | None  # None if confidence is not a probability
+    mistakes: tuple[Mistake, ...]  # most confident first
+    hubs: tuple[Hub, ...]  # most often wrong first
+    metres: Metres | None = None  # None if positions are unknown
 
     @property
     def recalls(self) -> dict[int, float]:
@@ -248,11 +248,11 @@ class RunScores:
 
     @property
     def expectation_holds(self) -> bool | None:
-        """Does the recall lie in the interval that was expected without labels?"""
+        """Whether R@1 is in the interval that was expected without labels."""
         return None if self.expected is None else self.expected.low <= self.recalls[1] <= self.expected.high
 
     def result(self, run: Run, worst: int, *, active: bool) -> EvaluatedHead:
-        """Return what is printed of a run, with its `worst` mistakes."""
+        """Return the result of a run with its `worst` mistakes."""
         curve, checked = self.curve, None
         if self.expected is not None and self.expectation_holds is not None:
             checked = CheckedRecall(**vars(self.expected), true=self.recalls[1], holds=self.expectation_holds)
@@ -280,7 +280,7 @@ class RunScores:
 
 
 class RunChange(Value, kw_only=False):
-    """One head against another, on the queries that both were asked."""
+    """One head against another, on the queries of both."""
 
     head: str = req("Head of this evaluation.")
     against: str = req("Head of the earlier evaluation.")
@@ -290,7 +290,7 @@ class RunChange(Value, kw_only=False):
 
 
 def compare_runs(run: Run, other: Run) -> RunChange:
-    """What a run gains and loses against another; they must share a query."""
+    """Compare a run with another that shares queries with it."""
     right, others = (
         np.array([np.nan if answer is None else float(answer.right) for answer in one.answers]) for one in (run, other)
     )
@@ -304,14 +304,14 @@ def compare_runs(run: Run, other: Run) -> RunChange:
 
 
 def score_run(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunScores:
-    """Score one run of a judgement: recall at each k that its answers are deep enough for."""
+    """Score one run, with recall at each k up to its depth."""
     answers = run.evaluated_answers
     right = np.array([answer.right for answer in answers], bool)
     confidence = np.array([np.nan if one.confidence is None else one.confidence for one in answers], np.float64)
     first = np.array([answer.first_right or np.inf for answer in answers])
     sure = np.array([answer.sure for answer in answers], bool)
-    verified = 2 * sum(answer.reranked for answer in answers) >= len(answers)
-    expected = estimate_recall(confidence, sure, verified=verified) if run.kind == PROBABILITY else None
+    reranked = 2 * sum(answer.reranked for answer in answers) >= len(answers)
+    expected = estimate_recall(confidence, sure, verified=reranked) if run.kind == PROBABILITY else None
     return RunScores(
         len(answers),
         {k: int((first <= k).sum()) for k in ks if k <= run.depth},

@@ -1,6 +1,6 @@
-"""Query a map with labeled photos, under each of its heads, and save the evaluation as JSON.
+"""Query a map with labeled photos, with each of its heads, and save the evaluation as JSON.
 
-A saved evaluation holds every answer, so that a later one can be compared with it.
+A saved evaluation holds every answer, so that later evaluations can be compared with it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from tfa.types import Answer, Hit, Position, SkippedFile
 from tfa.verification.matching import Matches
 from tfa.version import __version__
 
-AT_ONCE = 16  # photos answered at a time
-_MOST_LINES = 150  # of a pair of photos; more are a blot
+AT_ONCE = 16  # photos per batch
+_MOST_LINES = 150  # maximum lines between two photos; more are unreadable
 
 
 @dataclass(frozen=True)
 class MapEvaluation:
-    """A judgement of a map, and what was left out of it."""
+    """The evaluation of a map, and the photos it leaves out."""
 
     judgement: Judgement
     truth: GroundTruth
-    active: str  # the head that answers where none is named
+    active: str  # the default head
     without_truth: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]  # photo, reason
     skipped_unanswerable: int = 0
@@ -56,10 +56,10 @@ class MapEvaluation:
 
 
 def choose_heads(place_map: PlaceMap, names: Sequence[str] = ()) -> list[str]:
-    """The heads to evaluate: the map's own and each calibration, or those named."""
+    """List the heads to evaluate: the map's own and each calibration, or those in `names`."""
     there = [DATABASE, *place_map.calibrations]
     for name in names:
-        place_map.state.chosen(name)  # an unknown name is an error that lists those there are
+        place_map.state.chosen(name)  # the error for an unknown name lists all
     return [name for name in there if name in names] if names else there
 
 
@@ -74,15 +74,15 @@ def evaluate_map(
     skip_unanswerable: bool = False,
     progress: bool | Progress | None = None,
 ) -> MapEvaluation:
-    """Answer the photos whose place is known, and judge the answers.
+    """Query a map with labeled photos and judge the answers.
 
-    Photos are encoded once, through the token cache. One that cannot be read is left out and listed. With `lines`,
-    answers keep which patches match, to be drawn.
+    Photos are encoded once, through the token cache; unreadable ones are left out and listed. With `lines`, answers
+    keep their matching patches for drawing.
     """
     names = choose_heads(place_map, heads)
     known = [number for number in truth.labeled if not skip_unanswerable or len(_rows(truth, number))]
     if not known:
-        raise BadEvaluation("no query has a true place in the map; without --skip-unanswerable they count as missed")
+        raise BadEvaluation("no query shows a place of the map; without --skip-unanswerable they count as missed")
     encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
     bad = {path for path, _ in encoded.skipped}
     numbers = [number for number in known if photos[number] not in bad]
@@ -190,9 +190,9 @@ def _run(
 
 
 def _drawn(matches: Matches) -> tuple[int, ...]:
-    """The matches that move alike, as many as can be told apart."""
-    alike = np.flatnonzero(matches.consistent)
-    kept = alike[np.unique(np.linspace(0, len(alike) - 1, min(len(alike), _MOST_LINES)).astype(np.int64))]
+    """Return the inliers, at most `_MOST_LINES`."""
+    inliers = np.flatnonzero(matches.consistent)
+    kept = inliers[np.unique(np.linspace(0, len(inliers) - 1, min(len(inliers), _MOST_LINES)).astype(np.int64))]
     return tuple(np.stack([matches.ours[kept], matches.theirs[kept]], axis=-1).reshape(-1).tolist())
 
 
@@ -201,7 +201,7 @@ _VERSION: Literal[1] = 1
 
 
 class EvaluatedHit(Value):
-    """An image that a head gave, and whether it shows the place of the query."""
+    """A hit of a head, and whether it shows the place of the query."""
 
     image: str = req("The map image.")
     right: bool = req("Whether it shows the place of the query.")
@@ -212,14 +212,14 @@ class EvaluatedHit(Value):
 
 
 class EvaluationRule(Value):
-    """What makes an answer right."""
+    """Condition for a right answer."""
 
     rule: str = req("The rule in a sentence.")
     fingerprint: str = req("Fingerprint of file and radius.")
 
 
 class EvaluatedAnswer(Value):
-    """What one head gave for one query."""
+    """The answer of one head to one query."""
 
     right: bool = req("Whether the best hit is right.")
     confidence: float | None = req("Confidence of the best hit; null without hits.")
@@ -244,7 +244,7 @@ class EvaluationResult(Value):
     tfa: str = req("Release that wrote it.")
     map: str = req("Name of the map.")
     images: int = req("Images of the map.", ge=0)
-    ground_truth: EvaluationRule = req("What makes an answer right.")
+    ground_truth: EvaluationRule = req("Condition for a right answer.")
     not_in_map: int = req("Queries whose place the map does not have, counted as missed.", ge=0)
     unanswerable_left_out: int = req("Such queries that were left out.", ge=0)
     without_ground_truth: list[str] = req("Photos without a label, left out.")
@@ -255,8 +255,8 @@ class EvaluationResult(Value):
     queries: list[EvaluatedQuery] = req("Queries and their answers.", min_length=1)
 
 
-def make_result(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> EvaluationResult:
-    """Return all of an evaluation, with `worst` mistakes of each head. `beside` are runs to be compared with."""
+def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = ()) -> EvaluationResult:
+    """Return the result of an evaluation, with `worst` mistakes of each head and its changes from `earlier` runs."""
     judgement, active = evaluation.judgement, evaluation.active
     return EvaluationResult(
         format=_FORMAT,
@@ -271,7 +271,7 @@ def make_result(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = (
         unreadable=[SkippedFile(file=file, reason=reason) for file, reason in evaluation.unreadable],
         notes=list(evaluation.notes),
         heads=[score_run(judgement, run).result(run, worst, active=run.name == active) for run in judgement.runs],
-        changes=[compare_runs(run, other) for run in judgement.runs for other in beside],
+        changes=[compare_runs(run, other) for run in judgement.runs for other in earlier],
         queries=[
             EvaluatedQuery(
                 **vars(query),
@@ -293,21 +293,21 @@ def _make_answer(answer: JudgedAnswer | None, images: Mapping[str, Position | No
 
 
 def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
-    """The judgement with the runs of a saved evaluation after its own, on the queries that both have."""
+    """Append the runs of a saved evaluation, on the queries of both."""
     values = require_format(file, _FORMAT, _VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
         saved: EvaluationResult = from_plain(EvaluationResult, _upgrade(values), "it")
         if saved.ground_truth.fingerprint != evaluation.truth.fingerprint:
             raise BadEvaluation(
-                f"{file} was judged by another ground truth ({saved.ground_truth.rule}; here {judgement.rule}); "
-                "evaluate both maps by one file and one radius",
+                f"{file} has another ground truth ({saved.ground_truth.rule}; here {judgement.rule}); evaluate both "
+                "maps with the same file and radius",
                 file,
             )
         theirs = {entry.query: entry for entry in saved.queries}
         common = [query.query in theirs for query in judgement.queries]
         if not any(common):
-            raise BadEvaluation(f"{file} has none of these queries; evaluate the same photos", file)
+            raise BadEvaluation(f"{file} has none of these queries; evaluate the same photos in both", file)
         images: dict[str, Position | None] = {**judgement.images}
         runs = [
             Run(
@@ -320,7 +320,7 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
             for head in saved.heads
         ]
         queries = tuple(_in_either(query, theirs.get(query.query)) for query in judgement.queries)
-    except (KeyError, ValueError, BadPositions) as error:  # an answer of no head; a value out of shape
+    except (KeyError, ValueError, BadPositions) as error:  # a missing head, or an invalid value
         raise BadEvaluation(f"{file} is damaged: {error}; write it again with tfa evaluate --out", file) from None
     files = {**judgement.files, **{name: Path(name) for name in images if name not in judgement.images}}
     return replace(judgement, images=images, queries=queries, runs=(*judgement.runs, *runs), files=files)
@@ -330,22 +330,22 @@ _OLD_KEYS = {"truth": "ground_truth", "verified": "reranked", "matches": "inlier
 
 
 def _upgrade(values: Any, parent: str = "") -> Any:
-    """Rename keys of files that were written before the keys had their present names."""
+    """Rename the keys of older files."""
     if isinstance(values, dict):
-        renamed = {} if parent == "answers" else _OLD_KEYS  # the keys of `answers` are names of heads
+        renamed = {} if parent == "answers" else _OLD_KEYS  # keys of `answers` are names of heads
         return {renamed.get(key, key): _upgrade(value, key) for key, value in values.items()}
     return [_upgrade(value) for value in values] if isinstance(values, list) else values
 
 
 def _in_either(query: JudgedQuery, other: EvaluatedQuery | None) -> JudgedQuery:
-    """The query; the other map may have its place where this one has not."""
+    """Return the query, with the other map's positive if this map has none."""
     if query.in_map or other is None or not other.in_map:
         return query
     return replace(query, in_map=True, true_image=other.true_image)
 
 
 def _answer(entry: EvaluatedQuery | None, head: str, images: dict[str, Position | None]) -> JudgedAnswer | None:
-    """Return what a saved head gave for a query; images that are new here are added to `images`."""
+    """Return a saved head's answer to a query; add new images to `images`."""
     answer = None if entry is None else entry.answers[head]
     if answer is None:
         return None

@@ -1,10 +1,10 @@
 """Measure rankings: recall, average precision, precision against recall, and bootstrap intervals.
 
-A ranking lists database indices, best first. An entry that is no image never matches, so a row of nothing else
-(a scorer that gave every image the same score) earns nothing.
+A ranking lists database indices, best first. An entry that does not name an image never matches, so a row without
+images (a scorer that gave every image the same score) has a recall of 0.
 
-Intervals draw queries with replacement, 1,000 times, always the same draws. Where the statistic is an average over
-conditions, each condition draws from its queries and keeps its weight.
+Intervals resample queries with replacement, 1,000 times with a fixed seed. If the statistic is an average over
+conditions, each condition is resampled separately and keeps its weight.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Positives = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
 
 def matches(ranked: np.ndarray, positives: Positives, nothing: int | None = None) -> np.ndarray:
-    """Which entries of `ranked` `q … n` are positives of their query."""
-    ranked = np.asarray(ranked).astype(np.int64)  # records hold unsigned integers, which know no -1
+    """Mark the entries of `ranked` (q, …, n) that are positives of their query."""
+    ranked = np.asarray(ranked).astype(np.int64)  # records hold unsigned integers, which have no -1
     rights = [np.asarray(right, np.int64) for right in positives]
     end = 1 + int(np.concatenate(rights).max(initial=-1)) if rights else 0
-    table = np.zeros(end + 1, bool)  # its last slot stays False: what lies outside the positives falls there
+    table = np.zeros(end + 1, bool)  # the last slot stays False, for entries beyond the positives
     slots = np.clip(ranked, -1, end)
     if nothing is not None:
         slots[ranked == nothing] = end
@@ -38,23 +38,23 @@ def matches(ranked: np.ndarray, positives: Positives, nothing: int | None = None
 
 
 def first_right(ranked: np.ndarray, positives: Positives) -> np.ndarray:
-    """Rank (0 is best) of the first positive of each query, of `ranked` `q … n`; inf where there is none."""
+    """Return the rank (0 is best) of each query's first positive in `ranked` (q, …, n); inf without one."""
     hits = matches(ranked, positives)
-    if hits.shape[-1] == 0:  # argmax knows no empty row
+    if hits.shape[-1] == 0:  # argmax rejects empty rows
         return np.full(hits.shape[:-1], np.inf)
     return np.where(hits.any(axis=-1), hits.argmax(axis=-1), np.inf)
 
 
 def recall_at(ranked: np.ndarray, positives: Positives, ks: Sequence[int]) -> list[float]:
-    """Share of queries with a positive among the first k of `ranked` `q n`; a query without positives is a miss."""
+    """Return the share of queries with a positive in the top k of `ranked` (q, n); one without positives is missed."""
     first = first_right(ranked, positives)
     return [float((first < k).mean()) if len(first) else 0.0 for k in ks]
 
 
 def average_precision(ranked: np.ndarray, positives: Positives, nothing: int) -> np.ndarray:
-    """Σ over hits of the precision at their rank, over the number of positives; of `ranked` `q … n`.
+    """Return the sum over hits of the precision at their rank, divided by the number of positives.
 
-    Positives beyond the end of a ranking count as never found. Without positives it is 0.
+    Positives beyond the end of `ranked` (q, …, n) count as missed. Without positives it is 0.
     """
     found = matches(ranked, positives, nothing)
     precision = np.cumsum(found, axis=-1) / np.arange(1, found.shape[-1] + 1)
@@ -65,44 +65,44 @@ def average_precision(ranked: np.ndarray, positives: Positives, nothing: int) ->
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Answers accepted from a confidence on: one point for each confidence that occurs, highest first."""
+    """Precision and recall by confidence threshold: one point per occurring confidence, highest first."""
 
     threshold: np.ndarray
-    precision: np.ndarray  # right among the accepted
-    recall: np.ndarray  # right and accepted, among all queries
-    answered: np.ndarray  # accepted, among all queries
+    precision: np.ndarray  # share of accepted answers that are right
+    recall: np.ndarray  # share of queries that are accepted and right
+    answered: np.ndarray  # share of queries that are accepted
 
     @property
     def area(self) -> float:
-        """Σ (R_i - R_{i-1}) P_i, without interpolation."""
+        """Area Σ (R_i - R_{i-1}) P_i, without interpolation."""
         return float((np.diff(self.recall, prepend=0.0) * self.precision).sum())
 
     def recall_at_precision(self, level: float) -> float:
-        """The largest recall at a precision of at least `level`; 0 if no threshold gives it."""
-        # Division rounds correctly: 99 of 100 and 198 of 200 are the float that 0.99 is.
+        """Return the largest recall at a precision of at least `level`; 0 if no threshold reaches it."""
+        # Division rounds correctly: 99 / 100 and 198 / 200 equal 0.99.
         return float(self.recall[self.precision >= level].max(initial=0.0))
 
     def drawn(self, points: int = 100) -> dict[str, list[float]]:
-        """At most so many points, evenly spaced along the curve, both ends among them."""
+        """Return at most `points` evenly spaced points of the curve, including both ends."""
         last = len(self.threshold) - 1
         kept = np.unique(np.linspace(0, last, points).round().astype(np.int64)) if last >= points else slice(None)
         return {name: getattr(self, name)[kept].tolist() for name in ("precision", "recall", "answered")}
 
 
 def precision_recall(correct: np.ndarray, confidence: np.ndarray) -> Curve:
-    """Accept a query's best answer if its confidence is at least t, for every t; nan is never accepted."""
+    """Compute precision and recall if best hits are accepted from each confidence on; nan is never accepted."""
     correct, confidence = np.asarray(correct, bool), np.asarray(confidence, np.float64)
     known = ~np.isnan(confidence)
     order = np.argsort(-confidence[known], kind="stable")
     sorted_confidence, right = confidence[known][order], np.cumsum(correct[known][order])
-    # Equal confidences enter together: only the last of each group is a point of the curve.
+    # Equal confidences are accepted together, so only the last of each group is a point.
     ends = np.flatnonzero(np.append(sorted_confidence[1:] != sorted_confidence[:-1], True)[: len(order)])
     accepted, right = ends + 1, right[ends]
     return Curve(sorted_confidence[ends], right / accepted, right / len(correct), accepted / len(correct))
 
 
 def nan_mean(values: np.ndarray, axis: int | tuple[int, ...] = 0) -> np.ndarray:
-    """Mean over the entries that are not nan; nan where there are none."""
+    """Return the mean of the entries that are not nan; nan if all are."""
     known = ~np.isnan(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis)
@@ -110,7 +110,7 @@ def nan_mean(values: np.ndarray, axis: int | tuple[int, ...] = 0) -> np.ndarray:
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Over the known entries of axis 0: mean and sample deviation (n - 1 in its denominator), 0 for a single one."""
+    """Return mean and sample deviation (n - 1) over axis 0, without nan; the deviation of a single entry is 0."""
     mean = nan_mean(values)
     known = (~np.isnan(values)).sum(axis=0)
     squares = np.nansum((values - mean) ** 2, axis=0)
@@ -119,7 +119,7 @@ def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 RESAMPLES = 1000
 _PERCENTILES = (2.5, 97.5)
-BLOCK = 1 << 20  # draws held at a time
+BLOCK = 1 << 20  # draws in memory at a time
 
 
 class Interval(Value, kw_only=False):
@@ -131,7 +131,7 @@ class Interval(Value, kw_only=False):
 
 
 class Paired(Value, kw_only=False):
-    """The mean difference of two heads over the queries both were evaluated on."""
+    """The mean difference of two heads over their common queries."""
 
     mean: float = req("Mean difference.")
     low: float = req("Lower end of the 95 % interval.")
@@ -149,7 +149,7 @@ class AcceptanceCurve(Value):
 
 
 def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:
-    """Bootstrap the mean of per-query `values` `q` (nan: not evaluated); `strata` are the queries of each condition."""
+    """Bootstrap the mean of per-query `values` (q,), nan: not evaluated; `strata` are the queries of each condition."""
     groups = _drop_nan(values, strata)
     means = _resampled_means(groups, seed)
     low, high = np.percentile(means, _PERCENTILES)
@@ -159,7 +159,7 @@ def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int
 def paired_difference(
     one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0
 ) -> Paired:
-    """`one` minus `other`: per-query values of two heads, nan where a query was not evaluated."""
+    """Bootstrap `one` minus `other`: per-query values of two heads, nan if a query was not evaluated."""
     if len(one) != len(other):
         raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
     groups = _drop_nan(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
@@ -185,7 +185,7 @@ def _macro(groups: Sequence[np.ndarray]) -> float:
 
 
 def _resampled_means(groups: Sequence[np.ndarray], seed: int) -> np.ndarray:
-    """Means of `RESAMPLES` draws of each group with replacement, averaged over the groups."""
+    """Return the means of `RESAMPLES` draws of each group with replacement, averaged over the groups."""
     rng = np.random.default_rng(seed)
     total = np.zeros(RESAMPLES)
     for group in groups:

@@ -1,7 +1,4 @@
-"""A map for other programs: retrieval pairs, compiled vectors, an index file, the query side or all of it as a graph.
-
-In: a map, or answers of one. Out: files in formats of others. May see: the map, and the photos asked.
-"""
+"""Export maps and answers for other programs: retrieval pairs, descriptors, indexes, ONNX graphs, answer files."""
 
 from tfa.exports.answers import ExportContext, write_answers
 from tfa.exports.hloc import (

@@ -23,7 +23,7 @@ WHITE_SPACE = "white space"
 
 
 class PhotoPair(NamedTuple):
-    """A query and an image of the map that it is to be matched with."""
+    """A query and a map image to match it with."""
 
     query: Path
     image: Path
@@ -31,7 +31,7 @@ class PhotoPair(NamedTuple):
 
 
 def list_photo_pairs(answers: Sequence[Answer]) -> list[PhotoPair]:
-    """Every hit of every answer, best first. A query that is in the map itself is not paired with itself."""
+    """List every hit of every answer, best first. A query that is a map image is not paired with itself."""
     return [
         PhotoPair(Path(answer.query), Path(hit.image), hit.confidence)
         for answer in answers
@@ -43,7 +43,7 @@ def list_photo_pairs(answers: Sequence[Answer]) -> list[PhotoPair]:
 def name_pairs(
     pairs: Sequence[PhotoPair], query_root: Path, map_root: Path, separator: str = WHITE_SPACE
 ) -> list[ImagePair]:
-    """The pairs as names below the two folders."""
+    """Return the pairs as file names relative to the two folders."""
     return [
         (relative_name(one.query, query_root, separator), relative_name(one.image, map_root, separator))
         for one in pairs
@@ -51,30 +51,28 @@ def name_pairs(
 
 
 def rank_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path) -> list[ImagePair]:
-    """(query, map image) for every hit of every answer, best first, as names below the two folders.
-
-    A query that is in the map itself is not paired with itself.
-    """
+    """List (query, map image) names relative to the two folders, for every hit of every answer, best first."""
     return name_pairs(list_photo_pairs(answers), query_root, map_root)
 
 
 def write_pairs(path: Path, pairs: Sequence[ImagePair]) -> None:
+    """Write hloc's pairs file: a query and a map image per line."""
     write_text(Path(path), "".join(f"{query} {image}\n" for query, image in pairs))
 
 
 def roots_without_collisions(
     queries: Sequence[Path], images: Sequence[Path], query_root: Path, map_root: Path
 ) -> tuple[Path, Path, str | None]:
-    """The two folders, if no name means one photo below one of them and another below the other.
+    """Return the two folders if no name means different photos below them.
 
-    If one does, the folder that holds all photos takes the place of both, and a sentence says so.
+    Otherwise return the common folder of all photos twice, and a sentence that says so.
     """
     below = {_below(photo, query_root): photo.resolve() for photo in queries}
     for image in images:
         name = _below(image, map_root)
         if name is not None and below.get(name, image.resolve()) != image.resolve():
             both = find_photo_root([*queries, *images])
-            return both, both, f"{name} names a query and another photo of the map: all names are below {both}"
+            return both, both, f"{name} names both a query and another map image: all names are relative to {both}"
     return query_root, map_root, None
 
 
@@ -84,37 +82,35 @@ def _below(photo: Path, root: Path) -> str | None:
 
 
 def relative_name(photo: Path, root: Path, separator: str = WHITE_SPACE) -> str:
-    """The photo's name below a folder, with forward slashes; `separator` is what it must not contain."""
+    """Return a photo's name relative to a folder, with forward slashes; it must not contain `separator`."""
     name = _below(photo, root)
     if name is None:
-        raise TfaError(f"{photo} is not below {root}; give a folder that holds all photos with --root")
+        raise TfaError(f"{photo} is not below {root}; pass a folder that contains all photos to --root")
     parts = any(map(str.isspace, name)) if separator == WHITE_SPACE else separator in name or "\n" in name
     if parts:
-        raise TfaError(f"{name!r} has {separator} in its name, which pairs are separated by; rename it")
+        raise TfaError(f"{name!r} contains {separator}, which separates the names of a pair; rename the file")
     return name
 
 
 def find_photo_root(photos: Iterable[Path]) -> Path:
-    """The deepest folder that holds all photos."""
+    """Return the deepest folder that contains all photos."""
     try:
         return Path(os.path.commonpath([photo.resolve().parent for photo in photos]))
     except ValueError:
-        raise TfaError("the photos lie on several drives, so no folder holds all of them; copy them to one") from None
+        raise TfaError("the photos are on several drives, so they have no common folder; copy them to one") from None
 
-
-# --- hloc features --------------------------------------------------------------------------------
 
 DATASET = "global_descriptor"
 
 
 def query_vectors(compiled: CompiledMap, tokens: Tokens) -> np.ndarray:
-    """What queries are searched with, `q D+1`: Ψ(q) and a 1."""
+    """Return the search vectors of queries, (q, D + 1): Ψ(q) and a 1."""
     psi = Compiled(compiled.scorer, compiled.vectors, compiled.bias).query(tokens).astype(np.float32)
     return np.concatenate([psi, np.ones((len(psi), 1), np.float32)], axis=1)
 
 
 def write_hloc_features(path: Path, photos: Sequence[Path], vectors: np.ndarray, root: Path) -> None:
-    """The vectors `b D` of photos, by their names below `root`."""
+    """Write the vectors (b, D) of photos by their names relative to `root`."""
     try:
         import h5py
     except ImportError:
@@ -123,10 +119,10 @@ def write_hloc_features(path: Path, photos: Sequence[Path], vectors: np.ndarray,
     inner = {str(parent) for name in names for parent in Path(name).parents}
     for name in names:
         if name in inner or DATASET in Path(name).parts:
-            raise TfaError(f"{name} cannot be a name in hloc's file beside the others; rename it")
+            raise TfaError(f"{name} conflicts with another name in hloc's file; rename the photo")
 
     def write(temporary: Path) -> None:
-        with h5py.File(str(temporary), "w", locking=False) as file:  # whoever writes atomically holds it
+        with h5py.File(str(temporary), "w", locking=False) as file:  # atomic writing already locks it
             for name, vector in zip(names, vectors, strict=True):
                 file.require_group(name).create_dataset(DATASET, data=vector)
 
@@ -137,7 +133,7 @@ def write_hloc_features(path: Path, photos: Sequence[Path], vectors: np.ndarray,
 
 
 def write_match_list(path: Path, pairs: Sequence[ImagePair]) -> int:
-    """COLMAP's list of images to match, by name: each two once, whichever comes first. How many they are."""
+    """Write a COLMAP match list with each unordered pair once. Returns the number of pairs."""
     once = {frozenset(pair): pair for pair in reversed(pairs)}
     kept = list(once.values())[::-1]
     write_text(Path(path), "".join(f"{one} {other}\n" for one, other in kept))
@@ -145,7 +141,7 @@ def write_match_list(path: Path, pairs: Sequence[ImagePair]) -> int:
 
 
 def write_kapture_pairs(path: Path, pairs: Sequence[PhotoPair], root: Path) -> int:
-    """kapture's pairs file: query, image of the map and a score, the confidence. How many they are."""
+    """Write kapture's pairs file with confidences as scores. Returns the number of pairs."""
     names = name_pairs(pairs, root, root, ",")
     lines = [f"{query}, {image}, {one.confidence:.6f}\n" for (query, image), one in zip(names, pairs, strict=True)]
     write_text(Path(path), "".join(["# kapture format: 1.1\n", "# query_image, map_image, score\n", *lines]))
@@ -153,14 +149,14 @@ def write_kapture_pairs(path: Path, pairs: Sequence[PhotoPair], root: Path) -> i
 
 
 def write_view_pairs(path: Path, pairs: Sequence[PhotoPair], views: Mapping[Path, int]) -> int:
-    """AliceVision's image pairs: in a line a view and the later views it is matched with. How many pairs they are."""
+    """Write AliceVision's image pairs: a view and the later views it matches per line. Returns the number of pairs."""
     found: dict[int, set[int]] = {}
     for one in pairs:
         ends = []
         for photo in (one.query, one.image):
             view = views.get(photo.resolve())
             if view is None:
-                raise TfaError(f"{photo} is no view of the sfm file; import all photos, of queries and map, into it")
+                raise TfaError(f"{photo} is not a view of the sfm file; import all queries and map images into it")
             ends.append(view)
         found.setdefault(min(ends), set()).add(max(ends))
     lines = [" ".join(map(str, [first, *sorted(found[first])])) + "\n" for first in sorted(found)]
@@ -169,16 +165,16 @@ def write_view_pairs(path: Path, pairs: Sequence[PhotoPair], views: Mapping[Path
 
 
 def read_views(path: Path) -> dict[Path, int]:
-    """The views of an sfm file in JSON, as AliceVision's cameraInit writes it: photos and their numbers."""
+    """Read the photos and view numbers of a JSON sfm file of AliceVision's cameraInit."""
     try:
         views = read_json(path)["views"]
         found = {Path(one["path"]).resolve(): int(one["viewId"]) for one in views}
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise TfaError(
-            f"{path} is no sfm file with views ({error}); give what cameraInit wrote as JSON", path
+            f"{path} is not an sfm file with views ({error}); pass the JSON file that cameraInit wrote", path
         ) from None
     if len(set(found.values())) < len(views):
         raise TfaError(
-            f"{path} has several views of one photo, or one number for several; import each photo once", path
+            f"{path} has several views of one photo, or one number for several photos; import each photo once", path
         )
     return found

@@ -1,18 +1,16 @@
-"""ONNX nodes of residual and second-order features; the matrix logarithm by products alone.
+"""ONNX nodes of residual and second-order features, with a matrix logarithm that needs only matrix products.
 
-log C by products alone, for what has no eigendecomposition: graphs of operators, batches on an accelerator.
-
-Square roots, one after the other, bring all eigenvalues near 1; each is a coupled Newton–Schulz iteration, which yields
-its inverse too:
+ONNX has no eigendecomposition. Repeated square roots bring all eigenvalues near 1. Each root is a coupled
+Newton–Schulz iteration, which also yields its inverse:
 
     A = C / ‖C‖_F      Y_0 = A, Z_0 = I      T = (3I − Z Y) / 2,  Y ← Y T,  Z ← T Z      Y → A^{1/2}, Z → A^{-1/2}
 
-After k roots Y = A^{1/2^k}, Z its inverse, and with c in the middle of what the eigenvalues of Y may be
+After k roots Y = A^{1/2^k}, Z is its inverse, and with c in the middle of the range of Y's eigenvalues
 
     log A = 2^k (log(Y/c) + log c),     log(Y/c) = asinh((Y/c − c Z) / 2)
 
-of which the series of asinh needs odd powers only. Eigenvalues of C are at least ε and its trace at most 2 + m ε, so
-how many steps a root needs is known beforehand. `exports.onnx_second_order` writes these steps as nodes of a graph.
+The series of asinh has only odd powers. Eigenvalues of C are at least ε and its trace is at most 2 + m ε, which fixes
+the number of steps of a root.
 """
 
 from __future__ import annotations
@@ -32,25 +30,23 @@ from tfa.method.spectrum import Geometry
 from tfa.search.gallery import BaseRows
 from tfa.search.quantized import FINE, QuantizedRows
 
-# --- matrix logarithm -----------------------------------------------------------------------------
-
 ROOTS = 5
-TERMS = 7  # of the series; with five roots |x| < 0.2, and the rest of it is below 1e-12
+TERMS = 7  # terms of the series; with five roots |x| < 0.2, and the remainder is below 1e-12
 # Σ_j (−1)^j (2j)! / (4^j j!² (2j + 1)) x^{2j+1} = asinh x
 ASINH = tuple((-1) ** j * factorial(2 * j) / (4**j * factorial(j) ** 2 * (2 * j + 1)) for j in range(TERMS))
 
 
 def lowest_eigenvalue(size: int) -> float:
-    """Bound the eigenvalues of C / ‖C‖_F from below, C `m m` being that of unit patches and the ridge."""
+    """Bound the eigenvalues of C / ‖C‖_F from below, for C (m, m) of unit patches plus the ridge."""
     return COVARIANCE_RIDGE / (2 + size * COVARIANCE_RIDGE)
 
 
 def steps_of_root(lowest: float, precision: float = float(np.finfo(np.float64).eps)) -> int:
-    """Newton–Schulz steps until the square root of an eigenvalue in (`lowest`, 1] is exact to the last digits.
+    """Count the Newton–Schulz steps until the root of an eigenvalue in (`lowest`, 1] is exact to the last digits.
 
-    x = z y of an eigenvalue goes x ← x (3 − x)² / 4, to 1.
+    The product x = z y of an eigenvalue converges to 1: x ← x (3 − x)² / 4.
     """
-    steps, product = 1, lowest  # one more: what rounding leaves
+    steps, product = 1, lowest  # one more step removes rounding errors
     while 1 - product > precision:
         product *= (3 - product) ** 2 / 4
         steps += 1
@@ -61,7 +57,7 @@ def steps_of_root(lowest: float, precision: float = float(np.finfo(np.float64).e
 
 
 def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Iterable[Gamma]) -> dict[Gamma, str]:
-    """The descriptor (None) and φ_γ of photos whose unit patches `b n d` are given."""
+    """Add nodes of the descriptor (None) and φ_γ of photos with unit patches (b, n, d)."""
     descriptor = _residual_descriptor(graph, side, unit)
     features: dict[Gamma, str] = {None: descriptor}
     shaping = [gamma for gamma in gammas if isinstance(gamma, float)]
@@ -86,7 +82,7 @@ def _residual_descriptor(graph: Graph, side: ResidualSide, unit: str) -> str:
     summed = graph.add("MatMul", graph.add("Transpose", weights, perm=[0, 2, 1]), unit)
     blocks = graph.add("Sub", summed, graph.add("Mul", total, graph.constant(centers)))
     norm = graph.norm(blocks)
-    # What rounding leaves of a patch that equals its word is not a block: see residuals.residual_blocks.
+    # A patch that equals its word leaves only rounding errors, which are not a block: see residuals.residual_blocks.
     rounding = graph.add("Mul", total, graph.constant(np.float32(16 * np.finfo(np.float32).eps)))
     filled = graph.add("Greater", norm, rounding)
     one, zero = graph.constant(np.float32(1)), graph.constant(np.float32(0))
@@ -98,7 +94,7 @@ def _residual_descriptor(graph: Graph, side: ResidualSide, unit: str) -> str:
 
 
 def _weights(graph: Graph, side: ResidualSide, similarities: str) -> str:
-    """`b n k`; soft ones relative to each word's largest in the photo, in logarithms: see residuals.soft_weights."""
+    """Add weights (b, n, k); soft ones relative to each word's largest in the photo, as residuals.soft_weights."""
     if side.assignment == HARD:
         nearest = graph.add("ArgMax", similarities, axis=-1, keepdims=0, select_last_index=0)
         depth = graph.constant(np.array(len(side.centers), np.int64))
@@ -114,15 +110,15 @@ def _coordinates(graph: Graph, geometry: Geometry, anchors: np.ndarray, descript
     products = graph.add("Gemm", descriptor, graph.wide(anchors), transB=1)
     mean = graph.add("ReduceMean", products, graph.axes(1), keepdims=1)
     # In the order of Geometry.coordinates: float32 sums depend on it in their last digits.
-    centred = graph.add("Sub", products, mean)
-    centred = graph.add("Sub", centred, graph.constant(np.asarray(geometry.anchor_means, np.float32)))
-    centred = graph.add("Add", centred, graph.constant(np.float32(geometry.grand_mean)))
-    projected = graph.add("MatMul", centred, graph.wide(geometry.vectors))
+    centered = graph.add("Sub", products, mean)
+    centered = graph.add("Sub", centered, graph.constant(np.asarray(geometry.anchor_means, np.float32)))
+    centered = graph.add("Add", centered, graph.constant(np.float32(geometry.grand_mean)))
+    projected = graph.add("MatMul", centered, graph.wide(geometry.vectors))
     return graph.add("Div", projected, graph.constant(np.sqrt(geometry.eta).astype(np.float32)))
 
 
 def shape_nodes(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: float) -> str:
-    """φ_γ."""
+    """Add nodes of φ_γ."""
     if gamma == 0:
         return graph.unit(coordinates)
     power = (eigenvalues ** (-gamma / 2)).astype(np.float32)
@@ -137,11 +133,11 @@ Precision = type[np.floating[Any]]
 def second_order_features(
     graph: Graph, side: SecondOrderSide, unit: str, gammas: Iterable[Gamma], precision: Precision = np.float64
 ) -> dict[Gamma, str]:
-    """z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ of photos whose unit patches `b n d` are given."""
+    """Add nodes of z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ of photos with unit patches (b, n, d)."""
     descriptor = _second_order_descriptor(graph, side, unit, precision)
     mean = graph.constant(side.mean.astype(precision))
-    centred = graph.cast(graph.add("Sub", descriptor, mean), np.float32)
-    coordinates = graph.add("Gemm", centred, _rows(graph, side.axes), transB=1)
+    centered = graph.cast(graph.add("Sub", descriptor, mean), np.float32)
+    coordinates = graph.add("Gemm", centered, _rows(graph, side.axes), transB=1)
     if side.shift is not None:
         coordinates = graph.add("Sub", coordinates, graph.constant(side.shift.astype(np.float32)))
     features: dict[Gamma, str] = {}
@@ -159,7 +155,7 @@ def second_order_features(
 
 
 def _rows(graph: Graph, rows: BaseRows) -> str:
-    """Rows as float32; the file keeps them as they are stored."""
+    """Add rows as float32; the file holds them quantized."""
     if not isinstance(rows, QuantizedRows):
         return graph.wide(rows)
     levels = graph.cast(graph.constant(rows.levels), np.float32)
@@ -170,12 +166,12 @@ def _rows(graph: Graph, rows: BaseRows) -> str:
 
 
 def _second_order_descriptor(graph: Graph, side: SecondOrderSide, unit: str, precision: Precision) -> str:
-    """v = L2 half(log C), `b m(m+1)/2`."""
+    """Add nodes of v = L2 half(log C), (b, m(m+1)/2)."""
     size = len(side.patch_directions)
     wide = graph.cast(unit, precision)
-    centred = graph.add("Sub", wide, graph.add("ReduceMean", wide, graph.axes(1), keepdims=1))
+    centered = graph.add("Sub", wide, graph.add("ReduceMean", wide, graph.axes(1), keepdims=1))
     directions = np.ascontiguousarray(side.patch_directions.T, precision)
-    projected = graph.add("MatMul", centred, graph.constant(directions))  # b n m
+    projected = graph.add("MatMul", centered, graph.constant(directions))  # b n m
     squares = graph.add("MatMul", graph.add("Transpose", projected, perm=[0, 2, 1]), projected)
     ridge = graph.constant((COVARIANCE_RIDGE * np.eye(size)).astype(precision))
     covariance = graph.add("Add", _per_patch(graph, unit, squares, precision), ridge)
@@ -195,7 +191,7 @@ def _per_patch(graph: Graph, unit: str, squares: str, precision: Precision) -> s
 
 
 def matrix_log(graph: Graph, matrix: str, size: int, precision: Precision = np.float64) -> str:
-    """log C of symmetric matrices `b m m`, as they come of unit patches and the ridge."""
+    """Add nodes of log C, for symmetric matrices (b, m, m) of unit patches plus the ridge."""
     identity = graph.constant(np.eye(size, dtype=precision))
     flat = graph.add("Reshape", matrix, graph.constant(np.array([0, 1, size * size])))
     scale = graph.norm(flat)  # b 1 1: ‖C‖_F
@@ -214,7 +210,7 @@ def matrix_log(graph: Graph, matrix: str, size: int, precision: Precision = np.f
 
 
 def _square_root(graph: Graph, matrix: str, size: int, steps: int, precision: Precision) -> tuple[str, str]:
-    """A^{1/2} and A^{-1/2}."""
+    """Add nodes of A^{1/2} and A^{-1/2}."""
     root, inverse = matrix, ""
     half, three_halves = graph.constant(precision(0.5)), graph.constant(1.5 * np.eye(size, dtype=precision))
     for _ in range(steps):
@@ -226,7 +222,7 @@ def _square_root(graph: Graph, matrix: str, size: int, steps: int, precision: Pr
 
 
 def _asinh(graph: Graph, matrix: str, size: int, precision: Precision) -> str:
-    """The series by Horner's rule in x²."""
+    """Add nodes of the series, by Horner's rule in x²."""
     square = graph.add("MatMul", matrix, matrix)
     scaled = [graph.constant((factor * np.eye(size)).astype(precision)) for factor in ASINH]
     total = scaled[-1]

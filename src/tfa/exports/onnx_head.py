@@ -1,9 +1,7 @@
-"""Export the query side of a head, or the encoder and the head of a map, as one ONNX graph.
+"""Export the query side of a head, or the encoder and the head of a map, as one ONNX graph of standard operators.
 
-A map's encoder and head as one ONNX graph (ours): a photo in, one unit vector out, in ONNX's own operators alone.
-
-images `b 3 h w`, RGB from 0 to 1 at the encoder's size → vector `b D`;   score = vector · row
-                                                      → descriptor `b r`: two photos by their inner product
+images (b, 3, h, w), RGB from 0 to 1 at the encoder's size → vector (b, D): score = vector · row of a map image
+                                                           → descriptor (b, r): its inner product compares two photos
 """
 
 from __future__ import annotations
@@ -27,29 +25,29 @@ from tfa.search.quantized import QuantizedRows
 
 # --- onnx query side ------------------------------------------------------------------------------
 
-HEAD_OPSET = 18  # the first where every reduction takes its axes as an input
-MAX_ONNX_BYTES = 2_000_000_000  # bytes; a protobuf message cannot hold more
+HEAD_OPSET = 18  # the first opset in which every reduction takes its axes as an input
+MAX_ONNX_BYTES = 2_000_000_000  # limit of a protobuf message
 
 
 def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
-    """Write the graph. It takes any number of photos and of patches at once."""
+    """Write the graph, which takes any number of photos and patches."""
     check_size(compiled.scorer)
     content = head_model(compiled.scorer, compiled.about)
     write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
 
 
 def check_size(scorer: Scorer) -> None:
-    """Refuse a head whose constants are more than the file format can hold."""
+    """Reject a head whose constants exceed the limit of the file format."""
     size = sum(map(_bytes, scorer.sides))
     if size > MAX_ONNX_BYTES:
         raise TfaError(
-            f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {MAX_ONNX_BYTES / 1e9:.0f}; fit the map "
-            "with fewer anchors (pca_sample), or export it with --format npz and describe queries with tfa"
+            f"the query side has {size / 1e9:.1f} GB, but an ONNX file holds at most {MAX_ONNX_BYTES / 1e9:.0f}; build "
+            "the map with fewer anchors (--set head.pca_sample=N), or export it with --format npz"
         )
 
 
 def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
-    """The model, serialised."""
+    """Return the serialized model."""
     graph = Graph(HEAD_OPSET)
     patches = graph.input("patches", ["photos", "patches", scorer.sides[0].channels])
     width = global_width(scorer)
@@ -61,14 +59,14 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
 
 
 def global_width(scorer: Scorer) -> int | None:
-    """Channels of the global token; None where no term compares it."""
+    """Return the channels of the global token; None if no term uses it."""
     return next((term.gallery.width for term in scorer.terms if term.side == GLOBAL), None)
 
 
 def term_features(
     graph: Graph, scorer: Scorer, patches: str, cls: str | None, precision: Precision = np.float64
 ) -> list[str]:
-    """√weight · f(q) of each term, `b D`, of patches `b n d` and global tokens `b g`: together they are Ψ(q)."""
+    """Add √weight · f(q) of each term, (b, D), from patches (b, n, d) and global tokens (b, g). They form Ψ(q)."""
     unit = graph.unit(patches)
     features: dict[tuple[int, Gamma], str] = {}
     for number, side in enumerate(scorer.sides):
@@ -88,7 +86,7 @@ def term_features(
 
 
 def _bytes(side: QuerySide) -> int:
-    """Count the bytes of a side's constants; integers are written as the float32 they stand for."""
+    """Count the bytes of a side's constants; quantized rows are written as float32."""
     held: list[BaseRows]
     if not isinstance(side, ResidualSide):
         held = [side.patch_directions, side.axes]
@@ -101,37 +99,38 @@ def _bytes(side: QuerySide) -> int:
 
 # --- onnx place -----------------------------------------------------------------------------------
 
-PRECISION: Precision = np.float32  # of log C: with it scores are those of float64 to 1e-4, and no runtime lacks it
+PRECISION: Precision = np.float32  # of log C: every runtime has it, and scores differ from float64 by up to 1e-4
 
 
 def write_onnx_place(
     path: Path, place_map: PlaceMap, compiled: CompiledMap, *, dims: int | None = None, fast: bool = False
 ) -> CompiledMap:
-    """Write the graph, and beside it, as .npz, the rows of the map's images that its vectors are multiplied with."""
+    """Write the graph and next to it, as .npz, the rows of map images that its vectors are multiplied with."""
     check_size(compiled.scorer)
     form = fit_unit_vectors(compiled, dims)
     rows = form.rows(compiled)
     content = place_model(place_map, compiled, form, fast=fast)
-    # Rows first: a graph without them would look complete.
+    # Write rows first: a graph without them would look complete.
     write_npz(rows_path(path), rows)
     write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
     return rows
 
 
 def rows_path(path: Path) -> Path:
+    """Return the file of rows that belongs to a graph."""
     return Path(path).with_suffix(".npz")
 
 
 def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *, fast: bool = False) -> bytes:
-    """The model, serialised; `fast` has the encoder's products in 8-bit integers, and takes one photo at a time."""
+    """Return the serialized model. `fast` encodes in 8-bit integers, one photo at a time."""
     from tfa.encoders.int8 import ENCODER_OPSET, portable_tokens
     from tfa.encoders.vit import VitEncoder
 
     encoder = place_map.encoder
     if not isinstance(encoder, VitEncoder):
         raise TfaError(
-            f"the encoder {encoder.id} of this map is not one that tfa can write as a graph, as those of its own "
-            "catalogue are; export the head alone with --format onnx-head"
+            f"the encoder {encoder.id} cannot be exported; only those that tfa encoders lists can. Export the head "
+            "with --format onnx-head"
         )
     identity, photos = encoder.identity, 1 if fast else "photos"
     graph = Graph(ENCODER_OPSET)
@@ -146,7 +145,7 @@ def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *
 
 
 def _parts(graph: Graph, scorer: Scorer, tokens: str, prefix: int) -> tuple[str, list[str]]:
-    """Ψ' and the parts of Ψ°, of all tokens of the photos."""
+    """Add Ψ' and the parts of Ψ°, from all tokens of the photos."""
     everything = graph.constant(np.array([np.iinfo(np.int64).max]))
     patches = graph.add("Slice", tokens, graph.axes(prefix), everything, graph.axes(1))
     cls = None if global_width(scorer) is None else graph.add("Gather", tokens, graph.constant(np.array(0)), axis=1)

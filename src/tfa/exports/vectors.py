@@ -1,12 +1,12 @@
-"""A map as one vector and a bias per image, for any inner-product index; or as unit vectors without a bias.
+"""Export a map as one vector and a bias per image, for any inner-product index, or as unit vectors without a bias.
 
-The head of a map as one unit vector a photo, whose inner product with an image's row is the score (ours).
+A unit vector u(q) of a query, whose inner product with an image's row u(d) is the score:
 
     vector   u(q) = [EᵀΨ'(q), Ψ°(q), 1, ρ] / c         row     u(d) = c [EᵀΨ'(d), Ψ°(d), b_d, 0]
-    score    ⟨u(q), u(d)⟩  =  ⟨Ψ(q), Ψ(d)⟩ + b_d  where E is all of the space, and ≈ where it is fewer directions
+    score    ⟨u(q), u(d)⟩  =  ⟨Ψ(q), Ψ(d)⟩ + b_d  if E spans the space, and ≈ with fewer directions
 
-Ψ° are the numbers that all images share (⟨v, μ⟩ of second-order heads), Ψ' the others. c is the largest that
-‖[Ψ(q), 1]‖ can be, and ρ what is missing to it: every row is 0 there, so it makes the vector unit and changes no score.
+Ψ° are the dimensions that all images share (⟨v, μ⟩ of second-order heads), Ψ' the others. c is the largest possible
+‖[Ψ(q), 1]‖, and ρ the remainder to it: rows are 0 there, so it makes the vector unit without changing a score.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from tfa.search.reduced import find_top_directions
 
 @dataclass(frozen=True)
 class CompiledMap:
-    """score(q, d) = ⟨Ψ(q), vectors_d⟩ + bias_d, for the images that answer."""
+    """Descriptors of map images: score(q, d) = ⟨Ψ(q), vectors_d⟩ + bias_d."""
 
-    ids: np.ndarray  # m, int64: ids of the map
-    vectors: np.ndarray  # m D, float32
-    bias: np.ndarray  # m, float32
+    ids: np.ndarray  # (m,), int64: ids of the map
+    vectors: np.ndarray  # (m, D), float32
+    bias: np.ndarray  # (m,), float32
     images: tuple[str, ...]  # paths
     scorer: Scorer  # the query side: `tfa.method.scorer.Compiled(scorer, …).query(tokens)` is Ψ(q)
-    about: dict[str, Any]  # where it comes from
+    about: dict[str, Any]  # encoder, calibration and revision
 
     @property
     def with_bias(self) -> np.ndarray:
-        """`m D+1`: the bias as one more dimension; a query gets a 1 there."""
+        """Vectors (m, D + 1) with the bias as the last dimension; queries have a 1 there."""
         return np.concatenate([self.vectors, self.bias[:, None]], axis=1)
 
 
 def compile_map(place_map: PlaceMap, calibration: str | None = None) -> CompiledMap:
-    """The head of that name (None: the active one) and the map's images under it."""
+    """Return the descriptors, biases, ids and paths of the map images, and the query side of a calibration."""
     if not len(place_map):
-        raise NoImages("the map has no images left to export; add photos with: tfa add")
+        raise NoImages("the map has no images; add photos with: tfa add")
     head = place_map.state.chosen(calibration)
     scorer, rows = head.stored.scorer, place_map.rows
-    # Copies of a photo tie to the last bit: they share the row of the first.
+    # Copies of a photo share one row, so that their scores tie exactly.
     rows = rows if scorer.duplicates is None else scorer.duplicates[rows]
     compiled = scorer.compile()
     return CompiledMap(
@@ -72,7 +72,7 @@ def compile_map(place_map: PlaceMap, calibration: str | None = None) -> Compiled
 
 
 def write_npz(path: Path, compiled: CompiledMap) -> None:
-    """Arrays `vectors`, `bias`, `ids`, `images` (paths as text) and `about` (JSON as text); no pickled objects."""
+    """Write the arrays `vectors`, `bias`, `ids`, `images` (paths) and `about` (JSON text), without pickled objects."""
     arrays: dict[str, Any] = {
         "vectors": compiled.vectors,
         "bias": compiled.bias,
@@ -82,16 +82,16 @@ def write_npz(path: Path, compiled: CompiledMap) -> None:
     }
 
     def write(temporary: Path) -> None:
-        with open(temporary, "wb") as file:  # of a name numpy would make another name
+        with open(temporary, "wb") as file:  # numpy appends .npz to a name
             np.savez(file, **arrays)
 
     write_atomically(Path(path), write)
 
 
 def write_faiss(path: Path, compiled: CompiledMap) -> None:
-    """An exact inner-product index (IndexFlatIP) whose answers are ids of the map.
+    """Write an exact inner-product index (IndexFlatIP) that returns ids of the map.
 
-    The bias is one more dimension: search with Ψ(q) and a 1 at its end.
+    The bias is the last dimension: search with Ψ(q) followed by a 1.
     """
     try:
         import faiss
@@ -105,21 +105,21 @@ def write_faiss(path: Path, compiled: CompiledMap) -> None:
 
 # --- unit vectors ---------------------------------------------------------------------------------
 
-_ADDED_NUMBERS = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
-_MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal
+_ADDED_NUMBERS = 2  # dimensions of a vector that are not part of Ψ: the bias and ρ
+_MARGIN = 1.01  # factor of c²: quantized axes are not quite orthonormal
 
 
 @dataclass(frozen=True)
 class UnitVectors:
-    """What makes unit vectors of Ψ(q), and rows of a compiled map."""
+    """Transformation of Ψ(q) to unit vectors, and of a compiled map to rows."""
 
-    shared: np.ndarray  # D, bool: the numbers Ψ°
-    axes: np.ndarray | None  # r D': Eᵀ, float32; None: all numbers are kept as they are
+    shared: np.ndarray  # (D,), bool: the dimensions of Ψ°
+    axes: np.ndarray | None  # (r, D'), float32: Eᵀ; None for all dimensions
     length: float  # c
 
     @property
     def place_numbers(self) -> int:
-        """Count the numbers of EᵀΨ': they come first, and two photos are compared by them alone."""
+        """Dimensions of EᵀΨ', which come first and compare two photos."""
         return int((~self.shared).sum()) if self.axes is None else len(self.axes)
 
     @property
@@ -127,7 +127,7 @@ class UnitVectors:
         return self.place_numbers + int(self.shared.sum()) + _ADDED_NUMBERS
 
     def rows(self, compiled: CompiledMap) -> CompiledMap:
-        """The map with u(d) for vectors, and no bias besides."""
+        """Return the map with u(d) as vectors and without bias."""
         own, shared = compiled.vectors[:, ~self.shared], compiled.vectors[:, self.shared]
         own = own if self.axes is None else own @ self.axes.T
         nothing = np.zeros_like(compiled.bias)
@@ -136,7 +136,7 @@ class UnitVectors:
         return replace(compiled, vectors=rows, bias=nothing)
 
     def nodes(self, graph: Graph, separate: str, shared: list[str]) -> tuple[str, str]:
-        """u(q) `b width` from Ψ' and the parts of Ψ°; and L2(EᵀΨ') `b place_numbers`, which compares two photos."""
+        """Add u(q) (b, width) from Ψ' and the parts of Ψ°, and L2(EᵀΨ') (b, place_numbers), which compares photos."""
         if self.axes is not None:
             separate = graph.add("MatMul", separate, graph.constant(np.ascontiguousarray(self.axes.T)))
         psi = graph.add("Concat", separate, *shared, axis=1) if shared else separate
@@ -148,7 +148,7 @@ class UnitVectors:
 
 
 def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVectors:
-    """Vectors of `dims` numbers, of all if None. Where the map has fewer directions, the numbers over are 0."""
+    """Fit unit vectors of `dims` dimensions (None: all). Dimensions beyond the map's rank are 0."""
     scorer = compiled.scorer
     shared = np.repeat([term.gamma == MEAN for term in scorer.terms], [term.gallery.width for term in scorer.terms])
     length = float(np.sqrt(1 + _MARGIN * sum(term.weight * _largest(scorer, term) for term in scorer.terms)))
@@ -156,7 +156,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
         return UnitVectors(shared, None, length)
     kept = dims - _ADDED_NUMBERS - int(shared.sum())
     if kept < 1:
-        raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}, better 256 to 2048")
+        raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}; 256 to 2048 work well")
     own = compiled.vectors[:, ~shared]
     found = find_top_directions(own, min(kept, *own.shape))
     axes = np.zeros((kept, own.shape[1]), np.float32)
@@ -165,7 +165,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
 
 
 def _largest(scorer: Scorer, term: ScoreTerm) -> float:
-    """‖f(q)‖² of any photo at most."""
+    """Return the largest possible ‖f(q)‖²."""
     side = None if term.side == GLOBAL else scorer.sides[term.side]
     if not isinstance(side, SecondOrderSide) or isinstance(term.gamma, float):
         return 1.0  # unit vectors
@@ -176,5 +176,5 @@ def _largest(scorer: Scorer, term: ScoreTerm) -> float:
 
 
 def _square(graph: Graph, value: str) -> str:
-    """‖x‖² `b 1`."""
+    """Add ‖x‖², (b, 1)."""
     return graph.total(graph.add("Mul", value, value), -1, keep=True)

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-# --- database scores ------------------------------------------------------------------------------
-
 NEAREST = 16  # images searched for the nearest one that is not a duplicate
 _IMAGES_PER_SEARCH = 64  # images searched at a time
 
@@ -207,7 +205,7 @@ def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Fea
         alike = np.where(same, 1.0, _alike(scores, *image_scores.mean_and_best(hits)))
         temperature = (VERIFIED_CONSTANTS if compared else UNVERIFIED_CONSTANTS).temperature
         place[row] = _logit(alike @ softmax(ranked.ordering[row, :count] / temperature))
-        agreement[row] = _correlation(scores, ranked.standardised[row, :count], ~same)
+        agreement[row] = _correlation(scores, ranked.standardized[row, :count], ~same)
         if compared:
             roots = np.sqrt(ranked.evidence[row])
             lead[row] = _leads(roots[:k], roots[:compared], 1 - alike[:, :compared])
@@ -397,8 +395,6 @@ class _Plane:
         """Length of a degree of longitude at this latitude, relative to the equator; never 0, also at the poles."""
         return max(float(np.cos(np.radians(self.origin.pair[0]))), 1e-9)
 
-
-# --- domain shift ---------------------------------------------------------------------------------
 
 WINDOW_PHOTOS = 256  # number of most recent photos
 MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64

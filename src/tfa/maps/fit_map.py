@@ -120,11 +120,7 @@ def fit_map(
 
 
 def add_verification(
-    head: AnyHead,
-    tokens: Tokens,
-    map_spec: BuildOptions,
-    device: str,
-    progress: bool | Progress | None = None,
+    head: AnyHead, tokens: Tokens, map_spec: BuildOptions, device: str, progress: bool | Progress | None = None
 ) -> FittedMap:
     """Add compact tokens and the reranking decision to a fitted head, if the map stores patches."""
     if map_spec.reranking is None:

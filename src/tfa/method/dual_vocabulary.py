@@ -78,9 +78,7 @@ class DualHead(BaseHead):
         fresh = {id(member): _less_usual_scores(member, target, robust) for member in self.members.values()}
         members = {key: fresh[id(member)] for key, member in self.members.items()}
         decisions = replace(
-            self.decisions,
-            calibration="robust" if robust else "log mean exp",
-            calibration_images=len(target),
+            self.decisions, calibration="robust" if robust else "log mean exp", calibration_images=len(target)
         )
         return replace(self, decisions=decisions, scorers=_replicas(members), data_used="target")
 

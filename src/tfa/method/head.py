@@ -190,12 +190,7 @@ def replica_scorer(
 
 
 def final_scores(
-    used: Used,
-    decisions: AnyDecisions,
-    similar: ScoreBlock | None,
-    backend: Backend,
-    *,
-    every: bool = False,
+    used: Used, decisions: AnyDecisions, similar: ScoreBlock | None, backend: Backend, *, every: bool = False
 ) -> tuple[ScoreBlock, Mask]:
     """Return scores of the pseudo queries under the decided head, and their mask.
 

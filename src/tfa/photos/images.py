@@ -91,7 +91,7 @@ Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # ar
 
 ALLOWED_PHOTOS = "a path, the bytes of an image file, a PIL image, or a uint8 RGB array of height × width × 3"
 A_FILE = "pass the path of an image file"
-EMPTY_FILE = "it is empty; pass the complete file"
+EMPTY_FILE = "it is not an image: it is empty; pass the complete file"
 _LONGEST_NAME = 200  # maximum characters of a name quoted in an error
 
 
@@ -238,8 +238,7 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
             if not inside:
                 known = ", ".join(ext for ext in (".jpg", ".png", ".webp", ".tif") if ext in image_extensions())
                 raise NoImages(
-                    f"no images found in {path} (searched subfolders for {known} and other Pillow formats)",
-                    path,
+                    f"no images found in {path} (searched subfolders for {known} and other Pillow formats)", path
                 )
             found += inside
         elif path.suffix.lower() in (*BAGS, *VIDEOS) and path.exists():
@@ -407,11 +406,7 @@ def _eight_bits(gray: np.ndarray, mode: str) -> np.ndarray:
 
 
 def to_array(
-    image: Image.Image,
-    size: tuple[int, int],
-    mean: Sequence[float],
-    std: Sequence[float],
-    resample: str = "bilinear",
+    image: Image.Image, size: tuple[int, int], mean: Sequence[float], std: Sequence[float], resample: str = "bilinear"
 ) -> np.ndarray:
     """Return float32 `(3, h, w)`: resized to `size` (width, height) with antialiasing, then (x/255 - mean) / std."""
     pixels = np.asarray(resize(image, size, resample), dtype=np.float32) / np.float32(255)  # h w 3

@@ -78,11 +78,7 @@ def compute_displacements(
 
 
 def find_strongest_windows(
-    candidate: np.ndarray,
-    moved: tuple[np.ndarray, np.ndarray],
-    votes: np.ndarray,
-    reach: tuple[int, int],
-    count: int,
+    candidate: np.ndarray, moved: tuple[np.ndarray, np.ndarray], votes: np.ndarray, reach: tuple[int, int], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the center of the displacement window with the most votes, for each of `count` candidates.
 

@@ -75,7 +75,7 @@ class Reranked:
     """Reranked images of each query, best first; images that were not candidates follow in the head's order."""
 
     indices: np.ndarray  # (q, k)
-    standardised: np.ndarray  # (q, k): z-score in the query's row of scores
+    standardized: np.ndarray  # (q, k): z-score in the query's row of scores
     ordering: np.ndarray  # (q, k): sort key; the z-score if not a candidate
     evidence: np.ndarray  # (q, k): 0 if not a candidate
     lead: np.ndarray  # (q, k): evidence lead over all candidates
@@ -143,7 +143,7 @@ def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison
         counts[rows - first], done = end, end
         if end < ends[-1]:
             stop = is_settled(
-                result.standardised[rows, :end], result.evidence[rows, :end], result.standardised[rows, end]
+                result.standardized[rows, :end], result.evidence[rows, :end], result.standardized[rows, end]
             )
             rows = rows[~stop]
         if not len(rows):
@@ -153,7 +153,7 @@ def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison
 
 def _reorder_row(result: Reranked, row: int, count: int) -> None:
     """Sort the first `count` candidates of a query from the head's order into the reranked order."""
-    z, evidence = result.standardised[row, :count], result.evidence[row, :count]
+    z, evidence = result.standardized[row, :count], result.evidence[row, :count]
     standing = combine_scores(z, evidence)
     order = np.argsort(-standing, kind="stable")  # ties keep the head's order
     result.ordering[row, :count], result.lead[row, :count] = standing, compute_leads(evidence)

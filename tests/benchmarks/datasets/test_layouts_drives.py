@@ -136,7 +136,7 @@ def test_robotcar_matches_queries_with_a_pose_by_distance(oxford: Path) -> None:
     assert [own.tolist() for own in found.positives] == [[1]]
     assert {name: own.tolist() for name, own in found.conditions.items()} == {"dawn": [0]}
     assert "2 queries without a pose" in found.notes[1]
-    assert "no query is left of snow" in found.notes[2]
+    assert "no queries left for snow" in found.notes[2]
 
 
 def test_positives_of_a_file_take_the_place_of_poses(oxford: Path) -> None:
@@ -175,9 +175,9 @@ def test_a_quaternion_pose_is_world_to_camera(tmp_path: Path) -> None:
     [
         ("a.jpg 1 0 0 0 1 1 1\nb.jpg 1 0 0 0 1 1\n", r"poses\.txt, line 2: .* is not a pose"),
         ("a.jpg 0 0 0 0 1 1 1\n", r"poses\.txt, line 1: the quaternion is zero"),
-        ("NVM_V3\n\ntwo\n", r"poses\.txt, line 3: 'two' is not the number of images"),
+        ("NVM_V3\n\ntwo\n", r"poses\.txt, line 3: 'two' is not an NVM model's number of images"),
         ("NVM_V3\n\n2\na.jpg 400 1 0 0 0 1 2 3 0 0\n", r"poses\.txt, line 4: .* is not an image of an NVM model"),
-        ("\n", "holds no pose"),
+        ("\n", "has no poses"),
     ],
 )
 def test_a_broken_file_of_poses_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:

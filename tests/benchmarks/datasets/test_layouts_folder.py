@@ -62,7 +62,7 @@ def test_folder_names_unknown_names_and_ambiguous_ones(town):
         folder.load(town)
     picture(town / "database" / "more" / "a.png")
     list_positives(town, {"p.png": ["a.png"]})
-    with pytest.raises(BadDataset, match=r"2 images are called a\.png"):
+    with pytest.raises(BadDataset, match=r"2 images are named a\.png"):
         folder.load(town)
 
 

@@ -65,7 +65,7 @@ def test_dense_uav_has_three_heights_in_a_class(tmp_path: Path) -> None:
 def test_an_image_in_no_class_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     university(tmp_path)
     picture(tmp_path / "test/query_drone/stray.jpg")
-    with pytest.raises(BadDataset, match=r"stray\.jpg lies in no class folder"):
+    with pytest.raises(BadDataset, match=r"stray\.jpg is not in a class folder"):
         identity.load(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_a_missing_gallery_is_named(tmp_path: Path) -> None:
 def test_no_class_in_common_is_an_error_without_distractors(tmp_path: Path) -> None:
     picture(tmp_path / "test/query_drone/1/a.jpg")
     picture(tmp_path / "test/gallery_satellite/2/a.jpg")
-    with pytest.raises(BadDataset, match="share no class"):
+    with pytest.raises(BadDataset, match="no class in common"):
         identity.load(tmp_path, distractors=False)
 
 
@@ -107,10 +107,7 @@ def test_sues_queries_are_untrained_ids_in_a_gallery_of_all(tmp_path: Path) -> N
         "0002/200/1.jpg",
     ]
     assert [own.tolist() for own in found.positives] == [[1]] * 4 + [[3]] * 4
-    assert {name: own.tolist() for name, own in found.conditions.items()} == {
-        "150": [0, 1, 4, 5],
-        "200": [2, 3, 6, 7],
-    }
+    assert {name: own.tolist() for name, own in found.conditions.items()} == {"150": [0, 1, 4, 5], "200": [2, 3, 6, 7]}
 
 
 def test_sues_needs_the_folder_of_every_height(tmp_path: Path) -> None:
@@ -153,7 +150,7 @@ def test_broken_json_is_named_with_its_line(tmp_path: Path) -> None:
 
 def test_a_list_of_all_ids_leaves_no_query(tmp_path: Path) -> None:
     sues_200(tmp_path, "1\n2\n3\n4\n")
-    with pytest.raises(BadDataset, match="no query is left"):
+    with pytest.raises(BadDataset, match="no queries are left"):
         sues.load(tmp_path, heights=(150,))
 
 

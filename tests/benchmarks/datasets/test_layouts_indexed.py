@@ -51,13 +51,13 @@ def test_rows_that_count_no_queries_are_taken_in_order_and_noted(nardo: Path) ->
     (nardo / "gt_matches.csv").write_text(HEADER + "40,10,2,3,4,5\n41,1,0,2,11,3\n")
     found = gt_matches.load(nardo)
     assert [own.tolist() for own in found.positives] == [[2, 3, 4, 5, 10], [0, 1, 2, 3, 11]]
-    assert "rows are taken in order" in found.notes[0]
+    assert "rows are used in file order" in found.notes[0]
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("0,10,2,3,4,5\n1,1,0,2,12,3\n", r"gt_matches\.csv, line 3: 12 is not the number of a database image"),
+        ("0,10,2,3,4,5\n1,1,0,2,12,3\n", r"gt_matches\.csv, line 3: 12 is not the index of a database image"),
         ("0,10,2,3,4,5\n1,1,0,2,x,3\n", r"gt_matches\.csv, line 3: 'x' is not a number for top_4_ref_ind"),
         ("0,10,2,3,4,5\n1,1,0,2\n", r"gt_matches\.csv, line 3: 4 fields, the header has 6"),
         ("first,10,2,3,4,5\n1,1,0,2,3,4\n", r"gt_matches\.csv, line 2: query_ind is 'first'"),
@@ -106,7 +106,7 @@ def test_rows_before_the_first_query_are_passed_over(gardens: Path) -> None:
 
 def test_an_impossible_number_is_named_with_its_row(gardens: Path) -> None:
     pairs(gardens / "gardens_gt.npy", [(0, [0]), (1, [11]), (2, [0])])
-    with pytest.raises(BadDataset, match=r"gardens_gt\.npy, row 1: 11 is not the number"):
+    with pytest.raises(BadDataset, match=r"gardens_gt\.npy, row 1: 11 is not the index"):
         gt_npy.load(gardens)
 
 
@@ -152,7 +152,7 @@ def test_distractors_follow_the_references_and_are_never_positive(vpair_root: Pa
 
 def test_the_number_of_a_distractor_is_refused(vpair_root: Path) -> None:
     pairs(vpair_root / "vpair_gt.npy", [(0, [0]), (1, [4]), (2, [3])])
-    with pytest.raises(BadDataset, match="row 1: 4 is not the number"):
+    with pytest.raises(BadDataset, match="row 1: 4 is not the index"):
         vpair.load(vpair_root, distractors=True)
 
 

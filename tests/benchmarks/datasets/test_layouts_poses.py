@@ -122,9 +122,9 @@ def test_photos_may_be_named_by_number(visloc: Path) -> None:
         ("file,lat,lon\na.png,0,east\n", r"tiles\.csv, line 2: 'east' is not a number for lon"),
         ("file,lat,lon\na.png,0,10\nc.png,0,10\n", r"tiles\.csv, line 3: 'c\.png' is not a file"),
         ("file,lat,lon\na.png,0,10\na.png,0,11\n", r"tiles\.csv, line 3: 'a\.png' is listed twice"),
-        ("file,lat,lon\na.png,110,10\n", r"tiles\.csv, line 2: lat 110, lon 10 is no place on Earth"),
+        ("file,lat,lon\na.png,110,10\n", r"tiles\.csv, line 2: lat 110, lon 10 is not a position on Earth"),
         ("file,x,y\na.png,1,1\n", "no column lat or latitude"),
-        ("file,lat,lon\n", "holds no row"),
+        ("file,lat,lon\n", "has no rows"),
     ],
 )
 def test_a_broken_table_of_tiles_is_named_with_its_line(visloc: Path, text: str, message: str) -> None:
@@ -134,7 +134,7 @@ def test_a_broken_table_of_tiles_is_named_with_its_line(visloc: Path, text: str,
 
 
 def test_a_folder_without_maps_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BadDataset, match="holds no folder NN/drone"):
+    with pytest.raises(BadDataset, match="has no folder NN/drone"):
         uav_visloc.load(tmp_path)
 
 

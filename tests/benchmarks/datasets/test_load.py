@@ -103,13 +103,13 @@ def test_counts_of_conditions_are_checked(catalogue, tmp_path):
 def test_the_generic_layout_serves_any_card_and_says_so(catalogue, town):
     dataset = load_dataset("bench-of-two", town)
     assert [row.tolist() for row in dataset.positives] == [[0], [1, 2]]
-    assert "layout folder, not vpr_bench" in dataset.notes[0]
+    assert "layout folder instead of vpr_bench" in dataset.notes[0]
 
 
 def test_a_name_without_a_card_is_a_folder_of_ones_own(town):
     dataset = load_dataset("my-town", town)
     assert (dataset.card.layout, dataset.card.positives) == ("folder", "as listed in positives.json")
-    assert "in no card" in dataset.notes[0]
+    assert "is not a known dataset" in dataset.notes[0]
     assert "if sped is meant" in load_dataset("spedd", town).notes[0]
 
 
@@ -123,7 +123,7 @@ def test_a_folder_of_ones_own_may_come_with_positions_only(town):
 
 
 def test_a_name_without_a_card_needs_the_folders(tmp_path):
-    with pytest.raises(BadDataset, match=r"no card 'pits30k'; did you mean pitts30k.*database and .*queries"):
+    with pytest.raises(BadDataset, match=r"unknown dataset 'pits30k'; did you mean pitts30k.*database and .*queries"):
         load_dataset("pits30k", tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_an_unpublished_protocol_takes_positives_or_says_whose_rule_it_uses(cata
     pictures(tmp_path / "images/test/queries", [utm(0, 0, "q")])
     by_rule = load_dataset("secret", tmp_path)
     assert [row.tolist() for row in by_rule.positives] == [[0, 1]]
-    assert any("protocol not public: positives are by a rule of ours" in note for note in by_rule.notes)
+    assert any("protocol not public: positives follow our rule" in note for note in by_rule.notes)
     (tmp_path / "positives.json").write_text(json.dumps({utm(0, 0, "q"): [utm(0, 1, "x")]}))
     dataset = load_dataset("secret", tmp_path)
     assert [row.tolist() for row in dataset.positives] == [[1]]
@@ -166,8 +166,8 @@ def test_what_a_layout_finds_is_checked(town):
     whole = DatasetFiles(images, images, (np.array([0]), np.array([], np.int64)))
     check_files(card, whole, town)
     for fault, message in (
-        ({"positives": (np.array([0]), np.array([2]))}, "positives name image 2, there are 0 to 1"),
-        ({"positives": (np.array([0]),)}, "positives of 1 queries, there are 2"),
+        ({"positives": (np.array([0]), np.array([2]))}, "positives name image 2; allowed are 0 to 1"),
+        ({"positives": (np.array([0]),)}, "1 lists of positives for 2 queries"),
         ({"conditions": {"day": np.array([5])}}, "condition day name image 5"),
         ({"database": (images[0], images[0])}, "twice"),
     ):
@@ -176,7 +176,7 @@ def test_what_a_layout_finds_is_checked(town):
 
 
 def test_an_unknown_layout_lists_those_there_are():
-    with pytest.raises(BadDataset, match=r"no layout 'flat'; layouts are .*folder"):
+    with pytest.raises(BadDataset, match=r"unknown layout 'flat'; choose one of .*folder"):
         loading.load_layout("flat")
 
 

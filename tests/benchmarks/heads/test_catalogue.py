@@ -98,7 +98,7 @@ def test_reconstructions_and_fallbacks_say_so():
 
 @pytest.mark.parametrize("name", ["tfa-c0", "tfa+", "dual-c", "tfa-c64-plus", "anylock", ""])
 def test_an_unknown_name_is_refused(name):
-    with pytest.raises(BadSpec, match="there is no head"):
+    with pytest.raises(BadSpec, match="unknown head"):
         head_card(name)
 
 

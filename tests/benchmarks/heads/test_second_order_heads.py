@@ -240,7 +240,7 @@ def test_names_say_what_happens(name, title, plan, sees, stage):
     "name", ["second-ordered", "second-order-c0", "judged-c0", "judged-no-score", "judged-no-centring", "judged+"]
 )
 def test_other_names_are_refused(name):
-    with pytest.raises(BadSpec, match="there is no head"):
+    with pytest.raises(BadSpec, match="unknown head"):
         head_card(name)
 
 

@@ -211,7 +211,7 @@ def test_a_database_of_one_photo_is_fitted(database, queries):
 
 
 def test_what_is_missing_is_said(head, database, tmp_path):
-    with pytest.raises(BadTokens, match="reads the photos themselves"):
+    with pytest.raises(BadTokens, match="segments the photos"):
         fit(Photos(database.tokens))
     gridless = Photos(Tokens(database.tokens.patches), database.paths)
     with pytest.raises(BadTokens, match=r"grid=\(rows, columns\)"):

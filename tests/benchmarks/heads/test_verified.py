@@ -199,7 +199,7 @@ def test_no_grid_is_said(always):
     blind = Tokens(np.asarray(QUERIES.patches))
     with pytest.raises(BadTokens, match=r"grid=\(rows, columns\)"):
         always.scores(Photos(blind), "0")
-    with pytest.raises(BadTokens, match="where patches lie"):
+    with pytest.raises(BadTokens, match="needs the patch grid"):
         fit("tfa-v-always", Tokens(np.asarray(DATABASE.patches)))
 
 
@@ -218,5 +218,5 @@ def test_the_group_holds_both_kinds_of_four_heads():
 
 @pytest.mark.parametrize("name", ["tfa+-v", "anyloc-k32-v", "tfa-no-cls-v", "tfa-v-never", "-v", "tfa-v-v"])
 def test_only_heads_of_the_family_are_verified(name):
-    with pytest.raises(BadSpec, match="there is no head"):
+    with pytest.raises(BadSpec, match="unknown head"):
         head_card(name)

@@ -163,7 +163,7 @@ def test_tables_and_json(study):
     assert {len(row) for row in table_rows(study, True)} == {len(COLUMNS)}
     assert {len(row) for row in look_rows(study)} == {len(LOOK_COLUMNS)}
     assert set(study.to_dict()["in_use"]["verified"]) == {
-        *("temperature", "offset", "per_place", "per_agreement", "per_lead"),
+        *("temperature", "offset", "per_place", "per_agreement", "per_lead")
     }
 
 

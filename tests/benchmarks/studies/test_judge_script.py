@@ -21,7 +21,7 @@ def test_every_candidate_is_in_the_table_and_in_the_file(script, fake_encoder, t
 def test_a_dataset_without_a_folder_is_refused(script):
     done = script(judge.main, "--dataset", "town")
     assert done.exit_code == 2
-    assert "give NAME=PATH" in done.stderr
+    assert "is not NAME=PATH" in done.stderr
 
 
 def test_a_stored_result_is_printed_again(script, fake_encoder, tmp_path):

@@ -122,5 +122,5 @@ def test_it_can_be_written_down(study):
 def test_few_queries_judge_nothing_and_an_unknown_grid_is_an_error(bench):
     assert study_judge(made_up(8)).target is None
     nowhere = dataclasses.replace(bench, database=Photos(Tokens(np.asarray(bench.database.tokens.patches))))
-    with pytest.raises(BadTokens, match="where patches lie"):
+    with pytest.raises(BadTokens, match="needs the patch grid"):
         study_judge(nowhere)

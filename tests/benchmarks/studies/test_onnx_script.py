@@ -49,11 +49,7 @@ def test_files_of_all_numbers_and_of_fewer_are_run_and_counted(bench):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        (("--dims", "3"), "whole numbers from 4"),
-        (("--dims", "a,8"), "whole numbers from 4"),
-        (("--head", "best"), "best"),
-    ],
+    [(("--dims", "3"), "integers from 4"), (("--dims", "a,8"), "integers from 4"), (("--head", "best"), "best")],
 )
 def test_what_is_wrong_is_said_before_anything_is_encoded(bench, tmp_path, words, message):
     done = bench(*words)

@@ -116,7 +116,7 @@ def test_rows_are_measured_once_and_given_up_in_words(tmp_path, monkeypatch):
 
     def answer(name, images, *_):
         ran.append((name, images))
-        return {"given_up": "not done within 1 s"} if name == "reduced" else {"what": name}
+        return {"given_up": "not finished within 1 s"} if name == "reduced" else {"what": name}
 
     monkeypatch.setattr(engines, "_in_its_own_process", answer)
     settings = EngineSettings(tmp_path, sizes=[500], engines=["exact", "reduced"], dims=DIMS, block=BLOCK)
@@ -132,7 +132,7 @@ def test_rows_are_measured_once_and_given_up_in_words(tmp_path, monkeypatch):
 def test_a_row_that_takes_too_long_is_given_up(tmp_path):
     settings = EngineSettings(tmp_path, sizes=[500], engines=["exact"], dims=DIMS, block=BLOCK, limit=0.01)
     [row] = run_engines(settings, SavedRows(), None)
-    assert row["given_up"] == "not done within 0 s"
+    assert row["given_up"] == "not finished within 0 s"
 
 
 @pytest.mark.stores
@@ -156,7 +156,7 @@ def test_parts_and_engines_by_name(tmp_path):
     assert chosen_parts(["union", "engines"]) == ["engines", "union"]
     with pytest.raises(BadSpec, match="did you mean 'switches'"):
         chosen_parts(["switchs"])
-    with pytest.raises(BadSpec, match="no engine 'exat' to measure; did you mean 'exact'"):
+    with pytest.raises(BadSpec, match="unknown engine 'exat'; did you mean 'exact'"):
         list(run_parts(["engines"], ScaleSettings(engines=["exat"]), SavedRows()))
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_runs_elsewhere_is_not_killed():
     server = new_server("milvus", running="milvus://search:19530/")
     assert isinstance(server, RunningEngine)
     assert server.start().url == "milvus://search:19530"
-    with pytest.raises(StoreUnavailable, match="not ours to kill"):
+    with pytest.raises(StoreUnavailable, match="was not started here"):
         server.kill()
 
 
@@ -239,8 +239,8 @@ def test_every_contender_says_what_it_is():
 
 
 def test_the_script_refuses_what_it_cannot_do(script):
-    assert "give --dataset NAME=PATH, at least twice" in " ".join(script(main, "union").stderr.split())
-    assert "'many' is no list of sizes" in script(main, "engines", "--sizes", "many").stderr
+    assert "pass --dataset NAME=PATH at least twice" in " ".join(script(main, "union").stderr.split())
+    assert "'many' is not a list of sizes" in script(main, "engines", "--sizes", "many").stderr
 
 
 def test_the_script_prints_what_is_there_already(script, tmp_path):

@@ -49,7 +49,7 @@ def test_one_dataset_has_no_photos_of_elsewhere(bench, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--dataset", "drive"), "give NAME=PATH"),
+        (("--dataset", "drive"), "is not NAME=PATH"),
         (("--dataset", "drive=DRIVE"), "drive has 1 queries; a drive needs at least 8"),
         (("--dataset", "drive=DRIVE", "--out", "DRIVE/positives.json/studies.json"), "is a file, not a folder"),
     ],

@@ -41,7 +41,7 @@ def test_growth_without_a_floor_has_no_ratio():
     result = run_fit_growth_benchmark(sizes=(12,), floor=False, **SMALL)
     assert result.sizes[0].ratio is None
     assert result.exponents == {"from descriptors": None, "whole": None, "floor": None}
-    assert "of one size there is none" in str(result)
+    assert "needs two sizes" in str(result)
     assert all(line.bar is None for line in result.lines())
 
 

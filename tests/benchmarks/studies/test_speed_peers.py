@@ -71,7 +71,7 @@ def test_a_library_that_is_not_there_is_none():
 
 
 def test_one_image_is_refused():
-    with pytest.raises(BadSpec, match="1 images; give at least 2"):
+    with pytest.raises(BadSpec, match="1 images; at least 2 are needed"):
         peers.run_peers_benchmark(**{**SMALL, "images": 1})
 
 

@@ -40,7 +40,7 @@ def test_without_names_all_but_the_long_ones_run(script, runs):
 def test_names_size_and_peers_are_passed_on(script, runs):
     done = script(suite.main, "verify", "--peers", "--size", "small")
     assert done.exit_code == 0
-    assert "note: the bars are meant for --size full" in done.stderr
+    assert "note: targets apply to --size full" in done.stderr
     assert runs == [(["verify", "peers"], "small", True)]
 
 

@@ -9,13 +9,7 @@ import torch
 
 from studies.speed import peers, second_order
 from studies.speed.fit import synthetic_tokens
-from studies.speed.growth import (
-    SecondOrderGrowth,
-    SpaceSize,
-    head_of,
-    made_descriptors,
-    run_second_order_growth,
-)
+from studies.speed.growth import SecondOrderGrowth, SpaceSize, head_of, made_descriptors, run_second_order_growth
 from studies.speed.query import ALLOWED_BYTES, SECOND_ORDER, MapSize, run_map_size_benchmark
 from studies.speed.second_order import (
     JUDGED,

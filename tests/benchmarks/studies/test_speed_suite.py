@@ -82,7 +82,7 @@ def test_names_are_chosen_in_the_order_of_the_suite():
     assert "peers" not in run.chosen()
     assert run.chosen(peers=True) == [name for name in run.SUITE if name in run.chosen() or name == "peers"]
     assert run.chosen(["fit"], peers=True) == ["fit", "peers"]
-    with pytest.raises(BadSpec, match="no speed benchmark 'verfy'; did you mean 'verify'"):
+    with pytest.raises(BadSpec, match="unknown speed benchmark 'verfy'; did you mean 'verify'"):
         run.chosen(["verfy"])
 
 
@@ -203,5 +203,5 @@ def test_other_files_are_refused(tmp_path, text, message):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(BadFile, match="there is no JSON file"):
+    with pytest.raises(BadFile, match="no JSON file"):
         read_results([tmp_path])

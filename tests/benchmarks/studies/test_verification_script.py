@@ -33,15 +33,15 @@ def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):
     datasets = [f"--dataset={name}={town}" for name in ("north", "south", "west")]
     done = bench("verification", *datasets, "--heads", "tfa-c4+,mean", "--out", tmp_path / "study.json")
     assert done.exit_code == 0, done.output
-    assert "Verification of tfa-c4+, fake@28" in done.stdout
-    assert "Verification of mean" in done.stdout
+    assert "Reranking of tfa-c4+, fake@28" in done.stdout
+    assert "Reranking of mean" in done.stdout
     assert "tuning: north, west; confirmation: south" in done.stdout
     header = next(line for line in done.stdout.splitlines() if line.startswith("factor"))
     assert header.split() == ["factor", "variant", "north", "west", "mean,", "tuning", "south", "mean,", "confirmation"]
     marked = [line for line in done.stdout.splitlines() if "as built *" in line]
     assert len(marked) == 2
     assert len(marked[0].split()) == 3 + 5
-    taken = [line.split()[-5:] for line in done.stdout.splitlines() if "candidates it takes" in line]
+    taken = [line.split()[-5:] for line in done.stdout.splitlines() if "mean number of candidates" in line]
     assert taken == [["7.0"] * 5] * 2  # of seven images all
     facts = json.loads((tmp_path / "study.json").read_text("utf-8"))
     assert [study["head"] for study in facts] == ["tfa-c4+", "mean"]
@@ -74,13 +74,16 @@ def test_small_patches_are_a_factor_with_their_bytes(bench, town):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--dataset", "town"), "give NAME=PATH"),
-        (("--dataset", "town=TOWN", "--factors", "colour"), "no factor 'colour'"),
+        (("--dataset", "town"), "is not NAME=PATH"),
+        (("--dataset", "town=TOWN", "--factors", "colour"), "unknown factor 'colour'"),
         (("--dataset", "town=TOWN", "--heads", "meen"), "did you mean 'mean'"),
-        (("--dataset", "town=TOWN", "--heads", "mean", "--matcher", "sift"), "no matcher 'sift'; use aliked-lightglue"),
+        (
+            ("--dataset", "town=TOWN", "--heads", "mean", "--matcher", "sift"),
+            "unknown matcher 'sift'; use aliked-lightglue",
+        ),
         (("--dataset", "town=TOWN", "--matcher", "aliked-lightglue", "--factors", "fusion"), "are two studies"),
         (("--dataset", "town=TOWN"), "a budget of 64 of 7 queries"),
-        (("--dataset", "town=TOWN", "--dataset", "town=TOWN", "--heads", "mean"), "given twice"),
+        (("--dataset", "town=TOWN", "--dataset", "town=TOWN", "--heads", "mean"), "is repeated"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, monkeypatch, words, message):

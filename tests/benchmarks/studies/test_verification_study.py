@@ -200,7 +200,7 @@ def test_factors_are_chosen_by_name():
     assert of_factors(None) == VARIANTS
     assert list(of_factors(["candidates"]))[:3] == ["none", BUILT, "candidates-10"]
     assert {one.factor for one in of_factors(["candidates", "fusion"]).values()} == {"", "candidates", "fusion"}
-    with pytest.raises(BadSpec, match="no factor 'colour'; use geometry, matches"):
+    with pytest.raises(BadSpec, match="unknown factor 'colour'; use geometry, matches"):
         of_factors(["colour"])
 
 
@@ -230,5 +230,5 @@ def test_halves_go_by_position_and_each_dataset_counts_once():
     alone = Study("tfa", "fake", (one("a", "tuning", 0.5),))
     assert alone.mean(BUILT, "confirmation") is None
     assert verification_study.joined([*study.datasets], "fake") == [study]
-    with pytest.raises(BadSpec, match="given twice"):
+    with pytest.raises(BadSpec, match="is repeated"):
         verification_study.check_halves(["a", "b", "a"])

@@ -101,7 +101,7 @@ def test_photos_are_copied_as_they_are_or_become_jpeg(answers, tmp_path):
     write_answers(tmp_path / "c.mcap", answers, ExportContext(photos=iter(given)))
     assert [one.format for one in of("/tfa/image/compressed", by_rosbags(tmp_path / "c.mcap"))] == ["jpeg", "png"]
     (tmp_path / "d.webp").write_bytes(b"nonsense")
-    with pytest.raises(BadImage, match=r"--set out\.images=no leaves photos out"):
+    with pytest.raises(BadImage, match=r"--set out\.images=no leaves them out"):
         write_answers(tmp_path / "d.mcap", answers)
     assert not (tmp_path / "d.mcap").exists()
 

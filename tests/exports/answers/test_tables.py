@@ -82,7 +82,7 @@ def test_gdal_and_we_ourselves_read_gpx(answers, tmp_path):
     assert list(columns["ele"]) == [34.5] * 2
     times = np.array(["2025-06-01T10:00:00.250", "2025-06-01T10:00:07.250"], "datetime64[ms]")
     assert (columns["time"] == times).all()
-    assert columns["desc"][0] == "confidence 0.97, ± 12 m, as in map/3.png"
+    assert columns["desc"][0] == "confidence 0.97, ± 12 m, matches map/3.png"
     _, track = read(tmp_path / "a.gpx", layer="track_points")
     assert (track["time"] == times).all()
     assert read_gpx(tmp_path / "a.gpx").at(1_748_772_000.25, 60) == Position(lat=LAT, lon=LON, alt=34.5)
@@ -94,7 +94,7 @@ def test_gdal_and_we_ourselves_read_gpx(answers, tmp_path):
 def test_metres_are_refused_where_only_degrees_are_known_unless_the_zone_is(in_metres, tmp_path):
     for name in ("a.gpx", "a.geojson"):
         with pytest.raises(
-            BadPositions, match=r"in metres, such as x 381000.3 m.* --set out.utm=33N, else write \.csv or"
+            BadPositions, match=r"in meters, such as x 381000.3 m.* --set out.utm=33N; otherwise write \.csv or"
         ):
             write_answers(tmp_path / name, in_metres)
         assert not (tmp_path / name).exists()
@@ -113,7 +113,7 @@ def test_without_any_position_points_are_none(tmp_path):
     assert [write_answers(tmp_path / f"a{ending}", context) for ending in (".geojson", ".gpx", ".csv")] == [0, 0, 1]
     assert read(tmp_path / "a.geojson")[0] == [None]
     assert read(tmp_path / "a.gpx", layer="waypoints")[0] == []
-    with pytest.raises(BadPositions, match="no image of the map has a position"):
+    with pytest.raises(BadPositions, match="no map image has a position"):
         check_positions("a.gpx", [None], None)
     check_positions("a.geojson", [None], None)
 
@@ -121,7 +121,7 @@ def test_without_any_position_points_are_none(tmp_path):
 def test_what_cannot_be_written_is_said(answers, tmp_path, monkeypatch):
     with pytest.raises(BadSpec, match=r"a\.kml must end in one of \.mcap \.geojson \.gpx \.csv"):
         write_answers(tmp_path / "a.kml", answers)
-    with pytest.raises(BadSpec, match="2 times were given for 5 answers"):
+    with pytest.raises(BadSpec, match="got 2 times for 5 answers"):
         write_answers(tmp_path / "a.csv", answers, ExportContext(times=[1, 2]))
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "rosbags", None)

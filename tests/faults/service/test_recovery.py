@@ -31,7 +31,7 @@ class FaultyEncoder(FakeEncoder):
 FAULTS = [
     (RuntimeError("the machine gave up"), 500, "internal error"),
     (SystemExit(), 503, "the service failed on this query"),
-    (MemoryError(), 503, "there is not enough memory"),
+    (MemoryError(), 503, "out of memory"),
     (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 503, "too many open files"),
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507, "the disk is full"),
     (OSError(errno.EIO, os.strerror(errno.EIO)), 500, "internal error"),
@@ -130,7 +130,7 @@ def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, camp
             refused = add(client, ("a.png", picture(40 + number)))
             assert (refused.status_code, refused.json()["error"].partition(";")[0]) == (
                 507,
-                "the folder of town cannot be written (Read-only file system)",
+                "cannot write to the folder of town (Read-only file system)",
             )
             for camera in ({}, {"camera": "cam0"}):
                 assert ask(client, picture(5), k=1, **camera).json()["hits"][0]["id"] == 5

@@ -139,10 +139,7 @@ def test_a_full_disk_at_a_worker_is_one_sentence_and_the_build_goes_on_after(fle
 
 def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet, url, encoded):
     store, name = open_map_store(url)
-    with (
-        Publisher(store, name, url).claim(),
-        pytest.raises(StoreConflict, match=f"process {os.getpid()}"),
-    ):
+    with Publisher(store, name, url).claim(), pytest.raises(StoreConflict, match=f"process {os.getpid()}"):
         build(fleet, url)
     assert counted(encoded) == 0
     build(fleet, url)  # it is free again
@@ -151,11 +148,11 @@ def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet,
 
 
 @pytest.mark.parametrize(("given", "allowed"), [
-    ({"sample": 15}, r"sample=15 is out of range: must be an integer ≥ 16, .*\(default 4096\)"),
+    ({"sample": 15}, r"sample=15 is out of range: must be an integer ≥ 16, .*default 4096"),
     ({"sample": 0}, "sample=0 is out of range"),
     ({"sample": 32.0}, r"sample=32\.0 is out of range"),
     ({"sample": None}, "sample=None is out of range"),
-    ({"shard_size": 0}, r"shard_size=0 is out of range: must be an integer ≥ 1 \(default 1000\)"),
+    ({"shard_size": 0}, "shard_size=0 is out of range: must be an integer ≥ 1 .default 1000"),
     ({"shard_size": "10"}, "shard_size='10' is out of range"),
 ])  # fmt: skip
 def test_a_division_that_cannot_be_is_refused_at_once(given, allowed):

@@ -60,8 +60,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Recall on datasets, compared with published methods.",
     epilog=examples(
-        "tfa bench run --dataset sped=data/sped --out results/",
-        "tfa bench table primary --records results/",
+        "tfa bench run --dataset sped=data/sped --out results/", "tfa bench table primary --records results/"
     ),
 )
 for verb, shown in VERBS.items():

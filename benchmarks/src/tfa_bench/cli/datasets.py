@@ -84,8 +84,7 @@ def check(
     dataset: Annotated[str, typer.Argument(help="A dataset of [bold]tfa bench datasets[/bold], or a new name.")],
     path: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with the dataset.")],
     positives: Annotated[
-        Path | None,
-        typer.Option(metavar="JSON", help="Your positives: query → list of database images."),
+        Path | None, typer.Option(metavar="JSON", help="Your positives: query → list of database images.")
     ] = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every image instead of reading only its header.")

@@ -199,8 +199,7 @@ def table(
         ),
     ],
     records: Annotated[
-        Path,
-        typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold]."),
+        Path, typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold].")
     ] = Path("results"),
     encoder: Annotated[str | None, typer.Option(metavar="ID", help="Only records under this encoder.")] = None,
     out: Annotated[
@@ -247,8 +246,7 @@ def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both
 
 def results(
     records: Annotated[
-        Path,
-        typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold]."),
+        Path, typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold].")
     ] = Path("results"),
     encoder: Annotated[
         str, typer.Option(metavar="ID", help="Encoder of the records to show.")
@@ -285,8 +283,7 @@ def figures(
         typer.Option(metavar="NAME=PATH", help="Image folder of a dataset, to show its photos; repeatable."),
     ] = None,
     dataset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Draw only this dataset; repeatable. [default: all]"),
+        list[str] | None, typer.Option(metavar="NAME", help="Draw only this dataset; repeatable. [default: all]")
     ] = None,
     encoder: Annotated[
         str | None, typer.Option(metavar="ID", help="Draw only records under this encoder. [default: all]")
@@ -325,12 +322,10 @@ def explore(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE.html", dir_okay=False, help="Output file.")],
     head: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this head; repeatable, shown in this order."),
+        list[str] | None, typer.Option(metavar="NAME", help="Only this head; repeatable, shown in this order.")
     ] = None,
     photos: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the dataset, for photos and positions."),
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the dataset, for photos and positions.")
     ] = None,
     split: Annotated[int, typer.Option(min=0, help="Split to show, for heads with several.")] = 0,
     quiet: options.Quiet = False,

@@ -83,18 +83,13 @@ def run(
     ] = None,
     depth: Annotated[int, typer.Option(min=1, help="Recorded length of each ranking.")] = 100,
     split_depth: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Recorded length for protocols with ten splits (ten rankings per query).",
-        ),
+        int | None, typer.Option(min=1, help="Recorded length for protocols with ten splits (ten rankings per query).")
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Rerun existing records and check that they are reproduced.")
     ] = False,
     vocabulary: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Released vocabulary for the head anyloc-released."),
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Released vocabulary for the head anyloc-released.")
     ] = None,
     sam: Annotated[Path | None, typer.Option(exists=True, help="SAM weights for the head segvlad.")] = None,
     sam_model: Annotated[str, typer.Option(help="SAM model of the weights: vit-h, vit-l or vit-b.")] = "vit-h",

@@ -37,12 +37,7 @@ class Finding:
 
 
 def check_dataset(
-    name: str,
-    root: Path,
-    *,
-    positives: Path | None = None,
-    deep: bool = False,
-    progress: Progress | None = None,
+    name: str, root: Path, *, positives: Path | None = None, deep: bool = False, progress: Progress | None = None
 ) -> list[Finding]:
     """Return the problems of the copy of dataset `name` in `root`. `deep` decodes images instead of reading headers."""
     if not root.is_dir():

@@ -209,9 +209,7 @@ def numbers(fields: Sequence[str], count: int, path: Path, line: int, what: str)
         values = []
     if len(values) != count or not all(abs(value) <= LARGEST for value in values):  # also rejects NaN
         raise bad_line(
-            path,
-            line,
-            f"{' '.join(fields)[:80]!r} is not {what}; {count} numbers of at most {LARGEST:g} are expected",
+            path, line, f"{' '.join(fields)[:80]!r} is not {what}; {count} numbers of at most {LARGEST:g} are expected"
         )
     return values
 

@@ -165,7 +165,7 @@ def write_figures(
         f"Drawn from {_counted(sum(len(study.records) for study in studies), 'record')} of "
         f"{_counted(len({study.truth.name for study in studies}), 'dataset')} under "
         f"{_counted(len({study.encoder for study in studies}), 'encoder')}. A record holds a head's answers to "
-        "every query; all numbers are computed from them.",
+        "every query; all numbers are computed from them."
     ]
     page = figures_page("Place recognition: figures from records", intro, sections)
     write_text(out / _REPORT, page)

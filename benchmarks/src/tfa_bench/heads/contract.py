@@ -150,5 +150,5 @@ class NeedsFile:
     def card(self, name: str, supplied: Supplied) -> HeadCard:
         card = self.make(supplied)
         if card is None:
-            raise BadSpec(f"{name} {self.why}; give {self.option}{self.instead}")
+            raise BadSpec(f"{name} {self.why}; pass {self.option}{self.instead}")
         return card

@@ -27,13 +27,7 @@ from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import (
-    MAP_HEAD,
-    MAP_TITLE,
-    SECOND_STAGES,
-    fitted_map_head,
-    fitted_second_order,
-)
+from tfa_bench.heads.second_order import MAP_HEAD, MAP_TITLE, SECOND_STAGES, fitted_map_head, fitted_second_order
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED

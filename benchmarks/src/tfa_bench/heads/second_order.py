@@ -145,8 +145,7 @@ def fitted_challengers(database: Photos, shared: Shared) -> ResidualChallengers 
         return None
     backend = backend_for(shared.device)
     return shared.once(
-        "challengers",
-        lambda: ResidualChallengers.fit(database.tokens, shared.spec, backend, DTYPE, shared.progress),
+        "challengers", lambda: ResidualChallengers.fit(database.tokens, shared.spec, backend, DTYPE, shared.progress)
     )
 
 

@@ -1,11 +1,11 @@
-// What was answered, and what is shown of it now.
+// Answers, and the state of the page.
 const { queries, runs } = content;
 const state = {
   run: content.shown, beside: content.beside, show: "all", text: "", hub: -1,
   threshold: runs[content.shown].threshold, chosen: -1, rank: 0, list: [],
 };
 
-/** The answer of a run to a query: null where it was not evaluated. */
+/** The answer of a run to a query; null if it was not evaluated. */
 function answerOf(run, query) {
   const given = run < 0 ? null : runs[run].answers[query];
   if (!given) return null;
@@ -23,7 +23,7 @@ const confidenceOf = (run, query) => runs[run].answers[query]?.[0] ?? null;
 const isEvaluated = (run, query) => Boolean(runs[run].answers[query]);
 const accepted = (run, query, threshold) => confidenceOf(run, query) !== null && confidenceOf(run, query) >= threshold;
 
-/** Right under one head and wrong under the other, where both were asked. */
+/** Whether a query is right with one head and wrong with the other. */
 function isChanged(query) {
   const { run, beside } = state;
   return beside >= 0 && isEvaluated(run, query) && isEvaluated(beside, query) && rightOf(run, query) !== rightOf(beside, query);
@@ -47,7 +47,7 @@ function isNamed(query) {
 
 const isAnsweredBy = (query) => state.hub < 0 || (!rightOf(state.run, query) && runs[state.run].answers[query][2][0]?.[0] === state.hub);
 
-/** Wrong ones first, the most confident at the top; then right ones, the least confident first. */
+/** List wrong answers, most confident first, then right answers, least confident first. */
 function select() {
   const found = queries.map((_, at) => at).filter((at) => isEvaluated(state.run, at) && SHOWN[state.show](at) && isNamed(at) && isAnsweredBy(at));
   const sureness = (query) => confidenceOf(state.run, query) ?? -Infinity;
@@ -59,7 +59,7 @@ function select() {
   state.list = found;
 }
 
-/** How many answers are accepted from a confidence on, and how many of these are right. */
+/** Count the accepted answers and the right ones among them. */
 function acceptance(run, threshold) {
   let [evaluated, taken, right] = [0, 0, 0];
   queries.forEach((_, query) => {
@@ -72,7 +72,7 @@ function acceptance(run, threshold) {
   return { evaluated, taken, right };
 }
 
-/** One point for each confidence that occurs, highest first: equal ones enter together. */
+/** One point per occurring confidence, highest first; equal ones are accepted together. */
 function curveOf(run) {
   const known = queries.map((_, at) => at).filter((at) => confidenceOf(run, at) !== null);
   const evaluated = queries.filter((_, at) => isEvaluated(run, at)).length;

@@ -1,10 +1,10 @@
-// Precision against recall, and the confidence from which on answers are accepted.
+// Precision against recall, and the minimum confidence.
 let chart = null;
-let points = []; // of the head shown
+let points = []; // points of the shown head
 const slider = byId("threshold");
 const place = byId("curve");
 
-/** Both curves over one axis: where one has no point, its line goes on. */
+/** Both curves on one axis; lines span the points of the other curve. */
 function curveData() {
   points = curveOf(state.run);
   const own = [points, state.beside < 0 ? [] : curveOf(state.beside)];
@@ -14,7 +14,7 @@ function curveData() {
   return [all.map((point) => point.recall), values(0), ...(state.beside < 0 ? [] : [values(1)])];
 }
 
-/** The point of the head shown that the threshold means: the last that is still accepted. */
+/** The point at the threshold: the last accepted one of the shown head. */
 const pointNow = () => points.findLast((point) => point.threshold >= state.threshold);
 
 function drawMarker(drawn) {
@@ -23,10 +23,10 @@ function drawMarker(drawn) {
   const brush = drawn.ctx;
   const [x, y] = [drawn.valToPos(now.recall, "x", true), drawn.valToPos(now.precision, "y", true)];
   brush.save();
-  brush.fillStyle = colour("accent");
-  brush.strokeStyle = colour("card");
+  brush.fillStyle = color("accent");
+  brush.strokeStyle = color("card");
   brush.lineWidth = 3;
-  brush.setLineDash([]); // the curve beside left its own
+  brush.setLineDash([]); // reset the other curve's dash
   brush.beginPath();
   brush.arc(x, y, 8 * (window.devicePixelRatio || 1), 0, 2 * Math.PI);
   brush.fill();
@@ -38,8 +38,8 @@ function drawCurve() {
   chart?.destroy();
   const width = place.clientWidth;
   if (width < 80) return;
-  const axis = (label) => ({ label, stroke: colour("faint"), grid: { stroke: colour("line") }, ticks: { stroke: colour("line") }, font: "12px system-ui", labelFont: "12px system-ui" });
-  const series = (ink, dash) => ({ stroke: colour(ink), width: 2, spanGaps: true, dash, points: { show: false } });
+  const axis = (label) => ({ label, stroke: color("faint"), grid: { stroke: color("line") }, ticks: { stroke: color("line") }, font: "12px system-ui", labelFont: "12px system-ui" });
+  const series = (ink, dash) => ({ stroke: color(ink), width: 2, spanGaps: true, dash, points: { show: false } });
   const options = {
     width, height: Math.min(340, Math.max(width * 0.62, 220)), legend: { show: false }, padding: [14, 16, 0, 0],
     scales: { x: { time: false, range: [0, 1] }, y: { range: [0, 1.02] } },
@@ -62,7 +62,7 @@ function drawCurve() {
     `Recall is over all evaluated queries, precision over accepted ones. Confidence is a ${runs[state.run].kind}.`;
 }
 
-/** The slider reaches over all confidences of the head shown. */
+/** Set the slider to the range of the shown head's confidences. */
 function setSlider() {
   const probability = runs[state.run].kind === "probability";
   points = curveOf(state.run);
@@ -87,7 +87,7 @@ function setThreshold(value) {
 slider.addEventListener("input", () => setThreshold(Number(slider.value)));
 let lastWidth = 0;
 new ResizeObserver(() => {
-  if (place.clientWidth !== lastWidth) { // its height follows from what is drawn
+  if (place.clientWidth !== lastWidth) { // the height follows from the drawing
     lastWidth = place.clientWidth;
     drawCurve();
   }

@@ -1,4 +1,4 @@
-// The chosen query: beside its answers under one head or two, with the truth.
+// The selected query, its answers of one or two heads, and a positive.
 
 function verdictWords(query, answer) {
   if (!answer) return "not evaluated";
@@ -20,7 +20,7 @@ function showDetail() {
   const place = byId("detail");
   const query = state.chosen;
   if (query < 0) {
-    place.replaceChildren(make("p", {}, "Choose a query from the list."));
+    place.replaceChildren(make("p", {}, "Select a query in the list."));
     return;
   }
   const shown = [state.run, state.beside].filter((run, at, all) => run >= 0 && all.indexOf(run) === at);
@@ -46,7 +46,7 @@ function headCard(run, query) {
   return card;
 }
 
-/** Query, answer and truth side by side. */
+/** Query, answer and positive side by side. */
 function pairOf(run, query, hit, rank) {
   const left = picture(photos.queries[query], `Query ${content.queryNames[query]}`);
   const right = picture(photos.images[hit.image], `Answer ${rank + 1}`);

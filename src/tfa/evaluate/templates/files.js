@@ -1,4 +1,4 @@
-// The listed queries as files: CSV, and GeoJSON with a line from each query to its best answer.
+// Save the listed queries as CSV, or as GeoJSON with a line from each query to its best answer.
 const COLUMNS = ["number", "query", "head", "right", "confidence", "sure", "answer", "distance_m", "inliers", "first_right", "in_map", "true_image", "condition"];
 
 function rowsOf() {
@@ -31,7 +31,7 @@ function geojson() {
       : known.length === 1 ? { type: "Point", coordinates: known[0] } : null;
     return { type: "Feature", geometry, properties };
   });
-  const plane = content.plan === "plane" ? { note: "coordinates are metres in a plane, not longitude and latitude" } : {};
+  const plane = content.plan === "plane" ? { note: "coordinates are meters in a plane, not longitude and latitude" } : {};
   return JSON.stringify({ type: "FeatureCollection", ...plane, features }, null, 1);
 }
 

@@ -1,4 +1,4 @@
-// Keys for everything, the fields, and the beginning.
+// Keyboard shortcuts, form fields, and startup.
 const dialog = byId("help");
 const lookAt = (rank) => { state.rank = Math.max(rank, 0); showDetail(); };
 const cycle = (value, from) => (value + 1 < runs.length ? value + 1 : from);
@@ -39,7 +39,7 @@ document.addEventListener("keydown", (event) => {
 
 const option = (run, at) => make("option", { value: at }, run.name);
 fields.head.append(...runs.map(option));
-fields.beside.append(make("option", { value: -1 }, "nothing"), ...runs.map(option));
+fields.beside.append(make("option", { value: -1 }, "none"), ...runs.map(option));
 byId("beside-label").hidden = runs.length < 2;
 fields.head.addEventListener("change", () => setHeads(Number(fields.head.value), state.beside));
 fields.beside.addEventListener("change", () => setHeads(state.run, Number(fields.beside.value)));

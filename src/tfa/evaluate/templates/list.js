@@ -1,4 +1,4 @@
-// The list of queries, what chooses among them, and links to one: #q=17.
+// The list of queries, its filters, and links to a query: #q=17.
 const MOST_HUBS = 24;
 const list = byId("list");
 const fields = { head: byId("head"), beside: byId("beside"), show: byId("show"), filter: byId("filter") };
@@ -26,19 +26,19 @@ function showList() {
 
 function sayCounts() {
   const { run, beside } = state;
-  const asked = queries.map((_, at) => at).filter((at) => isEvaluated(run, at));
-  const right = asked.filter((at) => rightOf(run, at)).length;
-  const sure = asked.filter((at) => !rightOf(run, at) && accepted(run, at, state.threshold)).length;
+  const evaluated = queries.map((_, at) => at).filter((at) => isEvaluated(run, at));
+  const right = evaluated.filter((at) => rightOf(run, at)).length;
+  const sure = evaluated.filter((at) => !rightOf(run, at) && accepted(run, at, state.threshold)).length;
   const parts = [
-    `${counted(asked.length, "query", "queries")}: ${right} right, ${asked.length - right} wrong (${percent(right, asked.length)} right)`,
-    `${sure} wrong with a confidence of ${state.threshold.toFixed(2)} or more`,
+    `${counted(evaluated.length, "query", "queries")}: ${right} right, ${evaluated.length - right} wrong (${percent(right, evaluated.length)} right)`,
+    `${sure} wrong with confidence ≥ ${state.threshold.toFixed(2)}`,
   ];
   if (beside >= 0) {
     const changed = queries.map((_, at) => at).filter(isChanged);
     const won = changed.filter((at) => rightOf(run, at)).length;
     parts.push(`${counted(changed.length, "query", "queries")} changed: ${won} right only under ${runs[run].name}, ${changed.length - won} only under ${runs[beside].name}`);
   }
-  if (state.hub >= 0) parts.push(`only those wrongly answered by ${content.images.names[state.hub]}`);
+  if (state.hub >= 0) parts.push(`only queries wrongly answered by ${content.images.names[state.hub]}`);
   byId("counts").textContent = `${parts.join("; ")}. ${state.list.length} listed.`;
 }
 
@@ -48,7 +48,7 @@ function markChosen() {
   if (!row) return void list.removeAttribute("aria-activedescendant");
   row.setAttribute("aria-selected", "true");
   list.setAttribute("aria-activedescendant", row.id);
-  // The list scrolls, the page does not.
+  // Scroll the list, not the page.
   const [above, below] = [row.offsetTop - list.offsetTop, row.offsetTop - list.offsetTop + row.offsetHeight];
   if (above < list.scrollTop) list.scrollTop = above;
   else if (below > list.scrollTop + list.clientHeight) list.scrollTop = below - list.clientHeight;
@@ -69,7 +69,7 @@ function step(by) {
   if (state.list.length) choose(state.list[next]);
 }
 
-/** The query of the address: if it is not listed, all are. */
+/** Select the query of the address; list all queries if it is not listed. */
 function followLink() {
   const number = new URLSearchParams(location.hash.slice(1)).get("q");
   const query = number === null ? -1 : queries.findIndex((one) => String(one.number) === number);
@@ -87,12 +87,12 @@ function showHubs() {
   const tile = ([image, wrong, right]) => make("button", {
     type: "button", "aria-pressed": String(state.hub === image),
     click: () => { state.hub = state.hub === image ? -1 : image; showHubs(); showList(); },
-  }, picture(photos.images[image], "", true), `${content.images.names[image]}: ${wrong} times wrong, ${right} right`);
+  }, picture(photos.images[image], "", true), `${content.images.names[image]}: wrong ${wrong} times, right ${right} times`);
   const more = hubs.length > MOST_HUBS ? [make("p", { class: "small" }, `and ${hubs.length - MOST_HUBS} more`)] : [];
   byId("hubs").replaceChildren(...(hubs.length ? [...hubs.slice(0, MOST_HUBS).map(tile), ...more] : [make("p", {}, "None.")]));
 }
 
-/** Another head, or another beside it. */
+/** Set the head and the head to compare it with. */
 function setHeads(run, beside) {
   const other = run !== state.run;
   Object.assign(state, { run, beside: beside === run ? -1 : beside, hub: -1 });

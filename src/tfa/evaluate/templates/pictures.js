@@ -1,9 +1,9 @@
-// A query beside one of its answers, and the patches that match joined by lines.
+// Lines between the matching patches of a query and an answer.
 
-/** Yellow at the top row over red to violet at the lowest, as in the pictures of `tfa explain`. */
-const rowColour = (row, rows) => `hsl(${60 - (165 * row) / Math.max(rows - 1, 1)} 95% 62%)`;
+/** Color of a row, from yellow (top) over red to violet (bottom), as `tfa explain` draws them. */
+const rowColor = (row, rows) => `hsl(${60 - (165 * row) / Math.max(rows - 1, 1)} 95% 62%)`;
 
-/** A canvas over both photos that is painted whenever they have another size. */
+/** Add a canvas over both photos that is repainted when their size changes. */
 function linesOver(pair, left, right, grid, lines) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   pair.append(canvas);
@@ -27,13 +27,13 @@ function linesOver(pair, left, right, grid, lines) {
 }
 
 function paintLines(brush, boxes, [rows, columns], lines) {
-  const centre = (box, patch) => [
+  const center = (box, patch) => [
     box.x + ((patch % columns) + 0.5) * (box.width / columns),
     box.y + (Math.floor(patch / columns) + 0.5) * (box.height / rows),
   ];
   for (let at = 0; at < lines.length; at += 2) {
-    const ends = [centre(boxes[0], lines[at]), centre(boxes[1], lines[at + 1])];
-    const ink = rowColour(Math.floor(lines[at] / columns), rows);
+    const ends = [center(boxes[0], lines[at]), center(boxes[1], lines[at + 1])];
+    const ink = rowColor(Math.floor(lines[at] / columns), rows);
     for (const [stroke, width] of [["rgb(0 0 0 / .35)", 2.2], [ink, 1]]) {
       brush.strokeStyle = stroke;
       brush.lineWidth = width;

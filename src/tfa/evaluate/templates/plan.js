@@ -1,4 +1,4 @@
-// The plan: images as dots, each listed query joined with its best answer. To be moved, scaled and picked from.
+// The plan: map images as dots, and a line from each listed query to its best answer.
 const KINDS = {
   globe: "North is up.",
   plane: "y is up, x to the right.",
@@ -16,22 +16,22 @@ const planView = new PlanView(plan, {
 const paintPlan = () => planView.paint();
 
 function drawPlan(brush) {
-  brush.fillStyle = colour("dot");
+  brush.fillStyle = color("dot");
   brush.globalAlpha = 0.55;
   for (const place of content.images.places) if (place) planView.dot(brush, place, 2.2);
   brush.globalAlpha = 1;
   for (const query of [...state.list].reverse()) if (query !== state.chosen) paintAnswer(brush, query, false);
   if (state.chosen >= 0) paintAnswer(brush, state.chosen, true);
-  if (content.plan !== "order") planView.paintScale(brush, colour("faint"));
+  if (content.plan !== "order") planView.paintScale(brush, color("faint"));
   sayPlan();
 }
 
-/** A line from the query to its best answer: solid and green if right, dashed and red if wrong. */
+/** Draw a line from a query to its best answer: solid green if right, dashed red if wrong. */
 function paintAnswer(brush, query, chosen) {
   const { place } = queries[query];
   const answer = answerOf(state.run, query);
   if (!place || !answer) return;
-  const ink = colour(answer.right ? "good" : "bad");
+  const ink = color(answer.right ? "good" : "bad");
   brush.strokeStyle = ink;
   brush.fillStyle = ink;
   brush.lineWidth = chosen ? 3 : 1.2;
@@ -46,12 +46,12 @@ function paintAnswer(brush, query, chosen) {
   brush.setLineDash([]);
   planView.dot(brush, place, chosen ? 7 : 3.4);
   if (!chosen) return;
-  brush.strokeStyle = colour("ink");
+  brush.strokeStyle = color("ink");
   brush.lineWidth = 2;
   brush.stroke();
 }
 
-/** The same in words: for those who do not see the drawing. */
+/** Describe the plan in words, for screen readers. */
 function sayPlan() {
   const right = state.list.filter((query) => rightOf(state.run, query)).length;
   const words = `${counted(state.list.length, "listed query", "listed queries")} joined with their best answers: ${right} right (solid), ` +

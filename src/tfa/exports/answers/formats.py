@@ -28,11 +28,9 @@ from tfa.exports.answers.recording import check_installed, write_mcap
 from tfa.types import Answer, Position
 from tfa.version import __version__
 
-# --- csv table ------------------------------------------------------------------------------------
-
 
 def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
-    """All answers; how many they are."""
+    """Write all answers; return their number."""
     assert context.times is not None
     written = io.StringIO(newline="")
     table = csv.writer(written, lineterminator="\r\n")
@@ -45,19 +43,15 @@ def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> 
 
 
 def _cell(value: Any) -> Any:
-    """Truth in lower case, as other programs write it; None is nothing."""
+    """Write booleans in lower case, as other programs do."""
     return str(value).lower() if isinstance(value, bool) else value
 
 
-# --- geojson --------------------------------------------------------------------------------------
-
-
 def write_geojson(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
-    """All answers; how many of them are somewhere.
+    """Write all answers; return the number of those with a point.
 
-    The point is the place of all verified images, else the position of the best image; `located_by` says which. An
-    answer without either has a null geometry. Altitude is a property: that of GeoJSON is above the ellipsoid, ours
-    above the sea.
+    The point is the position estimate, else the position of the best image; `located_by` says which. An answer without
+    either has a null geometry. Altitude is a property: GeoJSON's is above the ellipsoid, ours above sea level.
     """
     assert context.times is not None
     degrees, features = degrees_of(answers, context.utm), []
@@ -77,13 +71,11 @@ def _located(answer: Answer, degrees: Mapping[Position, Position]) -> tuple[Posi
     return (degrees[best], "image") if best is not None and best in degrees else (None, None)
 
 
-# --- gpx points -----------------------------------------------------------------------------------
-
 NAMESPACE = "http://www.topografix.com/GPX/1/1"
 
 
 def write_gpx(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
-    """Sure answers with a place, in degrees; how many they are."""
+    """Write sure answers with a position estimate in degrees; return their number."""
     assert context.times is not None
     degrees = degrees_of(answers, context.utm)
     found = [
@@ -96,7 +88,7 @@ def write_gpx(path: Path, answers: Sequence[Answer], context: ExportContext) -> 
         point = _point(root, "wpt", answer, position, time)
         SubElement(point, "name").text = called(answer)
         best = make_printable(answer.hits[0].image)
-        SubElement(point, "desc").text = f"confidence {answer.confidence:.2f}, ± {place.radius:.0f} m, as in {best}"
+        SubElement(point, "desc").text = f"confidence {answer.confidence:.2f}, ± {place.radius:.0f} m, matches {best}"
     timed = [one for one in found if iso_time(one[-1]) is not None]
     if len(timed) > 1:
         segment = SubElement(SubElement(root, "trk"), "trkseg")
@@ -108,9 +100,9 @@ def write_gpx(path: Path, answers: Sequence[Answer], context: ExportContext) -> 
 
 
 def _point(parent: Element, tag: str, answer: Answer, position: Position, time: int | None) -> Element:
-    """With altitude and time where they are known, in the order that the format prescribes."""
+    """Add a point with altitude and time if known, in the order that the format prescribes."""
     point = SubElement(parent, tag, {"lat": repr(position.lat), "lon": repr(position.lon)})
-    own = answer.hits[0].position  # the best image's: a place of several has no altitude
+    own = answer.hits[0].position  # an estimate from several images has no altitude
     if own is not None and own.alt is not None:
         SubElement(point, "ele").text = repr(own.alt)
     when = iso_time(time)
@@ -126,58 +118,64 @@ Write = Callable[[Path, Sequence[Answer], ExportContext], int]
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """A way to write answers; `write` says how many of them are in the file as what the format is for."""
+    """A file format of answers; `write` returns the number of written answers."""
 
     name: str
     write: Write
-    holds: str  # what `write` counts
-    degrees: bool = False  # does it know no other positions?
-    positions: bool = False  # is it nothing without them?
-    images: bool = False  # does it hold photos?
-    check: Callable[[], None] = lambda: None  # that what it needs is installed
+    holds: str  # the answers that `write` counts
+    degrees: bool = False  # whether it supports only degrees
+    positions: bool = False  # whether it is empty without positions
+    images: bool = False  # whether it holds photos
+    check: Callable[[], None] = lambda: None  # raises if a package is missing
 
 
 ANSWER_FORMATS = {
     ".mcap": AnswerFormat("MCAP", write_mcap, "answers", images=True, check=check_installed),
     ".geojson": AnswerFormat("GeoJSON", write_geojson, "answers with a position", degrees=True),
-    ".gpx": AnswerFormat("GPX", write_gpx, "sure answers with a place", degrees=True, positions=True),
+    ".gpx": AnswerFormat("GPX", write_gpx, "sure answers with a position", degrees=True, positions=True),
     ".csv": AnswerFormat("CSV", write_csv, "answers"),
 }
 
 
 def format_of(path: str | Path) -> AnswerFormat:
-    """The format that the ending of a file names."""
+    """Return the format of a file name's ending."""
     ending = Path(path).suffix.lower()
     if ending not in ANSWER_FORMATS:
-        raise BadSpec(f"{path} must end in one of {' '.join(ANSWER_FORMATS)}, which says how answers are written")
+        raise BadSpec(f"{path} must end in one of {' '.join(ANSWER_FORMATS)}")
     return ANSWER_FORMATS[ending]
 
 
 def check_positions(path: str | Path, positions: Iterable[Position | None], utm: str | None) -> None:
-    """Refuse a file that could hold none of a map's positions."""
+    """Reject a file whose format cannot hold the map's positions."""
     wanted, known = format_of(path), [one for one in positions if one is not None]
     if wanted.positions and not known:
         raise BadPositions(
-            f"{path} would be empty: no image of the map has a position; build it with --positions, or write .csv"
+            f"{path} would be empty: no map image has a position; build the map with --positions, or write .csv"
         )
     if wanted.degrees and utm is None and known and not any(one.is_global for one in known):
         raise BadPositions(
-            f"{path} cannot hold positions in metres, such as {known[0]}: {wanted.name} knows degrees alone; if they "
-            "are UTM, give the zone, such as --set out.utm=33N, else write .csv or .mcap"
+            f"{path} cannot hold positions in meters, such as {known[0]}: {wanted.name} needs degrees. For UTM "
+            "coordinates set the zone, such as --set out.utm=33N; otherwise write .csv or .mcap"
         )
 
 
 def write_answers(path: str | Path, answers: Sequence[Answer], context: ExportContext | None = None) -> int:
-    """Write answers in the format that the ending of `path` names; how many are in it as what the format is for.
+    """Write answers in the format of the file name's ending.
 
-    Without `context` times are those of the files that the answers name (EXIF).
+    Args:
+        path: File ending in .csv, .geojson, .gpx or .mcap.
+        answers: Answers of a map.
+        context: Times, photos and other metadata. Without it, times are read from the photos (EXIF).
+
+    Returns:
+        Number of answers the file holds; for .geojson with a position, for .gpx sure ones with a position.
     """
     wanted, context = format_of(path), context or ExportContext()
     wanted.check()
     for name, given in (("times", context.times), ("photos", context.photos)):
         if isinstance(given, Sized) and len(given) != len(answers):
-            raise BadSpec(f"{len(given):,} {name} were given for {len(answers):,} answers; give one for each, or none")
+            raise BadSpec(f"got {len(given):,} {name} for {len(answers):,} answers; pass one for each, or none")
     positions = list(positions_of(answers))
-    if positions:  # without any, a map may still have some
+    if positions:  # the map may have positions even if the answers have none
         check_positions(path, positions, context.utm)
     return wanted.write(Path(path), answers, with_times(context, answers))

@@ -1,4 +1,4 @@
-"""The fields of an exported answer, and optional metadata written with answers; every field may be missing."""
+"""Fields of an exported answer, and optional metadata written with answers."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class ExportContext:
-    """Optional metadata written with answers; every field may be missing."""
+    """Optional metadata written with answers."""
 
-    times: Sequence[int | None] | None = None  # nanoseconds since 1970, one for each answer; see `times_of`
-    photos: Iterable[Photo | None] | None = None  # one for each answer; None: the files that answers name
-    images: bool = True  # may photos be copied into a recording?
-    utm: str | None = None  # x and y are metres in this UTM zone, such as 33N
+    times: Sequence[int | None] | None = None  # nanoseconds since 1970, one per answer; see `times_of`
+    photos: Iterable[Photo | None] | None = None  # one per answer; None: the files that answers name
+    images: bool = True  # whether photos are copied into a recording
+    utm: str | None = None  # UTM zone of x and y, such as 33N
     map_name: str = ""
-    calibration: str = ""  # that answered; empty: none
-    milliseconds: float | None = None  # that an answer took, in the mean
+    calibration: str = ""  # empty: none
+    milliseconds: float | None = None  # mean time of an answer
 
 
 def called(answer: Answer) -> str:
-    """What the photo is called: a frame of a recording has another name than the file it was read from."""
-    return make_printable(answer.name)  # what is no valid text would make a file none
+    """Return the photo's name; a frame of a recording has another name than its file."""
+    return make_printable(answer.name)  # a name that is not valid text would make the file invalid
 
 
 def times_of(answers: Sequence[Answer]) -> list[int | None]:
-    """When each photo was taken: as its answer says (frames of a recording), else as the file says that it names."""
+    """Return the time of each photo, from its answer (frames of a recording) or from its file."""
     return [_time_of(answer) for answer in answers]
 
 
@@ -50,19 +50,19 @@ def _time_of(answer: Answer) -> int | None:
     if known is not None or answer.error is not None or not os.path.isfile(answer.query):
         return known
     taken = read_photo_time(Path(answer.query))
-    # A float holds microseconds of such times, and no more.
+    # A float holds such times only to microseconds.
     return None if taken is None else round(taken.utc * 1_000_000) * 1000
 
 
 def with_times(context: ExportContext, answers: Sequence[Answer]) -> ExportContext:
-    """With times looked up, if none were given."""
+    """Return the context with times; read them from the photos if it has none."""
     return context if context.times is not None else replace(context, times=times_of(answers))
 
 
 def spaced(times: Sequence[int | None]) -> list[int]:
-    """A time for every photo: one without stands a second after the photo before it.
+    """Return a time for every photo: one without is a second after the photo before it.
 
-    Those before the first known one stand a second before each other; if none is known they start at 0.
+    Photos before the first known time are a second apart; if no time is known they start at 0.
     """
     first = next((row for row, time in enumerate(times) if time is not None), None)
     last = -SECOND if first is None else _require_time(times, first) - (first + 1) * SECOND
@@ -80,7 +80,7 @@ def _require_time(times: Sequence[int | None], row: int) -> int:
 
 
 def iso_time(time_ns: int | None) -> str | None:
-    """As 2025-06-01T12:00:00.25Z; None where it is not known, or not in a year from 1 to 9999."""
+    """Format a time as 2025-06-01T12:00:00.25Z; None if it is unknown or outside the years 1 to 9999."""
     if time_ns is None:
         return None
     seconds, fraction = divmod(time_ns, SECOND)
@@ -93,7 +93,7 @@ def iso_time(time_ns: int | None) -> str | None:
 
 
 def degrees_of(answers: Sequence[Answer], zone: str | None) -> Mapping[Position, Position]:
-    """Positions of answers as degrees, where they are or can be made such."""
+    """Return the positions of answers in degrees, if they are or can be converted."""
     found = list(dict.fromkeys(positions_of(answers)))
     turned = found if zone is None else to_degrees(found, zone)
     return {one: other for one, other in zip(found, turned, strict=True) if other is not None and other.is_global}
@@ -108,21 +108,21 @@ def positions_of(answers: Sequence[Answer]) -> Iterator[Position]:
 
 # --- record ---------------------------------------------------------------------------------------
 
-# Fields that a row leaves out: they describe the request, name a thing a second time, or need a service.
+# Fields that a row omits: they describe the request, repeat another field, or need a service.
 _LEFT_OUT = frozenset(
     {"id", "image_url", "share", "images", "calibration", "camera", "adaptation_photos", "seconds", "frame"}
 )
 
 
 def _list_columns() -> tuple[str, ...]:
-    """List the fields of an answer, with those of its best hit and of its place instead of `hits` and `place`.
+    """List the fields of an answer, with the fields of its best hit and position estimate in place of these two.
 
-    `lat`, `lon`, `x` and `y` are those of the place; those of the best image start with `image_`.
+    `lat`, `lon`, `x` and `y` are the estimate; fields of the best image start with `image_`.
     """
     coordinates = tuple(hints(Position))
     inner = {
         "hits": (*(name for name in hints(Hit) if name not in hints(Answer)), *map("image_{}".format, coordinates)),
-        # Several images together have no altitude and no heading.
+        # An estimate from several images has no altitude and no heading.
         "place": (*(name for name in coordinates if name not in POSITION_EXTRAS), *hints(Place)),
         "time_ns": ("time",),
     }
@@ -134,7 +134,7 @@ ANSWER_COLUMNS = _list_columns()
 
 
 def flatten_answer(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Position]) -> dict[str, Any]:
-    """Return all of `ANSWER_COLUMNS`; None for what is not known."""
+    """Return the value of each of `ANSWER_COLUMNS`; None if unknown."""
     values: dict[str, Any] = {}
     if answer.hits:
         best = answer.hits[0]
@@ -147,12 +147,12 @@ def flatten_answer(answer: Answer, time_ns: int | None, degrees: Mapping[Positio
 
 
 def _numbers(position: Position | None, degrees: Mapping[Position, Position]) -> dict[str, float]:
-    """What is known of a position: both pairs where metres have a zone."""
+    """Return the coordinates of a position, in meters and in degrees if both are known."""
     if position is None:
         return {}
     return {**position.to_dict(), **(degrees[position].to_dict() if position in degrees else {})}
 
 
 def sure_place(answer: Answer) -> Place | None:
-    """Where a sure answer says that its photo was taken; None if it is not sure, was not given or does not say."""
+    """Return the position estimate of a sure answer, else None."""
     return answer.place if answer.sure and answer.hits else None

@@ -23,8 +23,8 @@ from tfa.version import __version__
 
 # --- ros messages ---------------------------------------------------------------------------------
 
-# The messages of ros/tfa_msgs/msg, which a test compares; a number that is not known is NaN.
-# Fields of a position by their names in a message; other fields of a match are named as in a hit.
+# Messages of ros/tfa_msgs/msg, which a test compares. Unknown numbers are NaN.
+# Field of a message → field of a position; other fields of a match have their names in a hit.
 POSITION_FIELDS = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
 NOT_IN_MATCH = frozenset({"id", "inliers", "image_url", "position"})
 _KINDS = {str: "string", float: "float64", bool: "bool", int: "int64", int | None: "float64", float | None: "float64"}
@@ -39,11 +39,11 @@ string calibration
 tfa_msgs/Match[] matches
 """
 DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
-UNKNOWN_HEIGHT = 1e6  # m²: a kilometre either way
-UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: uniform on a circle
-LIKE_THE_BEST = math.radians(30) ** 2  # how far a photo looks another way than the image that shows its place; a guess
+UNKNOWN_HEIGHT = 1e6  # variance in m²: a kilometer up or down
+UNKNOWN_ANGLE = math.pi**2 / 3  # variance in rad² of a uniform angle
+LIKE_THE_BEST = math.radians(30) ** 2  # assumed variance in rad² of the heading relative to the best image
 OK, WARN, ERROR = 0, 1, 2  # levels of a diagnostic
-APPROXIMATED = 1  # what kind of covariance a fix has
+APPROXIMATED = 1  # covariance type of a fix
 
 
 def needs_extra() -> MissingExtra:
@@ -51,14 +51,14 @@ def needs_extra() -> MissingExtra:
 
 
 class Messages:
-    """Makes messages, and writes them as bytes with the definitions of their types."""
+    """Factory of messages, which it serializes with their type definitions."""
 
     def __init__(self) -> None:
         try:
             from rosbags.typesys import Stores, get_types_from_msg, get_typestore
         except ImportError:
             raise needs_extra() from None
-        # The oldest release that is still looked after: what it defines, later ones read.
+        # The oldest supported release, whose definitions later ones read.
         self._store: Any = get_typestore(Stores.ROS2_HUMBLE)
         for name, definition in DEFINITIONS.items():
             self._store.register(get_types_from_msg(definition, name))
@@ -67,7 +67,7 @@ class Messages:
         return bytes(self._store.serialize_cdr(message, message.__msgtype__, little_endian=True))
 
     def definition(self, kind: str) -> str:
-        """Return the definition of a type and of the types it is made of."""
+        """Return the definition of a type, including the types of its fields."""
         text: str = self._store.generate_msgdef(kind, ros_version=2)[0]
         return text
 
@@ -85,13 +85,13 @@ class Messages:
         )  # fmt: skip
 
     def pose(self, time: int, place: Place, best: Position | None) -> Any:
-        """A place in metres; z is the best image's altitude, and it looks as that one does, where that is known."""
+        """Make a pose in meters, with altitude and heading of the best image if known."""
         x, y = place.position.pair
         z = best.alt if best is not None and best.alt is not None else 0.0
         heading = None if best is None else best.heading
         half = 0.0 if heading is None else math.radians(90.0 - heading) / 2
         yaw = UNKNOWN_ANGLE if heading is None else LIKE_THE_BEST
-        variance = place.radius**2 / 2  # the radius is a typical distance: half of its square along each axis
+        variance = place.radius**2 / 2  # the radius is a typical distance, so each axis has half of its square
         diagonal = [variance, variance, UNKNOWN_HEIGHT, UNKNOWN_ANGLE, UNKNOWN_ANGLE, yaw]
         point = self._new("geometry_msgs", "Point", x=x, y=y, z=z)
         turn = self._new("geometry_msgs", "Quaternion", x=0.0, y=0.0, z=math.sin(half), w=math.cos(half))
@@ -100,7 +100,7 @@ class Messages:
         return self._new("geometry_msgs", "PoseWithCovarianceStamped", header=self._header(time, "map"), pose=sure)
 
     def fix(self, time: int, place: Place, on_globe: Position, best: Position | None) -> Any:
-        """A place in degrees, as a receiver would give it."""
+        """Make a fix in degrees, as a GPS receiver does."""
         variance = place.radius**2 / 2
         return self._new(
             "sensor_msgs", "NavSatFix",
@@ -155,7 +155,7 @@ def _level(answer: Answer) -> tuple[int, str]:
 def diagnostic_values(
     answer: Answer, milliseconds: float | None, recall: ExpectedRecall | None, *, timed: bool
 ) -> dict[str, str]:
-    """What a diagnostic says in pairs; what is not known is left out."""
+    """Return the key-value pairs of a diagnostic, without unknown values."""
     values: dict[str, Any] = {
         "query": called(answer),
         "confidence": answer.confidence,
@@ -181,7 +181,7 @@ def _said(value: Any) -> str:
 
 IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
 DIAGNOSTICS = "/tfa/diagnostics"
-# Type names as rosbags has them; in the file they are pkg/msg/Name too.
+# Topic → type name, as rosbags and the file spell it.
 TOPICS = {
     IMAGE: "sensor_msgs/msg/CompressedImage",
     MATCHES_TOPIC: "tfa_msgs/msg/Matches",
@@ -189,13 +189,13 @@ TOPICS = {
     FIX: "sensor_msgs/msg/NavSatFix",
     DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
 }
-_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}  # of files that are copied as they are
+_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}  # first bytes of files that are copied unchanged
 JPEG_QUALITY = 95
-LAST_SECOND = 2**31 - 1_000_000  # ROS counts seconds in 31 bits; the rest is room for photos without a time
+LAST_SECOND = 2**31 - 1_000_000  # ROS seconds have 31 bits; the margin is for photos without a time
 
 
 def check_installed() -> None:
-    """Refuse what needs packages that are missing, before the work."""
+    """Raise MissingExtra if a package is missing."""
     try:
         import mcap  # noqa: F401
         import rosbags  # noqa: F401
@@ -204,7 +204,7 @@ def check_installed() -> None:
 
 
 def write_mcap(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
-    """Every answer in its order; how many they are. One photo at a time is held in memory."""
+    """Write every answer in order; return their number. Only one photo is in memory at a time."""
     assert context.times is not None
     check_installed()
     from mcap.writer import Writer
@@ -228,7 +228,7 @@ def write_mcap(path: Path, answers: Sequence[Answer], context: ExportContext) ->
 
 
 def _messages(messages: Messages, answers: Sequence[Answer], context: ExportContext) -> Iterator[tuple[int, str, Any]]:
-    """Time, topic and message, photo by photo."""
+    """Yield time, topic and message, photo by photo."""
     assert context.times is not None
     known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in context.times]
     degrees, recall = degrees_of(answers, context.utm), estimate_answer_recall(answers)
@@ -248,7 +248,7 @@ def _messages(messages: Messages, answers: Sequence[Answer], context: ExportCont
 
 
 def _photos(answers: Sequence[Answer], context: ExportContext) -> Iterable[Photo | None]:
-    """Those to be copied; of answers alone the files that they name, which a photo given in memory has none of."""
+    """Return the photos to copy: those of the context, else the files that answers name."""
     if not context.images:
         return itertools.repeat(None, len(answers))
     if context.photos is not None:
@@ -257,7 +257,7 @@ def _photos(answers: Sequence[Answer], context: ExportContext) -> Iterable[Photo
 
 
 def _compressed(photo: Photo) -> tuple[str, bytes]:
-    """Format and content: the file itself if it is JPEG or PNG, else the picture as JPEG."""
+    """Return format and content: the file if it is JPEG or PNG, else the photo as JPEG."""
     content = read_photo_file(photo)[1]
     for kind, start in _STARTS.items():
         if content.startswith(start):
@@ -266,7 +266,5 @@ def _compressed(photo: Photo) -> tuple[str, bytes]:
     try:
         as_rgb(content).save(written, "JPEG", quality=JPEG_QUALITY)
     except BadImage as error:
-        raise BadImage(
-            f"{error} (it is to be copied into a recording; --set out.images=no leaves photos out)"
-        ) from None
+        raise BadImage(f"{error} (photos are copied into the recording; --set out.images=no leaves them out)") from None
     return "jpeg", written.getvalue()

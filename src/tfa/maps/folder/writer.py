@@ -190,8 +190,7 @@ def _lock(folder: OpenFolder) -> None:
 def _check_there(folder: OpenFolder) -> None:
     if not folder.is_there():
         raise BadMap(
-            f"{folder.path} was moved, removed or replaced by another process; load it again",
-            folder.path,
+            f"{folder.path} was moved, removed or replaced by another process; load it again", folder.path
         ) from None
 
 

@@ -53,10 +53,7 @@ class Dropped(Value):
 
 
 @calibrations_edits.post(
-    "/calibrations",
-    status_code=202,
-    response_model=JobStarted,
-    openapi_extra=body_schema(CalibrateOptions, "images"),
+    "/calibrations", status_code=202, response_model=JobStarted, openapi_extra=body_schema(CalibrateOptions, "images")
 )
 async def start_calibration(request: Request, service: Running, live: Chosen) -> Response:
     """Calibrate the map for a camera, with photos of this camera that are not in the map.

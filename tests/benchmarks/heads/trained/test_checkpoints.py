@@ -111,9 +111,9 @@ def test_systems_of_one_layout_are_told_apart_by_the_name_of_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("backbone.blocks.0.adapter.D_fc1.weight", "a checkpoint of CricaVPR, which no head reads"),
-        ("aggregator.mix.0.mix.0.weight", "a checkpoint of MixVPR, which no head reads"),
-        ("backbone.adapters_hashing.0.D_fc1.weight", "hashing branch alone, which no head reads"),
+        ("backbone.blocks.0.adapter.D_fc1.weight", "a checkpoint of CricaVPR, which no head supports"),
+        ("aggregator.mix.0.mix.0.weight", "a checkpoint of MixVPR, which no head supports"),
+        ("backbone.adapters_hashing.0.D_fc1.weight", "hashing branch alone, which no head supports"),
         ("pos_embed", "a backbone without a head"),
     ],
 )
@@ -123,7 +123,7 @@ def test_files_that_no_head_reads_are_named_too(name, message, tmp_path):
 
 def test_an_empty_file_is_called_empty(tmp_path):
     (tmp_path / "empty.ckpt").touch()
-    assert "the file is empty; get it again" in refusal(tmp_path / "empty.ckpt")
+    assert "the file is empty; download it again" in refusal(tmp_path / "empty.ckpt")
 
 
 def test_missing_extra_and_misshapen_tensors_are_listed_and_not_all_of_them(tmp_path):
@@ -186,11 +186,11 @@ def test_a_published_model_that_lacks_its_last_block_is_not_taken_for_a_shorter_
         ({"backbone.model.pos_embed": torch.zeros(1, 0, 128)}, "the tensor backbone.model.pos_embed is empty"),
         ({"aggregator.score.3.weight": torch.zeros(0, 8, 1, 1)}, "the tensor aggregator.score.3.weight is empty"),
         ({"aggregator.dust_bin": torch.tensor(float("nan"))}, "values that are not numbers"),
-        ({"aggregator.dust_bin": torch.zeros(1).expand(10**12)}, "more numbers than the file holds"),
+        ({"aggregator.dust_bin": torch.zeros(1).expand(10**12)}, "more numbers than the file stores"),
         ({"aggregator.dust_bin": torch.zeros(2, 2).to_sparse()}, "not a plain array"),
         ({"aggregator.dust_bin": torch.tensor(1j)}, "not a plain array"),
         ({"aggregator.dust_bin": 0.5}, "is a float, must be a tensor"),
-        ({7: torch.zeros(1)}, "save the state_dict alone"),
+        ({7: torch.zeros(1)}, "save only the state_dict"),
         ({"backbone.norm.weight": torch.zeros(128)}, "under two names"),
         ({"aggregator.dust_bin": torch.tensor(1e300, dtype=torch.float64)}, "values that are not numbers"),
         ({"backbone.model.blocks.99999999999.x": torch.zeros(1)}, "missing: backbone.model.blocks.2."),
@@ -224,7 +224,7 @@ def test_a_file_that_needs_more_than_tensors_is_refused_unexecuted_with_how_to_c
         text = refusal(saved(tmp_path, content))
         assert "nothing in it was executed" in text
         assert "weights_only=False" in text
-        assert "and give plain.pth:" in text
+        assert "and use plain.pth:" in text
     (tmp_path / "raw.pth").write_bytes(pickle.dumps(Hostile()))
     refusal(tmp_path / "raw.pth")
     assert not (tmp_path / "executed").exists()
@@ -273,7 +273,7 @@ def test_cut_and_foreign_files_are_refused(ending, tmp_path):
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"not weights at all", whole[100:]):
         path.write_bytes(content)
-        assert "get it again" in refusal(path)
+        assert "download it again" in refusal(path)
 
 
 @pytest.mark.parametrize(("content", "kind"), [([1, 2], "a list"), ({}, "nothing"), (torch.zeros(2), "a Tensor")])

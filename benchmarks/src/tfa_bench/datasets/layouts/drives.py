@@ -106,7 +106,7 @@ def on_earth(centers: np.ndarray, scales: np.ndarray, path: Path) -> np.ndarray:
     motions, scale = read_transformations(path)
     scales = np.where(np.isnan(scales), math.nan if scale is None else scale, scales)
     if np.isnan(scales).any():
-        raise BadDataset(f"neither the poses nor {path} ({_SCALE}) give the scale needed for meters")
+        raise BadDataset(f"neither the poses nor {path} ({_SCALE}) give a scale, which meters need")
     to_world, world_from_gnss, earth_from_gnss = (motions[name] for name in _MOTIONS)
     world = scales[:, None] * apply(to_world, centers)
     return apply(earth_from_gnss, apply(inverse(world_from_gnss), world))
@@ -139,17 +139,7 @@ def read_transformations(path: Path) -> tuple[dict[str, np.ndarray], float | Non
 
 
 _REFERENCE = "overcast-reference"
-CONDITIONS = (
-    "dawn",
-    "dusk",
-    "night",
-    "night-rain",
-    "overcast-summer",
-    "overcast-winter",
-    "rain",
-    "snow",
-    "sun",
-)
+CONDITIONS = ("dawn", "dusk", "night", "night-rain", "overcast-summer", "overcast-winter", "rain", "snow", "sun")
 
 
 def load_robotcar(

@@ -50,11 +50,7 @@ from tfa_bench.datasets.files import (
 
 
 def load_identity(
-    root: Path,
-    *,
-    query: str = "test/query_drone",
-    gallery: str = "test/gallery_satellite",
-    distractors: bool = True,
+    root: Path, *, query: str = "test/query_drone", gallery: str = "test/gallery_satellite", distractors: bool = True
 ) -> DatasetFiles:
     """Load queries and gallery with their classes. `distractors=False` drops gallery classes without a query."""
     queries, query_classes = labeled_images(root / query)

@@ -68,6 +68,6 @@ def _in_order(pairs: np.ndarray, queries: int, file: Path) -> list[Any]:
         rows[number] = references
     if sorted(rows) != list(range(queries)):
         raise BadDataset(
-            f"{file} lists {len(rows):,} queries, but there are {queries:,} query images; use files of one release"
+            f"{file} lists {len(rows):,} queries, not the {queries:,} of the query images; use files of one release"
         )
     return [rows[number] for number in range(queries)]

@@ -143,10 +143,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 def _explain_conversion(path: Path) -> list[str]:
     """Return instructions to convert a file that holds more than tensors."""
     command = shlex.join(["python", "-c", _CONVERTING, str(path)])
-    return [
-        f"if you trust its source, convert it once (this executes it) and use {_CONVERTED}:",
-        f"  {command}",
-    ]
+    return [f"if you trust its source, convert it once (this executes it) and use {_CONVERTED}:", f"  {command}"]
 
 
 def _check_beginning(path: Path) -> None:
