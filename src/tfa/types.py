@@ -30,8 +30,6 @@ CAMERA_PATTERN = "[A-Za-z0-9._-]{1,64}"
 NO_HITS = "nothing was found"
 WITHHELD = "the answer is below the requested confidence"
 
-# --- positions -----------------------------------------------------------------------------------------------------
-
 # Squared distances within these limits are finite.
 POSITION_LIMITS = {
     "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "meters"), "y": (1e12, "meters"),

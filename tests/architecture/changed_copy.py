@@ -128,7 +128,7 @@ def check_option(copy: Path, work: Path) -> None:
         assert [hit["id"] for hit in reply.json()["hits"]] == expected
         assert [hit.id for hit in connect(http).query(query, skip=1)] == expected
         # The page makes its form of /openapi.json and names no option itself; tests/browser shows that it does.
-        form, view = (http.get(f"/static/{name}").text for name in ("form.js", "recognise.js"))
+        form, view = (http.get(f"/static/{name}").text for name in ("form.js", "recognize.js"))
         assert 'inputsOf(await call("openapi.json"), "/v1/query"' in view
         assert not [name for name in tfa.types.QueryOptions.__dataclass_fields__ if f'"{name}"' in form]
 
@@ -175,7 +175,7 @@ def check_carrier(copy: Path, work: Path) -> None:
     info = json.loads(run("info", town, "--json"))
     assert info["decisions"]["carrier"] == "slight"
     assert info["decisions"]["sigma_slight"]
-    assert "plain and slightly whitened scores" in run("info", town)
+    assert "plain and slightly whitened scores" in run("info", town, "--evidence")
     [answer] = json.loads(run("query", town, query, "-k", 1, "--json"))["answers"]
     assert Path(answer["hits"][0]["image"]).name == f"{PLACE:02d}.png"
     said = refuse("build", work / "photos", "--out", work / "new.tfa", "--set", "map.carrier=none")

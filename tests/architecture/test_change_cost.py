@@ -34,7 +34,7 @@ HIT: Patch = {
             "            rank=len(hits) + 1,",
         )
     ],
-    "ros/tfa_msgs/msg/Match.msg": [("bool sure             # can it be relied on?", "int64 rank")],
+    "ros/tfa_msgs/msg/Match.msg": [("bool sure             # whether it can be relied on", "int64 rank")],
 }
 OPTION: Patch = {
     "src/tfa/types.py": [

@@ -34,7 +34,7 @@ def given(monkeypatch):
 def test_defaults(figures, given):
     result = figures("results", "--out", "pictures")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == "pictures/report.html: 1 picture, each also a PNG file below pictures\n"
+    assert result.stdout == "pictures/report.html: 1 figure, each also a PNG file below pictures\n"
     assert given == {
         "results": Path("results"), "out": Path("pictures"), "photos": {}, "datasets": None, "encoder": None,
         "reference": "tfa", "rows": 6,
@@ -68,7 +68,7 @@ def test_records_become_a_report(figures, tmp_path):
     write_photos(tmp_path / "photos", truth)
     result = figures("results", "--out", "out", "--photos", "town=photos")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == "out/report.html: 5 pictures, each also a PNG file below out\n"
+    assert result.stdout == "out/report.html: 5 figures, each also a PNG file below out\n"
     assert len(list(tmp_path.glob("out/town/*/*.png"))) == 5
     assert (tmp_path / "out/report.html").read_text("utf-8").count("<img") == 5
 

@@ -43,7 +43,7 @@ def test_a_table_has_a_row_for_each_head(bench: Run, results: Path):
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0] == "Town (town), tiny@28"
-    assert lines[1].startswith("40 images, 4 queries (queries without positives count as misses: 1); in percent")
+    assert lines[1].startswith("40 images, 4 queries (queries without positives count as misses: 1); percent")
     assert cells(lines[2]) == ["head", "data used", "R@1", "R@5", "R@10", "R@20", "mAP", "PR area", "R at 99 % P"]
     assert cells(lines[3]) == ["tfa", "database", "50.0 [0.0, 100.0]", *["50.0"] * 4, "25.0", "0.0"]
     assert cells(lines[4])[:2] == ["tfa-c64", "target"]

@@ -68,8 +68,8 @@ def test_with_trained_heads_alone_no_other_encoder_is_loaded(run, town, salad, t
 @pytest.mark.parametrize(
     ("heads", "checkpoints", "message"),
     [
-        ("salad", [], "give --checkpoint salad=FILE, or put it as dino_salad.ckpt"),
-        ("salad", ["salad"], "give HEAD=FILE"),
+        ("salad", [], "pass --checkpoint salad=FILE, or put it as dino_salad.ckpt"),
+        ("salad", ["salad"], "is not HEAD=FILE"),
         ("salad", ["sallad=x"], "'sallad' is not a trained system"),
         ("mean", ["salad=SALAD"], "--heads does not name salad"),
         ("salad", ["salad=SALAD", "salad=SALAD"], "--checkpoint names salad twice"),

@@ -35,9 +35,9 @@ def url(tmp_path, monkeypatch):
         (["--out", "new.tfa", "--set", "build.workers=3"], "build.workers is for a map in a store"),
         (["--out", "new.tfa", "--set", "build.shard_size=3"], "build.shard_size is for a map in a store"),
         (["--out", "postgre://x/town"], "did you mean postgres://?"),
-        (["--out", "memory://x/town", "--ray", "somewhere"], "give auto, local, ray://HOST:10001 or HOST:PORT"),
+        (["--out", "memory://x/town", "--ray", "somewhere"], "use auto, local, ray://HOST:10001 or HOST:PORT"),
         (["--out", "memory://x/town", "--head", "paper"], "--head paper needs a map in a folder"),
-        (["--out", "memory://x/town", "--set", "map.storage=float16"], "map.storage=float16 is for a map in a folder"),
+        (["--out", "memory://x/town", "--set", "map.storage=float16"], "map.storage=float16 needs a map in a folder"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_sentence(run, folder, options, said):

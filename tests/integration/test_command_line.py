@@ -95,7 +95,7 @@ def test_human_output_and_montage(run, built, town, work):
 
 
 def test_info_tells_decisions_with_reasons(run, built):
-    text = run("info", built).stdout
+    text = run("info", built, "--evidence").stdout
     facts = json.loads(run("info", built, "--json").stdout)
     assert facts["encoder"]["id"] == "dinov2-s14@112/l1"  # the canonical form leaves the default facet out
     assert facts["positions"] == 20
@@ -160,7 +160,7 @@ def test_bad_input_gets_one_readable_block(run, run_alone, built, town, work, ra
     assert "empty" in run("build", work / "empty", "--out", work / "e.tfa", expect=1).stderr
     assert "nowhere" in run("query", work / "nowhere.tfa", broken, expect=1).stderr
     assert "exists" in run("build", town.references, "--out", built, expect=1).stderr
-    text = run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-x14", expect=1).stderr
+    text = run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-x14", expect=2).stderr
     assert "dinov2-s14" in text
     large = ("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14")
     assert "--weights" in " ".join(run_alone(*large, expect=1).stderr.split())

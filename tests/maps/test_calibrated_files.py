@@ -246,7 +246,7 @@ BOTH = {"hard": {"c": 0.1, "beta": 0.5}, "soft": {"c": 0.25, "beta": 0.5}}
             {},
             {"route": "mixture", "soft_weight": 0.25, "strengths": BOTH, "carrier": "adaptive"},
             [
-                "hard and soft assignment are mixed, soft with weight 0.25, instead of soft alone",
+                "hard and soft assignment are mixed, soft with weight 0.25, instead of soft only",
                 "the carrier is adaptive instead of partial",
                 "the strengths of hard are c 0.100 and β 0.500 instead of c 0.250 and β 0.500",
             ],
@@ -259,9 +259,9 @@ BOTH = {"hard": {"c": 0.1, "beta": 0.5}, "soft": {"c": 0.25, "beta": 0.5}}
                 "(the partial carrier does not use them)"
             ],
         ),
-        ({}, {"admit_cls": True}, ["the global token is admitted with weight 0.60 instead of left out"]),
+        ({}, {"admit_cls": True}, ["the global token is used with weight 0.60 instead of left out"]),
         ({"admit_cls": True}, {}, ["the global token is left out instead of used"]),
-        ({"admit_cls": True}, {"admit_cls": True}, ["the global token weighs 0.60 instead of 0.50"]),
+        ({"admit_cls": True}, {"admit_cls": True}, ["the global token has weight 0.60 instead of 0.50"]),
         ({"admit_cls": True}, {"admit_cls": True, "local_weight": 0.5}, []),
         (
             {},

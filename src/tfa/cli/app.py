@@ -33,8 +33,6 @@ from tfa.core.text import make_lines_printable, make_printable
 from tfa.errors import BadPlugin, BadSpec, MissingExtra, TfaError, UnknownEncoder, from_os_error
 from tfa.version import __version__
 
-# --- commands of other distributions --------------------------------------------------------------
-
 GROUP = "tfa.commands"
 # Commands of this project's other distributions → how to install the distribution.
 _INSTALL = {"bench": "pip install tfa-bench, or from a checkout: pip install -e ./benchmarks"}

@@ -154,9 +154,6 @@ def extract_queries(
     return queries
 
 
-# --- frames --------------------------------------------------------------------------------------------------------
-
-
 @takes(
     chosen=Part(FrameOptions, ("topic", "position_topic", "every")),
     positions=Part(PositionOptions, ("gpx", "gpx_offset", "gpx_gap")),
@@ -203,9 +200,6 @@ def frames(
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
     say("build a map: " + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))
-
-
-# --- tiles ---------------------------------------------------------------------------------------------------------
 
 
 def tiles(

@@ -177,9 +177,6 @@ def format_size(number: int) -> str:
     return f"{size:.1f} GB"
 
 
-# --- info -----------------------------------------------------------------------------------------
-
-
 def info(
     map: options.MapPath,
     evidence: Annotated[
@@ -206,9 +203,6 @@ def info(
             show_calibration(calibration)
         say(WITHIN_NOISE, style="dim")
     show_notes(facts.notes)
-
-
-# --- report ---------------------------------------------------------------------------------------
 
 
 @options.with_encoder

@@ -95,9 +95,6 @@ def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
     say(f"the map holds {format_count(len(place_map), 'image')}")
 
 
-# --- merge ----------------------------------------------------------------------------------------
-
-
 @options.with_encoder
 def merge(
     maps: Annotated[
@@ -221,9 +218,6 @@ def _show(candidates: list[PrunedImage], reasons: Counter[str], losses: list[str
         say(sentence)
 
 
-# --- rollback -------------------------------------------------------------------------------------
-
-
 def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     """Restore the version before the last build or calibration.
 
@@ -243,9 +237,6 @@ def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     say(f"rolled back the last change of {map}: {format_count(header.count, 'image')}", style="bold green")
     for sentence in notes:
         say(f"  {sentence}")
-
-
-# --- snapshot -------------------------------------------------------------------------------------
 
 
 def snapshot_command(

@@ -308,8 +308,6 @@ def split_setting(text: str, settable: Iterable[str], command: str | None) -> tu
     return key, value
 
 
-# --- shared options ------------------------------------------------------------------------------------------------
-
 MapPath = Annotated[
     MapLocation,
     typer.Argument(metavar="MAP|URL", parser=MapLocation, help="Map folder, or the URL of a map in a store."),

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
 
 
-# --- cache ----------------------------------------------------------------------------------------
-
-
 def cache(
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete old entries: --older-than, --max-size or both.")
@@ -170,9 +167,6 @@ def get(
 
     resolve_weights(card, progress=wants_progress(quiet))
     say(f"weights of {card.name}: {find_weights(card)}")
-
-
-# --- demo -----------------------------------------------------------------------------------------
 
 
 def demo(

@@ -131,8 +131,6 @@ def _remove_if_left(path: Path, ours: Callable[[str], bool]) -> None:
             os.close(handle)
 
 
-# --- open folder ----------------------------------------------------------------------------------
-
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 

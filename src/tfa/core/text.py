@@ -33,15 +33,10 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-# --- shell ----------------------------------------------------------------------------------------
-
-
 def format_command(*words: str | os.PathLike[str] | int) -> str:
     """Join and quote words of a shell command, such as `tfa query 'my town.tfa' PHOTO`."""
     return shlex.join(os.fspath(word) if isinstance(word, (str, os.PathLike)) else str(word) for word in words)
 
-
-# --- sentences ------------------------------------------------------------------------------------
 
 CONFIDENCE = (
     "Confidence is the probability, from 0 to 1, that a hit shows the query's place. It is estimated from scores, from "

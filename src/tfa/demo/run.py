@@ -97,19 +97,7 @@ def run_demo(
     encoder: Encoder | None = None,
     progress: bool | Progress | None = None,
 ) -> DemoResult:
-    """Copy the sample photos, build a map, query it, and compare heads.
-
-    Args:
-        out: Folder for the photos, `town.tfa`, `answer.png`, `montage.png`, drawn matches, `report.html` and
-            `result.json`.
-        references: Number of map images.
-        queries: Number of photos of the second drive.
-        encoder: Encoder [default: the default encoder].
-        progress: Whether to show progress, or a listener.
-
-    Returns:
-        Recall of each head, and why the map answers as it does.
-    """
+    """Copy the sample photos, build a map, query it, and compare heads."""
     out, progress = Path(out), as_progress(progress)
     town = copy_sample_town(out / "town", references=references, queries=queries)
     encoder = encoder or load_encoder(DEFAULT_ENCODER, progress=progress)

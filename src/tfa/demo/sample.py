@@ -34,16 +34,7 @@ class SampleTown:
 
 
 def copy_sample_town(folder: Path, *, references: int = 90, queries: int = 45) -> SampleTown:
-    """Copy the first references of the route, and queries evenly sampled from those with positives among them.
-
-    Args:
-        folder: Folder to write.
-        references: Number of references, at most 90.
-        queries: Number of queries, at most 45; fewer references have fewer queries.
-
-    Returns:
-        The copied photos and their positions.
-    """
+    """Copy the first references of the route, and queries evenly sampled from those with positives among them."""
     if references < 2 or queries < 1:
         raise BadSpec(f"got {references} references and {queries} queries; use at least 2 references and 1 query")
     folder = Path(folder)

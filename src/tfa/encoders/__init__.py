@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-# --- protocol -------------------------------------------------------------------------------------
-
-
 @runtime_checkable
 class Encoder(Protocol):
     """A frozen function from images to tokens.

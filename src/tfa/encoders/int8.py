@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tfa.encoders.vit import VitEncoder
 
 
-# --- quantize -------------------------------------------------------------------------------------
-
 # Processors without VNNI add neighboring products, a₀w₀ + a₁w₁, in 16 bits and saturate; others do not. Tokens must not
 # depend on the processor, so |w₀| + |w₁| ≤ 128: 255 · 128 < 2¹⁵.
 LARGEST_PAIR = 128
@@ -260,8 +258,6 @@ def _rotary(angles: tuple[torch.Tensor, torch.Tensor], prefix: int) -> tuple[np.
     return turns[0][:, None], turns[1][:, None]
 
 
-# --- portable graph -------------------------------------------------------------------------------
-
 __all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
@@ -299,9 +295,6 @@ class _PortableNodes(VitNodes):
         sums = out.cast(out.add("MatMulInteger", rounded, out.constant(weight.T), zero), np.float32)
         y = out.add("Mul", sums, out.add("Mul", scale, out.constant(scales)))
         return y if bias is None else out.add("Add", y, out.constant(bias))
-
-
-# --- encoder --------------------------------------------------------------------------------------
 
 
 class FastEncoder(DinoEncoder):

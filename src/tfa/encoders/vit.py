@@ -20,8 +20,6 @@ from tfa.encoders.packaged_weights import block_name
 from tfa.encoders.weights import LoadedWeights
 from tfa.errors import BadSpec, MissingExtra
 
-# --- positions ------------------------------------------------------------------------------------
-
 SCALE_OFFSET = 0.1
 
 

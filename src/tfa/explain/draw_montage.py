@@ -49,13 +49,7 @@ class MontageRow:
 
 
 def draw_montage(answers: Sequence[MontageRow], path: Path, legend: str = "") -> None:
-    """Draw answers to a PNG or JPEG file.
-
-    Args:
-        answers: One row per query.
-        path: File to write.
-        legend: Line above the rows that explains the frames.
-    """
+    """Draw answers to a PNG or JPEG file."""
     path = Path(path)
     options = picture_options(path, "a montage")
     if not answers:

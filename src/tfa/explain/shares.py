@@ -44,8 +44,6 @@ from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer, ScoreTerm
 from tfa.method.second_order import COVARIANCE_RIDGE, covariance, from_half_vector, half_vector
 from tfa.search.gallery import Rows
 
-# --- row products ---------------------------------------------------------------------------------
-
 _BLOCK = 128  # rows
 
 
@@ -61,9 +59,6 @@ def weighted_rows(rows: Rows, weights: np.ndarray) -> np.ndarray:
     for low in range(0, len(rows), _BLOCK):
         total += weights[:, low : low + _BLOCK] @ np.asarray(rows[low : low + _BLOCK], np.float64)
     return total
-
-
-# --- residual shares ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

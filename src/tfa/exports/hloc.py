@@ -100,8 +100,6 @@ def find_photo_root(photos: Iterable[Path]) -> Path:
         raise TfaError("the photos are on several drives, so they have no common folder; copy them to one") from None
 
 
-# --- hloc features --------------------------------------------------------------------------------
-
 DATASET = "global_descriptor"
 
 

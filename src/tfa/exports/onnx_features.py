@@ -30,8 +30,6 @@ from tfa.method.spectrum import Geometry
 from tfa.search.gallery import BaseRows
 from tfa.search.quantized import FINE, QuantizedRows
 
-# --- matrix logarithm -----------------------------------------------------------------------------
-
 ROOTS = 5
 TERMS = 7  # terms of the series; with five roots |x| < 0.2, and the remainder is below 1e-12
 # Σ_j (−1)^j (2j)! / (4^j j!² (2j + 1)) x^{2j+1} = asinh x

@@ -27,8 +27,6 @@ from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranke
 if TYPE_CHECKING:
     from tfa.maps.storage import Snapshot
 
-# --- options -------------------------------------------------------------------------------------------------------
-
 
 def make_where(options: QueryOptions) -> Where | None:
     """Return the image filter of a query; None if all images may answer. Raises BadSpec for a bad region."""

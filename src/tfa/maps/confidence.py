@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 
-# --- database scores ------------------------------------------------------------------------------
-
 NEAREST = 16  # images searched for the nearest one that is not a duplicate
 _IMAGES_PER_SEARCH = 64  # images searched at a time
 
@@ -397,8 +395,6 @@ class _Plane:
         """Length of a degree of longitude at this latitude, relative to the equator; never 0, also at the poles."""
         return max(float(np.cos(np.radians(self.origin.pair[0]))), 1e-9)
 
-
-# --- domain shift ---------------------------------------------------------------------------------
 
 WINDOW_PHOTOS = 256  # number of most recent photos
 MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64

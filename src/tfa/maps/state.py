@@ -79,8 +79,6 @@ def resolve_photo_root(facts: dict[str, Any], folder: str) -> str | None:
     return beside if os.path.isdir(beside) else root
 
 
-# --- state ----------------------------------------------------------------------------------------
-
 DATABASE = "none"  # name of the uncalibrated head
 
 

@@ -77,8 +77,6 @@ def read_rows(name: str, tensors: Tensors, width: int | None) -> BaseRows:
     return QuantizedRows(rows, step, rows.shape[1], ROW_TOP, tensors.get(f"{name}.fine"))
 
 
-# --- stored reduction -----------------------------------------------------------------------------
-
 MOMENTS_FROM = 8  # rows per dimension above which moments (dims × dims float64) are smaller than the int8 rows
 
 
@@ -153,9 +151,6 @@ def _with_rows(scorer: Scorer, galleries: Sequence[Gallery]) -> Scorer:
             biases.append(compute_row_bias(scorer, [rows[max(known - start, 0) :] for rows in chunks]))
         start += len(chunks[0])
     return replace(scorer, terms=terms, bias=np.concatenate(biases), duplicates=None)
-
-
-# --- files -------------------------------------------------------------------------------------------------------
 
 
 def collect_row_scales(scorer: Scorer, start: int, stop: int) -> dict[str, np.ndarray]:

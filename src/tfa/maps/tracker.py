@@ -254,9 +254,6 @@ def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     return make_partial_scorer(state.spaces, head.stored.scorer.duplicates)
 
 
-# --- sequence -------------------------------------------------------------------------------------
-
-
 def query_sequence(place_map: Map, frames: PhotosLike, progress: bool | Progress | None = None, **how: Any) -> Answers:
     """Answer photos in the order they were taken; `how` is as for `PlaceMap.follow`.
 

@@ -32,8 +32,6 @@ from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.method.vocabulary import unit_patches
 
-# --- described tokens -----------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Described:
@@ -61,8 +59,6 @@ class DescribedTokens(Tokens):
         """Return the result of `describe_second_order`, to the last bit."""
         raise NotImplementedError
 
-
-# --- residuals cpu --------------------------------------------------------------------------------
 
 HARD, SOFT = "hard", "soft"
 ASSIGNMENT_KINDS = (HARD, SOFT)

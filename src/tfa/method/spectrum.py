@@ -117,9 +117,6 @@ def cross_products(one: np.ndarray, other: np.ndarray, backend: Backend) -> np.n
     return products
 
 
-# --- spectrum -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Geometry:
     """PCA of the anchors, which maps products with the anchors to coordinates."""

@@ -206,8 +206,6 @@ def _pseudo_view(kernel: ScoreKernel, rows: PseudoRows, construction: int) -> tu
     return RelationView(kernel.among(queries, queries), kernel.among(tops, tops), scores[:, tops]), tops
 
 
-# --- target ---------------------------------------------------------------------------------------
-
 Targets = Mapping[tuple[str, int], TargetBranch]
 
 
@@ -345,9 +343,6 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
 def mixture_weight(m_A: float) -> float:
     """Return w_S = sin²(π(δ+1)/4), δ = clip(m_A, −1, 1); equal shares at m_A = 0."""
     return float(np.sin(np.pi * (np.clip(m_A, -1, 1) + 1) / 4) ** 2)
-
-
-# --- strengths -------------------------------------------------------------------------------------------------
 
 
 def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:

@@ -39,8 +39,6 @@ from tfa.errors import BadSpec
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, SideView, usual_scores
 from tfa.search.gallery import QueryVectors
 
-# --- score window ---------------------------------------------------------------------------------
-
 WINDOW_ROWS = 256  # photos in the window
 MIN_ROWS = 32  # photos before a bias is estimated: fewer consecutive photos show too few places
 WIDE_MAP = 5_000  # images above which the bias is updated less often, because an update reads all rows
@@ -136,8 +134,6 @@ class ScoreWindow:
         window.seen = seen
         return window
 
-
-# --- adaptation -----------------------------------------------------------------------------------
 
 _PSEUDO_COUNTS = 2.0  # weight of c_0, in photos
 _DECAY = 1 - 1 / 32  # factor on the weight of earlier photos, per photo

@@ -109,9 +109,6 @@ def _skip_png_pixels(file: BinaryIO) -> BinaryIO:
     return io.BytesIO(b"".join(kept))
 
 
-# --- XMP ---
-
-
 def _read_xmp(packet: bytes) -> dict[str, float]:
     """Read position values from drone XMP attributes or elements; latitude and longitude both or neither."""
     if not packet or len(packet) > XMP_BYTES:

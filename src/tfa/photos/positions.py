@@ -21,8 +21,6 @@ from tfa.core.files import parse_xml, read_bounded, read_text
 from tfa.errors import BadPositions, MissingExtra
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 
-# --- positions ------------------------------------------------------------------------------------
-
 # --- from a CSV file ---
 
 
@@ -156,9 +154,6 @@ def parse_number(text: str) -> float | None:
     return number if math.isfinite(number) and "_" not in text else None  # float() accepts "1_000"
 
 
-# --- from a name ---
-
-
 def position_from_name(name: str) -> Position | None:
     """Read a position from a name like `@utm_east@utm_north@…`, as in common place recognition datasets."""
     fields = name.split("@")
@@ -229,8 +224,6 @@ def _transformer(code: int, *, to_globe: bool) -> Any:
     plane, globe = f"EPSG:{code}", "EPSG:4326"
     return Transformer.from_crs(*((plane, globe) if to_globe else (globe, plane)), always_xy=True)
 
-
-# --- track ----------------------------------------------------------------------------------------
 
 _EARTH = 6_371_000.0  # radius in meters
 

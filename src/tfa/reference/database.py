@@ -21,9 +21,6 @@ def l2(x: np.ndarray) -> np.ndarray:
     return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
 
-# --- Words -----------------------------------------------------------------------------------------------
-
-
 def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
     """Return unit centers (k, d) of Lloyd's k-means with a k-means++ start."""
     rng = np.random.default_rng(seed)
@@ -49,9 +46,6 @@ def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
     return l2(centers)
 
 
-# --- Descriptors -----------------------------------------------------------------------------------------
-
-
 def residual_descriptor(
     patches: np.ndarray, centers: np.ndarray, assignment: str, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -66,9 +60,6 @@ def residual_descriptor(
     blocks = np.stack([(weights[:, k, None] * (patches - centers[k])).sum(axis=0) for k in range(len(centers))])
     norms = np.linalg.norm(blocks, axis=1)
     return l2(l2(blocks).reshape(-1)), norms
-
-
-# --- Spectral geometry -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -106,9 +97,6 @@ class Pca:
         if name == "original":
             return q @ d.T
         return self.whitened(q, d, 0.5) if name == "partial" else self.adaptive(q, d, c, beta)
-
-
-# --- Strengths -------------------------------------------------------------------------------------------
 
 
 def dispersion_penalized(x: np.ndarray) -> float:

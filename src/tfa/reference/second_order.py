@@ -98,9 +98,6 @@ def score_bias(rows: np.ndarray) -> np.ndarray:
     return np.log(np.exp(np.sort(rows, axis=0)[:left]).mean(axis=0))
 
 
-# --- Target centering ------------------------------------------------------------------------------------
-
-
 def target_mean(pca: Pca, target: np.ndarray) -> np.ndarray:
     """Return μ' = (N_q · mean_Q v + 8 μ) / (N_q + 8)."""
     total = target.sum(axis=0) + TARGET_PSEUDO_COUNT * pca.mean
@@ -110,9 +107,6 @@ def target_mean(pca: Pca, target: np.ndarray) -> np.ndarray:
 def whitened_from(mean: np.ndarray, pca: Pca, queries: np.ndarray, database: np.ndarray, gamma: float) -> np.ndarray:
     """Return S_w(γ) with query coordinates Uᵀ(v − mean) and database coordinates Uᵀ(v − μ)."""
     return replace(pca, mean=mean).phi(queries, gamma) @ pca.phi(database, gamma).T
-
-
-# --- Online adaptation of a stream -----------------------------------------------------------------------
 
 
 def online_scores(pca: Pca, stream: np.ndarray, database: np.ndarray, gamma: float = 0.5) -> np.ndarray:

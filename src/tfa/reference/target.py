@@ -134,9 +134,6 @@ def share_of_local(local: Branch, cls: Branch) -> float:
     return local.Q / (local.Q + cls.Q) if local.Q + cls.Q > 0 else 0.5
 
 
-# --- The controller --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PlainTarget:
     information_target: dict[str, np.ndarray]  # I(q) of every calibration image under S_0

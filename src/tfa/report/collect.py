@@ -118,8 +118,6 @@ class MapReport(Value):
     rules: dict[str, str] = req("Definitions of terms.")
 
 
-# --- ageing ---------------------------------------------------------------------------------------
-
 DAYS = 90  # days without a confirmation after which an image counts as aged
 SECONDS = 86_400  # per day
 
@@ -329,17 +327,7 @@ def explain_decision(row: Mapping[str, Any]) -> str:
 def collect_report(
     place_map: PlaceMap, answers: Answers | None = None, called: str | None = None, aged_days: float = DAYS
 ) -> dict[str, Any]:
-    """Collect everything the report says about a map.
-
-    Args:
-        place_map: The map.
-        answers: Answers to photos like the expected queries, if any.
-        called: The map's name in commands. [default: its path]
-        aged_days: Days without a confirmation after which an image is aged.
-
-    Returns:
-        The report as JSON.
-    """
+    """Collect everything the report says about a map."""
     info = place_map.info().to_dict()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
     found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows)

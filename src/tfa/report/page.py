@@ -17,8 +17,6 @@ from tfa.photos.images import as_rgb
 from tfa.report.collect import list_heads
 from tfa.report.html import TEMPLATES, ReportDecision, bars, curves, embed_photo, render_template, scatter
 
-# --- plan view ------------------------------------------------------------------------------------
-
 PLAN_VIEW = Path(__file__).parent / "templates" / "plan_view.js"  # ES module, for pages with a server
 
 

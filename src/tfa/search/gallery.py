@@ -259,9 +259,6 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     return products.T
 
 
-# --- ties ----------------------------------------------------------------------------------------------------------
-
-
 _GLIMPSES = 256  # values sampled per row to find possible duplicates
 _ROW_BLOCK = 512  # rows sampled together
 

@@ -201,9 +201,6 @@ def _decode_key(table: str) -> str:
     return re.sub(rb"-([0-9a-f]{2})", lambda match: bytes([int(match[1], 16)]), stem).decode()
 
 
-# --- pieces --------------------------------------------------------------------------------------------------------
-
-
 _PIECE_SCHEMA = pa.schema([pa.field("number", pa.int64()), pa.field("data", pa.large_binary())])
 _PIECES_AT_ONCE = 1000  # pieces per write, about 60 MB
 

@@ -210,9 +210,6 @@ def join_rows(chunks: Sequence[QuantizedRows]) -> QuantizedRows:
     return QuantizedRows(stored, step, chunks[0].width, chunks[0].top, fine)
 
 
-# --- seven bits per level on disk -------------------------------------------------------------------------------
-
-
 def to_seven_bits(levels: np.ndarray) -> np.ndarray:
     """Pack int8 levels `(m, D)` of at most 63 to uint8 `(m, ⌈7D/8⌉)`: level + 64 in seven bits, high bit first."""
     packed = np.empty((len(levels), (levels.shape[1] * 7 + 7) // 8), np.uint8)

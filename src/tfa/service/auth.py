@@ -106,8 +106,6 @@ def describe_caller(request: Request) -> dict[str, str | None]:
     }
 
 
-# --- rate limit ------------------------------------------------------------------------------------------------------
-
 BURST_SECONDS = 5  # seconds of requests in a full token bucket
 _REMEMBERED = 4096  # buckets to keep; one that was not used for long is full again
 

@@ -30,8 +30,6 @@ from tfa.maps.upkeep import Confirmed, make_image_key
 from tfa.online.adaptation import WINDOW_ROWS, Adaptation
 from tfa.types import Answer, ImageRecord, QueryOptions
 
-# --- failures to write -----------------------------------------------------------------------------------------------
-
 _log = getLogger("tfa.service")
 
 
@@ -304,8 +302,6 @@ class MapCameras:
         self._keeper.shutdown(wait=True)
         self._keep()
 
-
-# --- confirmations ---------------------------------------------------------------------------------------------------
 
 WRITTEN_EVERY = 60.0  # minimum seconds between writes
 

@@ -195,9 +195,6 @@ def shared_decoders() -> DecoderPool:
     return pool
 
 
-# --- shared encoder --------------------------------------------------------------------------------------------------
-
-
 class SharedEncoder:
     """An `Encoder` that threads may share; it runs one batch at a time, in a thread of its own.
 

@@ -324,8 +324,6 @@ class LiveMap:
             self.confirmations.close()
 
 
-# --- copies of photos ------------------------------------------------------------------------------------------------
-
 SMALLEST, LARGEST = 32, 2048  # longer side of a copy, in pixels
 _COPY_BYTES = 64_000_000  # cache size
 _QUALITY = 85

@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
@@ -141,9 +139,10 @@ class OriginGuard:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.settings.checks_host and not is_loopback(_name(host)):
+            # The name is not repeated: a page of another site could have chosen it.
             return (
-                f"{_name(host)[:80]!r} is not a local host name, and this service has no API keys; start it with "
-                "--read-api-key or with --no-auth"
+                "this service has no API keys and accepts local host names only; start it with --read-api-key or with "
+                "--no-auth"
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None

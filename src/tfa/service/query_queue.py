@@ -27,8 +27,6 @@ from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
 from tfa.types import Answer, QueryOptions
 
-# --- the last queries ------------------------------------------------------------------------------------------------
-
 _HEADS = 8  # most recently queried heads to keep statistics of
 
 

@@ -79,8 +79,6 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
     return tuple(api_keys)
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
-
 PILLOW_MOST = 178_956_970  # pixels above which Pillow refuses to open an image
 SLACK = 65_536  # bytes of a request besides the photo: form fields, part headers
 ALL_AT_ONCE = 10  # size of the largest request, in photos of the largest size

@@ -50,9 +50,7 @@ def test_the_incumbent_stays_unless_a_challenger_is_clearly_ahead():
     assert seen["b"].difference == pytest.approx(1.9 * error)
     assert seen["b"].difference_error == pytest.approx(error)
     assert choose_judged({**roots, "c": incumbent + noise + 2.1 * error}, "a", margin=2.0)[0] == "c"
-    # at one standard error the rule is the plain one
     assert choose_judged(roots, "a", margin=1.0)[0] == "b"
-    assert reference.judged_winner(list(roots.values())) == 1
 
 
 def test_of_equal_challengers_the_earlier_wins_and_missing_answers_do_not_count():
@@ -109,7 +107,10 @@ def test_cross_fitted_answers_learn_from_the_other_half():
             axis=1
         )
 
-    expected = reference.cross_fitted_tops(learnt, len(target))
+    expected = np.zeros(len(target), np.int64)
+    halves = np.arange(len(target))[0::2], np.arange(len(target))[1::2]
+    for judged, seen in (halves, halves[::-1]):
+        expected[judged] = learnt(seen)(judged)
     assert np.array_equal(cross_fitted_answers(space, view, head, kernel, 0.3), expected)
 
 

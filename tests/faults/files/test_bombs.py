@@ -224,7 +224,7 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     ),
     "field larger than a table's": (
         "t.csv", text("a,b\n" + "x" * 200_000 + ",1\n"),
-        read_table, BadDataset, "line 2.*not CSV",
+        read_table, BadDataset, "line 2.*not valid CSV",
     ),
     "header of tensors that lies": (
         "w.safetensors", tensors(b"{}", 2**63),
@@ -240,15 +240,15 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
         "w.pth", zipped,
         lambda p: resolve_weights(CARD, p), BadWeights, "more than its size",
     ),
-    "checkpoint that holds itself": (
+    "checkpoint that contains itself": (
         "w.pth", endless,
         lambda p: resolve_weights(CARD, p), BadWeights, "must be a tensor",
     ),
     "memo of two billion": (
-        "g.npy", pickled(b"\x80\x02]r\xff\xff\xff\x7f."), load_object_array, BadDataset, "numbers its 1. object",
+        "g.npy", pickled(b"\x80\x02]r\xff\xff\xff\x7f."), load_object_array, BadDataset, "too large for 1 objects",
     ),
     "lists that are all one": ("g.npy", pickled(doubled(60)), load_object_array, BadDataset, "represents more than"),
-    "list that holds itself": ("g.npy", pickled(b"\x80\x02]q\0h\0a."), load_object_array, BadDataset, "holds itself"),
+    "list in itself": ("g.npy", pickled(b"\x80\x02]q\0h\0a."), load_object_array, BadDataset, "contains itself"),
     "pickle of nests": (
         "g.npy", pickled(b"\x80\x02" + b"]" * DEEP + b"a" * (DEEP - 1) + b"."),
         load_object_array, BadDataset, "not a readable",
@@ -320,7 +320,7 @@ def test_a_compressed_record_is_not_expanded_beyond_its_size(tmp_path: Path) -> 
 def test_an_archive_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / "records.zip", "wb") as file:
         file.truncate(10**12)
-    with within_bounds(), pytest.raises(BadRecord, match=r"records\.zip.*larger than the 500,000,000 bytes"):
+    with within_bounds(), pytest.raises(BadRecord, match=r"records\.zip.*larger than the limit of 500,000,000 bytes"):
         read_record(tmp_path / "records.zip")
 
 

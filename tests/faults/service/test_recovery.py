@@ -130,7 +130,7 @@ def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, camp
             refused = add(client, ("a.png", picture(40 + number)))
             assert (refused.status_code, refused.json()["error"].partition(";")[0]) == (
                 507,
-                "the folder of town cannot be written (Read-only file system)",
+                "cannot write to the folder of town (Read-only file system)",
             )
             for camera in ({}, {"camera": "cam0"}):
                 assert ask(client, picture(5), k=1, **camera).json()["hits"][0]["id"] == 5

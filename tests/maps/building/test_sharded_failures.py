@@ -52,7 +52,7 @@ def test_a_killed_worker_is_replaced_and_every_image_is_there_once(fleet, url, e
 
 @pytest.mark.kill
 def test_workers_that_die_again_and_again_end_the_build_with_a_sentence(fleet, url, encoded):
-    with ProcessExecutor(1) as pool, pytest.raises(OutOfResources, match=r"fewer build\.workers"):
+    with ProcessExecutor(1) as pool, pytest.raises(OutOfResources, match=r"lower build\.workers"):
         build(fleet, url, encoder=AlwaysDyingEncoder, executor=pool)
 
 
@@ -81,7 +81,7 @@ def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_w
     described = next(one for one in report.passes if one.name == "descriptors")
     assert described.before == sum(finished)
     assert (
-        f"{sum(finished) + 5} of 13 shards were done by an earlier run" in report.notes
+        f"resumed: {sum(finished) + 5} of 13 shards were done already" in report.notes
     )  # 5 have photos of the sample
     shards = list_photos(fleet).shards(10, choose_sample(75, 32).tolist())
     left = [len(shard) - len(shard.sample) for shard in shards if not finished[shard.number]]
@@ -150,11 +150,11 @@ def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet,
 
 
 @pytest.mark.parametrize(("given", "allowed"), [
-    ({"sample": 15}, r"sample=15 is out of range: must be a whole number from 16: .*; leave it out for 4096"),
+    ({"sample": 15}, r"sample=15 is out of range: must be an integer ≥ 16, .*default 4096"),
     ({"sample": 0}, "sample=0 is out of range"),
     ({"sample": 32.0}, r"sample=32\.0 is out of range"),
     ({"sample": None}, "sample=None is out of range"),
-    ({"shard_size": 0}, "shard_size=0 is out of range: must be a whole number from 1, better 1000"),
+    ({"shard_size": 0}, "shard_size=0 is out of range: must be an integer ≥ 1 .default 1000"),
     ({"shard_size": "10"}, "shard_size='10' is out of range"),
 ])  # fmt: skip
 def test_a_division_that_cannot_be_is_refused_at_once(given, allowed):

@@ -28,8 +28,6 @@ from tfa.exports.answers.recording import check_installed, write_mcap
 from tfa.types import Answer, Position
 from tfa.version import __version__
 
-# --- csv table ------------------------------------------------------------------------------------
-
 
 def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
     """Write all answers; return their number."""
@@ -47,9 +45,6 @@ def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> 
 def _cell(value: Any) -> Any:
     """Write booleans in lower case, as other programs do."""
     return str(value).lower() if isinstance(value, bool) else value
-
-
-# --- geojson --------------------------------------------------------------------------------------
 
 
 def write_geojson(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
@@ -75,8 +70,6 @@ def _located(answer: Answer, degrees: Mapping[Position, Position]) -> tuple[Posi
     best = answer.hits[0].position if answer.hits else None
     return (degrees[best], "image") if best is not None and best in degrees else (None, None)
 
-
-# --- gpx points -----------------------------------------------------------------------------------
 
 NAMESPACE = "http://www.topografix.com/GPX/1/1"
 

@@ -258,9 +258,6 @@ def _import_ray(address: str) -> Any:
     return ray
 
 
-# --- passes --------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class PassRunner:
     """Runs passes on an executor and records their times."""

@@ -282,16 +282,7 @@ class PhotoList:
 
 
 def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool = False) -> PhotoList:
-    """List photos in a fixed order.
-
-    Args:
-        source: A folder, a manifest (.csv, .parquet), a bucket (s3://…), or several of them.
-        positions: CSV file with positions, or `PositionSources`.
-        skip_bad: Skip and list missing photos instead of raising.
-
-    Returns:
-        The photos, none of which is opened yet.
-    """
+    """List photos in a fixed order."""
     sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if not sources:
         raise NoImages("no photos: pass folders, a manifest (.csv or .parquet) or a bucket (s3://…)")

@@ -71,8 +71,6 @@ from tfa.search.store import find_opener, hide_password, split_map_url
 from tfa.types import BuildOptions, BuildPass, EncoderOptions, HeadSpec, ImageRecord, Position
 from tfa.verification.patches import CompactTokens
 
-# --- settings and report -------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class BuildReport:
@@ -131,21 +129,7 @@ def build_sharded(
     sharding: Sharding | None = None,
     progress: bool | Progress | None = None,
 ) -> BuildReport:
-    """Build a map in a store. Rerun with the same arguments to resume an interrupted build.
-
-    Args:
-        photos: A folder, manifest or bucket as for `list_photos`, or a `PhotoList`.
-        url: URL of the map.
-        encoder: Encoder name, or an importable function that returns an encoder.
-        spec: Settings the head is fitted with.
-        map_spec: Which head the map has, and what it stores.
-        options: How photos are read and encoded.
-        sharding: How the build is divided, and how the store searches.
-        progress: True draws progress bars.
-
-    Returns:
-        The header of the map, skipped photos, notes and times.
-    """
+    """Build a map in a store. Rerun with the same arguments to resume an interrupted build."""
     map_spec, options, sharding = map_spec or BuildOptions(), options or EncoderOptions(), sharding or Sharding()
     _check_storable(map_spec)
     base, name = split_map_url(url)

@@ -127,9 +127,6 @@ def _reduce_queries(version: Version, vectors: QueryVectors) -> np.ndarray:
     return version.reduction.of_queries_in_double(direct_sum(vectors.weights, terms))
 
 
-# --- answers -------------------------------------------------------------------------------------------------------
-
-
 _PHOTOS_AT_ONCE = 16  # photos searched at a time, which limits the candidate rows in memory
 _RESCORED = 100  # minimum number of images that are rescored
 

@@ -136,9 +136,6 @@ def fit_reduction_to_moments(total: Moments, dims: int) -> Reduction:
     return fit_reduction(np.ascontiguousarray(total.second[:-1, :-1]), dims, mean_bias)
 
 
-# --- payload -----------------------------------------------------------------------------------------------------
-
-
 def parse_record(image_id: int, payload: Payload) -> ImageRecord:
     """Parse the payload of an image. Raises BadMap."""
     try:

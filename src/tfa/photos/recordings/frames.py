@@ -47,8 +47,6 @@ from tfa.photos.recordings.recording import (
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, Position
 from tfa.version import __version__
 
-# --- open recording -------------------------------------------------------------------------------
-
 
 @contextmanager
 def open_recording(path: Path, topic: str | None = None, position_topic: str | None = None) -> Iterator[Recording]:

@@ -113,7 +113,7 @@ def damage(kind: str, path: Path) -> None:
     [
         ("truncated", "cannot be read by torch"),
         ("hostile", "nothing in it was executed"),
-        ("page", "is no checkpoint: it begins with"),
+        ("page", "is not a checkpoint: it starts with"),
         ("missing", r"1 missing: vision_encoder\.neck\.0\.weight"),
         ("shape", r"1 of another shape: mask_decoder\.iou_token\.weight"),
         ("numbers", "has values that are not numbers"),

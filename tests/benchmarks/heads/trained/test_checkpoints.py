@@ -224,7 +224,7 @@ def test_a_file_that_needs_more_than_tensors_is_refused_unexecuted_with_how_to_c
         text = refusal(saved(tmp_path, content))
         assert "nothing in it was executed" in text
         assert "weights_only=False" in text
-        assert "and give plain.pth:" in text
+        assert "and use plain.pth:" in text
     (tmp_path / "raw.pth").write_bytes(pickle.dumps(Hostile()))
     refusal(tmp_path / "raw.pth")
     assert not (tmp_path / "executed").exists()
