@@ -67,7 +67,7 @@ def test_add_as_json(run, folder):
     told = json.loads(result.stdout)
     assert [skipped.pop("file") for skipped in told["skipped"]] == ["bad.jpg"]
     assert [set(skipped) for skipped in told.pop("skipped")] == [{"reason"}]
-    advice = "22% of the photos were not seen when the head was fitted; fit again with: tfa refit"
+    advice = "the head was not fitted on 22% of the photos; refit with: tfa refit"
     assert told == {"added": [14, 15, 16, 17], "removed": [], "notes": [advice], "images": 18}
     assert f"note: {advice}" in result.stderr
     assert f"note: {advice}" in run("info", "town.tfa").stderr

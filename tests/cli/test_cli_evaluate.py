@@ -101,7 +101,7 @@ def test_an_earlier_evaluation_may_stand_beside(evaluate):
         (["plain.tfa", "camera", "--ground-truth", "where.csv"], "build the map with --positions, or pass positives"),
         (
             ["calibrated.tfa", "camera", "--ground-truth", "where.csv", "--calibration", "dusk"],
-            "there is no calibration 'dusk'",
+            "calibration 'dusk' not found",
         ),
         (["town.tfa", "bad.jpg", "--ground-truth", "bad.json"], "all 1 images are broken"),
     ],

@@ -86,5 +86,5 @@ def test_report_says_what_aged_where_the_service_has_confirmed_some(run, aged):
     assert [one["id"] for one in ageing["never"]] == [0, *range(3, 13), 14]
     assert (ageing["confirmed"], ageing["new"], ageing["days"]) == (2, 1, 100)
     assert ageing["text"] in run("report", "town.tfa", "--aged", "100").stdout
-    assert "<h2>Aged</h2>" in Path("report.html").read_text("utf-8")
+    assert "<h2>Aged images</h2>" in Path("report.html").read_text("utf-8")
     assert json.loads(run("report", "plain.tfa", "--json").stdout)["ageing"] is None
