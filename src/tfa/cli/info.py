@@ -44,7 +44,7 @@ def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
     if lines is None:
         recalls = [_find_recall(one) for one in info.calibrations if one.active]
         say(f"  {recalls[0]}" if any(recalls) else "  expected recall: unknown; tfa calibrate estimates it")
-        chosen = {one.name: one.choice for one in info.decided if one.name not in ("verification", "strengths")}
+        chosen = {one.name: one.choice for one in info.decided if one.name not in ("reranking", "strengths")}
         said = [f"{value} {name}" if name in _NOUNS else f"{name} {value}" for name, value in chosen.items()]
         say(f"  decisions: {', '.join(said)} (--evidence shows why)")
 
