@@ -116,7 +116,7 @@ def test_sessions_merge_and_age(run, fake_encoder):  # noqa: F811
     assert report
     going = int(re.search(r"(\d+) images? of 22 can be removed", dry)[1])
     assert going
-    assert "photos that were given" in dry
+    assert "expected R@1 on similar photos" in dry
     assert f"the map holds {22 - going} images" in pruned
 
 
