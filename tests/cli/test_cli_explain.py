@@ -84,7 +84,7 @@ def town_tokens(photo: str):
 def test_the_picture_is_drawn(run, town):
     result = run("explain", "town.tfa", "near.png", "-o", "new/why.png", "--json")
     assert json.loads(result.stdout)["rank"] == 1
-    assert "picture: new/why.png" in result.stderr
+    assert "wrote new/why.png" in result.stderr
     with Image.open("new/why.png") as picture:
         assert picture.width > picture.height > 100
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tfa.evaluate.judgement import Judgement, Run, RunScores
     from tfa.evaluate.map_evaluation import MapEvaluation
 
-_FOLDED = ("query", "answer", "a true image")
+_FOLDED = ("query", "answer", "a positive")
 
 
 @options.with_encoder
@@ -165,8 +165,8 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: in
     if not mistakes:
         return
     say()
-    say(f"{len(mistakes):,} most confident of {len(numbers.mistakes):,} mistakes of {run.title}", style="bold")
-    table = open_table("query", "answer", "confidence", "inliers", "meters", "a true image", fold=_FOLDED)
+    say(f"Most confident mistakes of {run.title} ({len(mistakes):,} of {len(numbers.mistakes):,})", style="bold")
+    table = open_table("query", "answer", "confidence", "inliers", "meters", "a positive", fold=_FOLDED)
     for mistake in mistakes:
         table.add_row(
             short[mistake.query],

@@ -80,9 +80,7 @@ def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_w
     finished = [f"descriptors-{number:06d}.safetensors" in done for number in range(8)]
     described = next(one for one in report.passes if one.name == "descriptors")
     assert described.before == sum(finished)
-    assert (
-        f"resumed: {sum(finished) + 5} of 13 shards were done already" in report.notes
-    )  # 5 have photos of the sample
+    assert f"resumed: {sum(finished) + 5} of 13 shards were done already" in report.notes  # 5 have photos of the sample
     shards = list_photos(fleet).shards(10, choose_sample(75, 32).tolist())
     left = [len(shard) - len(shard.sample) for shard in shards if not finished[shard.number]]
     assert counted(encoded) == sum(left)
