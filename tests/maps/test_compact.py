@@ -98,7 +98,7 @@ def test_verify_on_tokens_says_what_is_missing(field):
         tfa.rerank_candidates(field.select([0]), field, np.zeros((2, 9)))
     with pytest.raises(BadTokens, match="grid=\\(rows, columns\\)"):
         tfa.rerank_candidates(field, Tokens(np.asarray(field.patches)))
-    with pytest.raises(BadTokens, match="query tokens: how the patches"):
+    with pytest.raises(BadTokens, match="query tokens: the patch grid"):
         tfa.rerank_candidates(Tokens(np.ones((1, 6, 20))), field)
     with pytest.raises(ChannelMismatch, match="7 channels, database tokens 20"):
         tfa.rerank_candidates(Tokens(np.ones((1, 15, 7))), field)

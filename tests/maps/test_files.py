@@ -49,7 +49,7 @@ def edit_header(path, **changes):
         (lambda p: edit_header(p, format_version=99), "format version 99"),
         (
             lambda p: edit_header(p, format="tfa-map"),
-            r"'tfa-map', which no release reads .* tfa build PHOTOS --out .* --force",
+            r"'tfa-map', must be 'tfa-place-map'; .* tfa build PHOTOS --out .* --force",
         ),
         (lambda p: edit_header(p, next_id=3), "edited or damaged"),
         (lambda p: edit_header(p, format="zip"), "'zip'"),
@@ -143,7 +143,7 @@ def test_refit_equals_a_fresh_build(saved, town, tmp_path, cache):
     editor = reopened(saved)
     more = [photo(town / f"more{i}.png", 100 + i) for i in range(6)]
     notes = editor.add(more).notes
-    assert any("30% of the photos were not seen" in note for note in notes)
+    assert any("not fitted on 30% of the photos" in note for note in notes)
     assert editor.unseen_share == pytest.approx(0.3)
     editor.refit()
     assert editor.unseen_share == 0
@@ -193,7 +193,7 @@ def test_unknown_and_ambiguous_names(saved, town, tmp_path, cache):
     with pytest.raises(UnknownImage):
         editor.remove([99])
     editor.add([photo(tmp_path / "other" / "00.png", 61)])
-    with pytest.raises(UnknownImage, match="any of 2"):
+    with pytest.raises(UnknownImage, match="matches 2 photos"):
         editor.remove(["00.png"])
     assert editor.remove(["other/00.png"]).removed == [14]
     assert len(reopened(saved)) == 14  # the failed removals removed nothing

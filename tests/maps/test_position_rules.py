@@ -35,7 +35,5 @@ def test_a_map_built_before_is_asked_by_its_own_rule(tmp_path: Path, monkeypatch
     assert town.query(tmp_path / "photos/3.png", k=1)[0].image.endswith("3.png")
     assert town.encoder.id == "tiny-v2@56/hf"
     other = PlaceMap.load(tmp_path / "t.tfa", encoder=load_encoder("tiny-v2", weights=weights))
-    with pytest.raises(
-        BadWeights, match=r"with the encoder tiny-v2@56/hf, or build it again with --encoder tiny-v2@56$"
-    ):
+    with pytest.raises(BadWeights, match=r"with the encoder tiny-v2@56/hf, or rebuild it with --encoder tiny-v2@56$"):
         other.query(tmp_path / "photos/3.png", k=1)

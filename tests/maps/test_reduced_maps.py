@@ -254,7 +254,7 @@ def set_dims(header, dims):
     [
         (lambda header: header["heads"][0]["layout"].pop("reduction"), "format version 3, without reduced rows"),
         (lambda header: header.update(format_version=2), "format version 2, with reduced rows"),
-        (lambda header: set_dims(header, 9), "must be to 9 numbers"),
+        (lambda header: set_dims(header, 9), "must have 9 dimensions"),
         (lambda header: set_dims(header, 1), "is not valid"),
     ],
 )

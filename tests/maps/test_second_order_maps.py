@@ -45,10 +45,10 @@ def test_second_order_is_the_default_and_says_why(town, cache):
     assert set(info["evidence"]) == {"strengths"}
     assert made.state.vocabularies is None
     rows = {row["name"]: row for row in info["decided"]}
-    assert list(rows) == ["representation", "carrier", "centering", "scores", "verification"]
+    assert list(rows) == ["representation", "carrier", "centering", "scores", "reranking"]
     assert rows["carrier"]["reason"] == "default: two thirds plain scores, one third whitened scores"
     assert all(row["reason"] for row in rows.values())
-    assert [name for name, row in rows.items() if row["margin"] is not None] == ["verification"]
+    assert [name for name, row in rows.items() if row["margin"] is not None] == ["reranking"]
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,10 @@ def test_compact_tokens_that_do_not_fit_the_map_are_refused(saved, tmp_path, cac
         header["files"] = [e for e in header["files"] if not (e["role"] == "tokens" and "r000002" in e["name"])]
 
     rewrite(saved, forget)
-    with pytest.raises(BadMap, match="files do not fit the heads and the 2 segments"):
+    with pytest.raises(BadMap, match="files do not match the heads and the 2 segments"):
         PlaceMap.load(saved)
     rewrite(saved, lambda header: header.pop("verification"))
-    with pytest.raises(BadMap, match="has no verification"):
+    with pytest.raises(BadMap, match="verification is missing"):
         PlaceMap.load(saved)
 
 

@@ -293,7 +293,7 @@ def test_what_else_a_file_may_hold_is_said(tmp_path):
         "folder.npy": "is a folder",
         "absent.npy": "does not exist",
         "words.txt": r"is not a vocabulary file; use \.safetensors, \.pt, \.pth, \.npy",
-        "words": "not from this",
+        "words": "is not a vocabulary file",
     }.items():
         with pytest.raises(BadSpec, match=f"{name}.*{message}"):
             load_vocabulary(tmp_path / name)

@@ -127,7 +127,7 @@ def test_masks_and_matches_of_the_benchmark_are_listed_pruned_and_cleared(cache,
     assert prune_cache(older_than=5).to_dict() == {"files": 1, "bytes": 1000}
     assert measure_benchmark() == [CachedResults("masks", 1, 1000)]
     shown = CliRunner().invoke(app, ["cache"]).stdout
-    assert "masks of the benchmark: 1 file, 1.0 kB" in shown
+    assert "benchmark masks: 1 file, 1.0 kB" in shown
     assert "matches of the benchmark" not in shown
     assert clear_cache().to_dict() == {"files": 1, "bytes": 1000}
     assert (measure_benchmark(), mask.exists(), own.exists()) == ([], False, True)
@@ -147,7 +147,7 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     size = (build.path / "sample-0.safetensors").stat().st_size + 2
     assert measure_unfinished_builds() == UnfinishedBuilds(1, 2, size)
     shown = CliRunner().invoke(app, ["cache"]).stdout
-    assert "vectors of the benchmark: 1 file, 160 bytes" in shown
+    assert "benchmark vectors: 1 file, 160 bytes" in shown
     assert "1 unfinished build: 2 files" in shown
     clear_cache(cache)
     prune_cache(max_bytes=160)

@@ -243,7 +243,7 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
         assert row["about"] != row["reason"], f"{row['name']} has no explanation"
         assert html.escape(row["about"]).replace("&#x27;", "&#39;") in text
     assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall unknown' in text
-    assert "verification: <b>used</b>" in text
+    assert "reranking: <b>on</b>" in text
     for rule in (VERIFICATION, WITHIN_NOISE, SURE, EXPECTED_RECALL, NEAR_DUPLICATE, HUB, LEAST_RECOGNIZED):
         assert html.escape(rule).replace("&#x27;", "&#39;") in text
 

@@ -35,7 +35,7 @@ while times:
     try:
         times -= store.swap(key, old, b"%d" % (int(old or b"0") + 1))
     except StoreUnavailable as error:
-        if "as it was" not in str(error):  # the machine was so busy that the claim became too old
+        if "is unchanged" not in str(error):  # the machine was so busy that the claim became too old
             raise
 """
 
@@ -76,7 +76,7 @@ class TestMilvus(StoreContract):
     def test_a_collection_of_somebody_else_is_left_alone(self, store, name, url):
         client = store._connection.client()
         client.create_collection(name, dimension=8, metric_type="IP")
-        with pytest.raises(StoreConflict, match=rf"{name}.*not made by tfa.*fields"):
+        with pytest.raises(StoreConflict, match=rf"{name}.*not created by tfa.*fields"):
             store.open(name)
         client.create_collection(f"{name}_l2", schema=milvus_collection.schema_of(8))
         params = client.prepare_index_params()
@@ -150,7 +150,7 @@ class TestMilvus(StoreContract):
     def test_a_claim_held_too_long_is_not_used(self, store, name, monkeypatch):
         monkeypatch.setattr(milvus_documents, "HOLDING_SECONDS", 0)
         monkeypatch.setattr(milvus_documents.Documents, "_alone", lambda *_: True)
-        with pytest.raises(StoreUnavailable, match="as it was"):
+        with pytest.raises(StoreUnavailable, match="is unchanged"):
             store.swap(f"{name}/header", None, b"new")
         assert store.read(f"{name}/header") is None
 

@@ -64,7 +64,7 @@ class TestQdrantEdge(StoreContract):
 
     def test_a_folder_that_is_no_collection_is_left_alone(self, store, name, tmp_path):
         (tmp_path / "places of Köln" / "collections" / name).mkdir(parents=True)
-        with pytest.raises(StoreConflict, match="not made by tfa"):
+        with pytest.raises(StoreConflict, match="not created by tfa"):
             store.open(name)
         with pytest.raises(StoreConflict, match=name):
             store.create(name, DIMENSIONS)

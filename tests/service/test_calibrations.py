@@ -50,7 +50,7 @@ def test_a_calibration_is_made_as_a_job_and_answers_when_it_is_done(client, town
     assert client.post("/v1/calibrations/active", json={"name": "night"}).json() == {"active": "night"}
     missing = client.post("/v1/calibrations/active", json={"name": "day"})
     assert missing.status_code == 422
-    assert "there is no calibration 'day'" in missing.json()["error"]
+    assert "calibration 'day' not found" in missing.json()["error"]
     assert client.delete("/v1/calibrations/night").json() == {"dropped": "night", "revision": 5}
     assert (opened(town).calibrations, opened(town).state.active) == ([], "none")
     assert client.delete("/v1/calibrations/night").status_code == 422

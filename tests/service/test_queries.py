@@ -66,7 +66,7 @@ def test_answers_can_be_verified(client, town):
         ({"k": "0"}, "k=0 is out of range: must be between 1 and 1000"),
         ({"k": "many"}, "k: input should be a valid integer"),
         ({"min_confidence": "2"}, "min_confidence=2.0 is out of range: must be between 0 and 1"),
-        ({"calibration": "night"}, "there is no calibration 'night'"),
+        ({"calibration": "night"}, "calibration 'night' not found"),
         ({"kk": "3"}, "no field 'kk'; did you mean 'k'?"),
     ],
 )

@@ -64,7 +64,7 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     encoder.gate.set()
     assert [hit.id for hit in first.result(PATIENCE).hits] == [0]
     assert [len(future.result(PATIENCE).hits) for future in later[:3]] == [3, 1, 2]
-    with pytest.raises(Exception, match="no calibration 'night'"):
+    with pytest.raises(Exception, match="calibration 'night' not found"):
         later[3].result(PATIENCE)
     assert len(tokens.result(PATIENCE)) == 1
     assert encoder.sizes == [1, 4, 1]

@@ -114,9 +114,9 @@ def test_sessions_merge_and_age(run, fake_encoder):  # noqa: F811
     assert "winter/02.png" in winter
     assert Path("report.html").stat().st_size > 1000
     assert report
-    going = int(re.search(r"(\d+) images? of 22 can go", dry)[1])
+    going = int(re.search(r"(\d+) images? of 22 can be removed", dry)[1])
     assert going
-    assert "photos that were given" in dry
+    assert "expected R@1 on similar photos" in dry
     assert f"the map holds {22 - going} images" in pruned
 
 

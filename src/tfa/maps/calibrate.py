@@ -94,7 +94,7 @@ def draw_photos(
             "from the camera that will query the map (removed photos stay in the map until tfa refit)",
             known[0],
         )
-    notes = [f"{repeated} duplicate photos were ignored"] if repeated else []
+    notes = [f"duplicate photos, ignored: {repeated}"] if repeated else []
     if not enough:
         notes.append(f"{budget} of {len(paths)} photos were sampled with a fixed seed (budget)")
     return {paths[index]: drawn[paths[index]] for index in sorted(content.values())}, notes

@@ -710,7 +710,7 @@ def _make_query_options(k: int, options: Mapping[str, Any]) -> QueryOptions:
 
 
 def _note_repeated(count: int) -> list[str]:
-    return [f"already in the map: {count} photos"] if count else []
+    return [f"photos already in the map: {count}"] if count else []
 
 
 def _list_skipped(skipped: Sequence[tuple[Path, str]]) -> list[tuple[str, str]]:

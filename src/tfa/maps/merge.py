@@ -142,7 +142,7 @@ def _shared(
 def _notes(maps: Sequence[Map], fresh: Sequence[Sequence[ImageRecord]], repeated: int) -> list[str]:
     first, notes = maps[0], []
     if repeated:
-        notes.append(f"{repeated:,} identical photos of several maps were merged")
+        notes.append(f"identical photos in several maps, merged: {repeated:,}")
     for other, own in zip(maps, fresh, strict=True):
         if other is not first and other.state.map_spec != first.state.map_spec:
             notes.append(f"{other.called} was built with other settings; the merged map uses those of {first.called}")

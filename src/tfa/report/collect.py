@@ -150,8 +150,8 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
         "never": never,
         "old": old,
         "new": new,
-        "text": f"{confirmed:,} of {len(latest):,} photos were confirmed by sure answers; in {days:g} days "
-        f"{len(never):,} never were, {len(old):,} not any more; {new:,} are too new to tell",
+        "text": f"{confirmed:,} of {len(latest):,} images were confirmed by sure answers, {len(old):,} of them more "
+        f"than {days:g} days ago; {len(never):,} were never confirmed, and {new:,} are too new to judge",
     }
 
 
@@ -305,8 +305,8 @@ _DECISIONS = (
     ("centering", "", "The average of your camera's photos is subtracted from its queries: it holds season and light."),
     ("scores", "calibrated", "Map images that match almost any photo of your camera get lower scores."),
     ("scores", "", "Scores are used without a correction for each map image."),
-    ("verification", "used", "The best images are reranked by comparing where their matching patches lie."),
-    ("verification", "", "The best images are not reranked, so no answer is sure."),
+    ("reranking", "on", "The best images are reranked by comparing where their matching patches lie."),
+    ("reranking", "", "The best images are not reranked, so no answer is sure."),
     ("assignment", "hard", "A patch counts for its nearest visual word only."),
     ("assignment", "soft", "A patch counts for several visual words near it."),
     ("assignment", "", "Scores with one and with several visual words per patch are mixed."),

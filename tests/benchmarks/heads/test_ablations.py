@@ -12,7 +12,7 @@ from tfa_bench.heads.controls import ABLATIONS, CONTROLS, calibrate_by, fit_by, 
 
 
 def candidate(support, agreement):
-    return Candidate("", float(support), (agreement,) * 3)
+    return Candidate(float(support), (agreement,) * 3)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_a_manifest_has_positions_sessions_and_its_own_order(places):
     ("text", "said"),
     [
         ("file,lat,lon\na.png,1,2\n", r"list\.csv, line 1: the columns are 'file,lat,lon', must be uri"),
-        ("uri,lat\n0.png,1\n", r"line 1: there is a column lat and none lon"),
-        ("uri\n0.png\n\n \n1.png\n0.png\n", r"line 6: .*0\.png is listed already in line 2; keep one"),
+        ("uri,lat\n0.png,1\n", r"line 1: column lat is present without lon"),
+        ("uri\n0.png\n\n \n1.png\n0.png\n", r"line 6: .*0\.png is already listed in line 2; keep one"),
         ("uri,lat,lon\n0.png,1,2\n1.png,north,2\n", r"line 3: lat is 'north', must be a number; correct it"),
         ("uri,lat,lon\n0.png,1,\n", r"line 2: a position needs lat and lon.*leave both cells empty"),
         ("uri,lat,lon\n0.png,99,2\n", r"line 2: lat is 99, must be between -90 and 90"),
@@ -68,7 +68,7 @@ def test_a_mistake_in_a_manifest_is_named_by_its_line(places, text, said):
 
 def test_a_photo_that_is_not_there_is_named_by_its_line_or_left_out(places):
     path = manifest(places, "uri\n0.png\ngone.png\n1.png\n")
-    with pytest.raises(BadImage, match=r"line 3: there is no photo .*gone\.png; .*--skip-bad"):
+    with pytest.raises(BadImage, match=r"line 3: .*gone\.png does not exist; .*--skip-bad"):
         list_photos(path)
     listed = list_photos(path, skip_bad=True)
     assert len(listed) == 2

@@ -11,7 +11,7 @@ from tfa.errors import StoreConflict
 from tfa.maps.store.header import Builder, claim_key, claim_map
 from tfa.maps.store.publish import Publisher
 
-BUSY = r"memory://x/town is being built by process \d+ of .* since 0 min; try again when it is done"
+BUSY = r"memory://x/town is being built by process \d+ of .* for 0 min; try again when it is done"
 
 
 class SlowStore(MemoryStore):
@@ -96,8 +96,8 @@ def test_a_builder_whose_claim_was_taken_drops_nothing_of_the_other():
 
 
 @pytest.mark.parametrize(("doing", "said"), [
-    ("built", "memory://x/town is being built by process 1 of elsewhere since 0 min; try again when it is done"),
-    (None, "memory://x/town is being built: another builder made the collection 'town__v1' meanwhile; try again when"),
+    ("built", "memory://x/town is being built by process 1 of elsewhere for 0 min; try again when it is done"),
+    (None, "memory://x/town is being built: another process created the collection 'town__v1'; try again when"),
 ])  # fmt: skip
 def test_a_collection_that_another_builder_was_faster_to_make_is_told_of_as_that_builder(doing, said, monkeypatch):
     store = MemoryStore()

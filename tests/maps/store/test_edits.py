@@ -73,7 +73,7 @@ def test_a_photo_that_is_there_is_left_as_it_is_and_adding_twice_is_adding_once(
     new = [photo(tmp_path / "new" / f"{place}.png", place) for place in (40, 41)]
     first, again = town.add(new), town.add(new)
     assert (first.added, again.added) == ([PLACES, PLACES + 1], [])
-    assert again.notes[0] == "already in the map and left as they are: 2"
+    assert again.notes[0] == "photos already in the map: 2"
     assert sound(town) == PLACES + 2
 
 
@@ -143,7 +143,7 @@ def test_a_removal_that_was_killed_is_done_by_the_next_edit_and_seen_at_once(tow
 def test_a_map_that_is_calibrated_is_not_edited_meanwhile(town, url, tmp_path):
     with (
         claim_map(memory_store(url), "town", "calibrated", url),
-        pytest.raises(StoreConflict, match=r"is being calibrated by process \d+ of .* since 0 min; try again"),
+        pytest.raises(StoreConflict, match=r"is being calibrated by process \d+ of .* for 0 min; try again"),
     ):
         town.add([photo(tmp_path / "new.png", 40)])
     assert town.add([tmp_path / "new.png"]).added == [PLACES]

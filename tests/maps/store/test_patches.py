@@ -94,5 +94,5 @@ def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, 
     assert f"{built[2].patches['folder']}{added}" in kept.keys("")
     assert not any(key.endswith("patches/0") for key in memory_store(url).keys(""))
     monkeypatch.undo()
-    with pytest.raises(BadSpec, match=r"build.patches_at=memory://… keeps no patches"):
+    with pytest.raises(BadSpec, match=r"build.patches_at=memory://… cannot hold patches"):
         build(tmp_path / "town", url, patches_at=at)

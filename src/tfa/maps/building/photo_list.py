@@ -297,7 +297,7 @@ def list_photos(source: Any, *, positions: PositionsLike = None, skip_bad: bool 
             else:
                 raise BadImage(f"{missing}; fix or remove it, or skip it with --skip-bad (skip_bad=True)")
     once = list({photo.uri: photo for photo in photos}.values())
-    notes = [f"ignored {len(photos) - len(once)} photos that are listed twice"] if len(once) < len(photos) else []
+    notes = [f"photos listed twice, used once: {len(photos) - len(once)}"] if len(once) < len(photos) else []
     photos = once
     local = [index for index, photo in enumerate(photos) if not photo.remote]
     _, unnamed = split_nameable([Path(photos[index].uri) for index in local], skip_bad=skip_bad) if local else ([], [])

@@ -107,7 +107,7 @@ class MapView:
         name = self.state.chosen(calibration).name
         if name not in self.versions:
             raise BadCalibration(
-                f"calibration {name!r} is not active; a store holds vectors of one head, now {self.header.active!r}; "
+                f"head {name!r} is not active; a store holds vectors of one head, now {self.header.active!r}; "
                 f"activate it with: {format_command('tfa', 'calibrate', 'URL', '--activate', name)}"
             )
         return self.versions[name]
