@@ -187,13 +187,13 @@ def write_commands(commands: Mapping[str, Any]) -> list[str]:
 
 def write_exit_codes() -> str:
     """Write the exit codes of all commands."""
-    from tfa.cli.app import INTERRUPTED
+    from tfa.cli.app import INTERRUPTED, USAGE
     from tfa.cli.console import PIPE_CLOSED
 
     rows = [
         (0, "Success. An answer without hits is a success."),
         (1, "Error. Standard error has one message that starts with `error:`."),
-        (2, "Usage error: unknown command or option, missing or invalid value."),
+        (USAGE, "Unknown command or option, or a missing, invalid or conflicting value; also in `tfa.toml`."),
         (INTERRUPTED, "Interrupted with Ctrl-C. Saved maps are unchanged; encoded photos stay in the cache."),
         (PIPE_CLOSED, "The reader of standard output closed it, as `head -1` does."),
     ]
