@@ -304,5 +304,5 @@ def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
     assert "tfa calibrate town.tfa PHOTOS" in said
     assert "tfa calibrate" in json.loads(run("query", "town.tfa", "camera", "--json").stdout)["notice"]
     told = json.loads(run("report", "town.tfa", "--photos", "camera", "--json").stdout)
-    assert "differ from those the map is made for" in told["advice"][0]
+    assert "look different from the photos the map was made for" in told["advice"][0]
     assert [one["photos"] for one in told["recall"]] == [14]

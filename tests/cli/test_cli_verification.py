@@ -37,7 +37,7 @@ def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, folder):
     assert facts["reason"] in told
     assert f"{facts['needed']:.4g}" in told
     told = " ".join(run("calibrate", "town.tfa", "camera", "-q").stdout.split())
-    assert "of 14 calibration photos have more evidence" in told
+    assert "of 14 calibration photos, top-ranked images match better" in told
 
 
 def test_refit_keeps_verification_as_the_map_has_it(run, folder):

@@ -130,7 +130,7 @@ def test_too_few_photos_and_few(place_map, camera):
     photos = sorted(camera.iterdir())
     with pytest.raises(NoImages, match="at least 2 photos; 1 of 1 photos are usable"):
         place_map.calibrate(photos[:1])
-    with pytest.raises(NoImages, match="1 of . photos are usable"):
+    with pytest.raises(NoImages, match=r"1 of . photos are usable"):
         place_map.calibrate([photos[0], photos[0]])
     [note] = place_map.calibrate(photos[:7]).notes
     assert note == "a calibration with only 7 photos may lower recall; use 64 if possible"
