@@ -1,39 +1,38 @@
-# Each of these does all the set-up on a fresh machine with Python 3.11+ and pip:
-#   make demo        maps sample photos of a town, recognizes places in it
-#   make check       everything a change must pass, as CI runs it
-#   make test        the tests alone
-#   make test-fast   without those that need a browser, a killed process, real weights or much time
-#   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
-#   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
-#   make docs        the documentation as a site in build/site: generates the reference, checks links and word counts
-#   make dist        wheels and sdists of both distributions in dist/
-#   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
+# Each target sets up everything it needs, given Python 3.11+ and pip:
+#   make demo        maps a sample town and localizes photos in it
+#   make check       linters, type checks and tests, as in CI
+#   make test        only the tests
+#   make test-fast   the tests without browsers, killed processes, real weights, servers and slow cases
+#   make faults      the full fault campaign: kills, full disks, hostile files and requests
+#   make soak        an hour of load on a service; memory, descriptors and threads must not grow (SECONDS=60: a minute)
+#   make docs        builds the documentation site in build/site; checks links and word counts
+#   make dist        builds wheels and sdists of both distributions in dist/
+#   make audit       checks the pinned dependencies for known vulnerabilities; needs a network
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-# Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up; files are
-# handed out in the order of tests/conftest.py, those that take long first. A thread each: workers that share the cores
-# spend as much time again waiting for each other's threads.
-# Their files, each of which is synced as it is written, lie in memory if 4 GB of that are free.
+# Worker processes of the tests. All tests of a file run in one worker and share its fixtures. tests/conftest.py orders
+# the files, slow ones first. Each worker uses one thread: more threads would compete for the cores.
+# Test files go to /dev/shm if it has 4 GB free, because every write is synced.
 WORKERS ?= 2
 MEMORY  := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 PYTEST  := $(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Datasets of results/README.md, below the folder DATA: name=folder
+# Datasets in results/README.md: name=folder below DATA
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
               corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
 
-# Where the fault campaign counts what it tried, and keeps what failed.
+# Folder for the counts and failures of the fault campaign.
 FAULTS_OUT ?= faults-out
 
 .PHONY: demo browser lint style test test-fast check faults results soak audit docs dist clean
 
-# Hundreds of processes import the same modules: the first one keeps what it compiled, whatever the caller's habit is.
+# Tests start hundreds of processes, so let the first one cache the compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
-# Most modules are never imported: those that are get compiled then, all of them would take a minute now.
+# Stamp files: an environment is updated when the dependencies change. A newer pip is faster, but not required.
+# --no-compile: modules are compiled when they are imported, which saves a minute here.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
@@ -45,7 +44,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 	$(PIP) --no-compile -c constraints.txt -e .
 	touch $@
 
-# Everything that tests and checks need, the demo included, so that nothing is installed twice.
+# Everything that tests and checks need, including the packages of the demo.
 $(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml | $(VENV)/.created
 	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
 	touch $(VENV)/.demo $@
@@ -53,14 +52,14 @@ $(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plu
 demo: $(VENV)/.demo
 	$(BIN)/tfa demo --out demo-out
 
-# The page is tested in a real Chromium: the one there is, or one installed now. Without any, those tests are skipped.
+# The web page is tested in Chromium, which is installed if it is missing. Without it, these tests are skipped.
 browser: $(VENV)/.installed
 	@$(BIN)/python -m tests.browser.find_browser --install
 
 lint: style
 	$(BIN)/mypy
 
-# What takes seconds.
+# Linters that take seconds.
 style: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,27 +72,27 @@ test: $(VENV)/.installed browser
 test-fast: $(VENV)/.installed
 	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not stores"
 
-# mypy takes one core for a minute. Meanwhile another process compiles the tests and what they import, so that two workers
-# need not do the same; then the tests begin. What mypy said comes last, and counts as much as they do.
+# mypy uses one core for a minute. Meanwhile, another process compiles the tests and their imports, so that the workers
+# do not both compile them. Then the tests run. The output of mypy comes last.
 check: style
 	$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -q --collect-only > /dev/null; \
 	$(MAKE) test; tested=$$?; wait $$types; typed=$$?; cat $(VENV)/mypy.txt; exit $$((tested | typed))
 
-# The table is written whether something failed or not; make fails if something did.
+# The table is written even if a test failed; then make fails, too.
 faults: $(VENV)/.installed
 	rm -rf $(FAULTS_OUT)
 	TFA_FAULTS=full TFA_FAULTS_OUT=$(abspath $(FAULTS_OUT)) $(PYTEST) tests/faults; tested=$$?; \
 	$(BIN)/python -m tests.faults.table $(FAULTS_OUT) --docs docs/explanation/reliability.md && exit $$tested
 
-# Every head on the eight datasets below DATA: records and their page results/README.md, then the tables of the documentation. Heads whose deeper recalls the
-# page prints keep 20 places, 12 where there are ten splits; of the others, records are kept small. The page is of the
-# positions as transformers resamples them, for which every head was recorded; those of README and their rivals also of the default encoder.
+# Runs every head on the eight datasets below DATA, then writes results/README.md and the tables of the documentation.
+# Records have 20 images per query for heads whose R@20 the page shows (12 with ten splits), and fewer for the others.
+# All heads run with RESULTS_ENCODER. The heads of README's table also run with the default encoder.
 SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default
 RESULTS_ENCODER ?= dinov2-s14-focus@322/hf
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
 results: $(VENV)/.installed
-	@test -d "$(DATA)" || { echo "give the folder of the datasets: make results DATA=data"; exit 1; }
+	@test -d "$(DATA)" || { echo "pass the folder of the datasets: make results DATA=data"; exit 1; }
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads main --depth 20 --split-depth 12 --out results $(DATASETS)
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads all --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench run --heads $(SHIPPED) --depth 5 --split-depth 1 --out results $(DATASETS)
@@ -104,7 +103,7 @@ SECONDS ?= 3600
 soak: $(VENV)/.installed
 	TFA_SOAK_SECONDS=$(SECONDS) $(BIN)/python -m tests.faults.service.soak
 
-# pip-audit asks PyPI for known weaknesses. Versions that nobody answers for are listed, and are no success.
+# pip-audit looks up known vulnerabilities on PyPI. A version that cannot be looked up is listed and makes it fail.
 audit: $(VENV)/.installed
 	@$(PIP) --no-compile -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit

@@ -1,4 +1,4 @@
-"""Photos that a plain `.convert("RGB")` gets wrong: turned by EXIF, 16 bits deep, with alpha in a palette."""
+"""Photos that a plain `.convert("RGB")` decodes wrongly: EXIF rotation, 16 bits, palette with alpha."""
 
 from __future__ import annotations
 

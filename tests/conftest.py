@@ -1,4 +1,4 @@
-"""What every test folder shares."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from typer.testing import CliRunner, Result
 
-# One server for all tests, whichever folder asks for it.
+# Fixtures of real servers, started once for all tests.
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
 from tests.servers_s3 import bucket, s3_endpoint  # noqa: F401
@@ -22,10 +22,7 @@ stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"  # 
 
 @pytest.fixture(scope="session", autouse=True)
 def _not_the_users_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads, fills or empties the cache of whoever runs it, or obeys that person's settings.
-
-    Only the weights of encoders, fetched once, are the user's.
-    """
+    """Isolate tests from the user's cache and settings; only the downloaded encoder weights are shared."""
     kept, own = cache_folder() / "weights", tmp_path_factory.mktemp("cache")
     kept.mkdir(parents=True, exist_ok=True)
     (own / "weights").symlink_to(kept)
@@ -40,13 +37,13 @@ def _not_the_users_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session", autouse=True)
 def _json_as_documented() -> Iterator[None]:
-    """Whatever JSON the command line prints in a test is what the schemas in docs/schemas say."""
+    """Check all JSON that the command line prints in tests against docs/schemas."""
     invoke = CliRunner.invoke
 
     def invoke_and_check(self: CliRunner, app: Any, args: Any = None, **given: Any) -> Result:
         result = invoke(self, app, args, **given)
         if {"--json", "--out"} & set(args or ()):
-            from tests.schemas import check_output  # most tests need none
+            from tests.schemas import check_output  # imported only if needed
 
             check_output(args, result)
         return result
@@ -56,15 +53,14 @@ def _json_as_documented() -> Iterator[None]:
         yield
 
 
-settings.register_profile("tfa", deadline=None)  # no test fails because others use the machine
+settings.register_profile("tfa", deadline=None)  # a busy machine must not fail a test
 settings.load_profile("tfa")
 
 LONG = {"browser", "kill", "encoder", "slow", "stores", "faults"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that opens the browser has its mark, however it comes by it. Files with tests that take long come first:
-    the quick ones at the end then keep all workers busy until it."""
+    """Mark tests that use the browser, and run files with slow tests first: all workers then stay busy to the end."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)

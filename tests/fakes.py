@@ -1,4 +1,4 @@
-"""A numpy encoder: colour and gradient statistics of a grid of patches. Deterministic, quick, no weights."""
+"""A numpy encoder for tests: color and gradient statistics of patches. Deterministic, fast, no weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which addresses a process and all that it has started listen."""
+"""List the addresses on which a process and its children listen."""
 
 from __future__ import annotations
 

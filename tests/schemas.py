@@ -1,4 +1,4 @@
-"""JSON Schemas of the commands, as they are made from types, and what they say of JSON that a command printed."""
+"""JSON Schemas of the commands, generated from types, and checks of printed JSON against them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def verbs_with_json() -> frozenset[tuple[str, ...]]:
 def check_output(arguments: Sequence[str], result: Result) -> None:
     """The schema of a verb must agree with the JSON it printed, and with that of `--out`, which is the same."""
     words = tuple(one for one in arguments if not one.startswith("-"))
-    verb = next((words[:length] for length in (1, 2) if words[:length] in verbs_with_json()), None)
+    verb = next((words[:length] for length in (2, 1) if words[:length] in verbs_with_json()), None)
     if verb is None or "--help" in arguments:
         return
     texts = [result.stdout] if "--json" in arguments and result.stdout.strip() else []

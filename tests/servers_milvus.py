@@ -1,4 +1,4 @@
-"""A Milvus for the tests: milvus-lite's server on this machine, or a running one that TFA_TEST_MILVUS names."""
+"""A Milvus server for tests: milvus-lite, or the server named by TFA_TEST_MILVUS."""
 
 from __future__ import annotations
 

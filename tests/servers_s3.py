@@ -1,4 +1,4 @@
-"""A bucket for tests: of the S3 server that TFA_TEST_S3 names (http://HOST:PORT), or of moto's, if installed."""
+"""An S3 bucket for tests: on the server named by TFA_TEST_S3 (http://HOST:PORT), or on moto if installed."""
 
 from __future__ import annotations
 

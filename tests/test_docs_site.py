@@ -1,4 +1,4 @@
-"""The documentation site: links move with the pages, broken ones are reported, every page is in the navigation."""
+"""The documentation site: links are moved, broken links are reported, every page is in the navigation."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_defaults_come_from_the_parameter_or_from_its_help_text():
     page = make_reference.cli_page()
     assert "| `-k N (1..1000)` | `5` | Hits per photo. |" in page
     assert "| `--calibration NAME\\|none` | the active one | Calibration to use; 'none' for none. |" in page
-    assert "| `--online`, `--no-online` | `--online` |" in page
+    assert "| `--online`, `--no-online` | online, except in maps of --paper |" in page
+    assert "| `--rerank`, `--no-rerank` | `--rerank` |" in page
 
 
 def test_every_route_is_in_the_reference():

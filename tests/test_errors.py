@@ -1,4 +1,4 @@
-"""Errors know which files and folders of this machine their message names."""
+"""Errors list the local files and folders that their message names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition or an event, never for a time in which a busy machine may not get there."""
+"""Wait for a condition or an event in tests, never for a fixed time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small made-up worlds of tokens for numeric tests."""
+"""Small synthetic worlds of tokens for numeric tests."""
 
 from __future__ import annotations
 

@@ -38,7 +38,14 @@ from tfa.method.second_order_head import (
     fit_spaces,
 )
 from tfa.method.target import decide_from_target
-from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
+from tfa.method.vocabulary import (
+    CONSTRUCTIONS,
+    Vocabulary,
+    fit_vocabularies,
+    grid_patches,
+    sample_patches,
+    wrap_vocabularies,
+)
 from tfa.photos.images import HashedPhoto, find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.types import CalibrateOptions, HeadSpec
@@ -107,7 +114,7 @@ def fit_database(
 
     # Words: three vocabularies from one sample of database patches.
     if centers is None:
-        patches = sample_patches(tokens, spec.max_patches, dtype)
+        patches = sample_patches(tokens, spec.max_patches, dtype, grid_patches)
         vocabularies = fit_vocabularies(patches, spec.words, backend, progress=progress)
         del patches
     else:
@@ -259,17 +266,23 @@ def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings:
     Returns:
         The head.
     """
-    origin = str(source) if isinstance(source, (str, Path)) else "the source vocabulary"
-    if isinstance(source, (str, Path)):
-        source = load_vocabulary(source)
-    elif source is not None:
-        source = check_words(to_numpy(source), origin)
-    if source is not None and isinstance(tokens, Tokens) and source.shape[1] != tokens.channels:
+    words = read_source(source, tokens.channels) if isinstance(tokens, Tokens) else None
+    return dual_vocabulary.fit_dual_head(tokens, words, **settings)
+
+
+def read_source(source: str | Path | Any | None, channels: int) -> dual_vocabulary.SourceWords | None:
+    """Read a source vocabulary for tokens with `channels`: a file, an array (words, channels), or words read before."""
+    if source is None or isinstance(source, dual_vocabulary.SourceWords):
+        return source
+    is_file = isinstance(source, (str, Path))
+    origin = str(source) if is_file else "the source vocabulary"
+    words = load_vocabulary(source) if is_file else check_words(to_numpy(source), origin)
+    if words.shape[1] != channels:
         raise BadSpec(
-            f"{origin} has words of {source.shape[1]} channels, the tokens have {tokens.channels}; "
+            f"{origin} has words of {words.shape[1]} channels, the tokens have {channels}; "
             "use a vocabulary of the tokens' encoder"
         )
-    return dual_vocabulary.fit_dual_head(tokens, source, **settings)
+    return dual_vocabulary.SourceWords(words, Path(source).name if is_file else None)
 
 
 def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:

@@ -17,7 +17,7 @@ from tfa.errors import BadPositions
 from tfa.method.carriers import CARRIER_WORDS
 
 AUTO: Literal["auto"] = "auto"
-HeadKind = Literal["second-order", "paper"]
+HeadKind = Literal["second-order", "paper", "paper-dual"]
 HEAD_KINDS: tuple[str, ...] = get_args(HeadKind)
 if TYPE_CHECKING:
     CarrierName = str
@@ -26,6 +26,7 @@ else:
 StorageType = Literal["float16", "float32", "int7"]
 STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
+PAPER_ENCODER = "dinov2-b14@322"  # the paper's encoder and input size for ground datasets
 CAMERA_PATTERN = "[A-Za-z0-9._-]{1,64}"
 NO_HITS = "nothing was found"
 WITHHELD = "the answer is below the requested confidence"
@@ -122,7 +123,7 @@ class CalibrateOptions(Options):
 
     name: str = opt("target", "Name of the calibration.", pattern="^[A-Za-z0-9_-]+$")
     budget: int = opt(64, "Use at most this many photos, sampled with a fixed seed.", ge=2)
-    score: bool | None = opt(None, "Also calibrate scores. [default: with enough photos]")
+    score: bool | None = opt(None, "Also calibrate scores. [default: with enough photos, but not after build --paper]")
 
 
 class HeadSpec(Options):
@@ -139,7 +140,7 @@ class HeadSpec(Options):
     @classmethod
     def paper(cls) -> HeadSpec:
         """Return the paper's settings, which sample the PCA only for Pitts250k (83,952 images)."""
-        return cls(max_pca=30_000)
+        return cls(max_pca=80_000)
 
 
 class RerankSpec(Options):
@@ -149,18 +150,28 @@ class RerankSpec(Options):
     patches: Literal["full", "small"] = opt("full", "Patch storage: full (67,712 bytes per image) or small (15,870).")
     dimensions: int = opt(128, "Maximum dimensions of a stored patch.", ge=1)
     max_patches: int = opt(100_000, "Database patches the compaction is fitted on.", ge=1)
-    max_pseudo: int = opt(256, "Maximum number of self-tests that decide whether answers are reranked.", ge=1)
+    max_pseudo: int = opt(256, "Maximum number of map images used to measure the usual evidence.", ge=1)
 
 
 class BuildOptions(Options):
     """Options for building a map."""
 
-    head: HeadKind = opt("second-order", "Kind of head: second-order or paper.")
+    head: HeadKind = opt("second-order", "Head to fit: second-order, or the paper's (paper, paper-dual).")
     carrier: CarrierName = opt("tempered", "Carrier of a second-order head.")
     storage: StorageType = opt("int7", "Data type of stored descriptors; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
     dims: int | None = opt(None, "Search dimensions; the best 100 are rescored with all. [default: all]", ge=2)
+    vocabulary: str | Path | None = opt(
+        None,
+        "File with the source words of a paper-dual head. [default: fitted on the photos]",
+        cli={"metavar": "FILE"},
+    )
+
+    @classmethod
+    def paper(cls) -> BuildOptions:
+        """Return the options of a map that is TFA as published; `HeadSpec.paper` fits it, `PAPER_ENCODER` encodes."""
+        return cls(head="paper", storage="float32", rerank=False)
 
     @property
     def reranking(self) -> RerankSpec | None:
@@ -172,9 +183,9 @@ class EncoderOptions(Options):
     """Options for reading and encoding photos. Only `fast` changes answers."""
 
     weights: str | Path | None = opt(None, "Weights file. [default: the encoder's released weights]")
-    device: str = opt("cpu", "Device for encoding and fitting.")
+    device: str = opt("cpu", "Device for encoding, fitting and scoring; auto prefers a GPU.")
     threads: int | None = opt(None, "CPU threads of the encoder. [default: all cores]", ge=1)
-    fast: bool = opt(False, "Encode with 8-bit integers, on the CPU.")
+    fast: bool = opt(False, "Encode with 8-bit integers on a CPU, in half precision on a GPU.")
     batch_size: int = opt(8, "Photos encoded together.", ge=1)
     skip_bad: bool = opt(False, "Skip and list unreadable photos instead of stopping.")
     cache: Any = opt(None, "Token cache. [default: the user's cache]")
@@ -398,7 +409,7 @@ class MapInfo(Value):
     """Contents and decisions of a map."""
 
     OMITTED: ClassVar = frozenset(
-        {"sample", "dims", "version", "created", "store", "previous", "editable", "recent", "rules"}
+        {"published", "sample", "dims", "version", "created", "store", "previous", "editable", "recent", "rules"}
     )
 
     name: str | None = req("Name of the map; null if it is not saved.")
@@ -428,6 +439,7 @@ class MapInfo(Value):
     calibrations: list[CalibrationInfo] = req("Calibrations, newest last.")
     photos: list[ImageRecord] = req("Map images; empty for a store and in a service.")
     notes: list[str] = opt([], "Notes for the user.")
+    published: str | None = opt(None, "Published system that answers, if the map is one of tfa build --paper.")
     sample: int | None = opt(None, "Number of sampled images that the head of a store was fitted on.")
     dims: int | None = opt(None, "Search dimensions of a store.")
     version: int | None = opt(None, "Version of a map in a store.")
@@ -658,6 +670,27 @@ class PluginEncoder(Value):
 
     name: str = req("Name for --encoder.")
     distribution: str = req("Distribution that provides it.")
+
+
+class EncoderTrial(Value):
+    """What an encoder returns, and what it costs."""
+
+    encoder: str = req("Name of the encoder.")
+    fingerprint: str = req("Fingerprint of weights and preprocessing.")
+    notes: list[str] = req("Notes, such as a changed size.")
+    patches: int = req("Patches of a photo.", ge=1)
+    channels: int = req("Channels of a patch.", ge=1)
+    global_channels: int | None = req("Channels of the global token; null if there is none.")
+    grid: list[int] = req("Rows and columns of patches.")
+    prefix: int | None = req("Tokens before the patches; null if unknown.")
+    input: list[int] | None = req("Width and height of the input in pixels; null if unknown.")
+    resample: str | None = req("Resampling; null if unknown.")
+    mean: list[float] | None = req("Mean of each color that is subtracted; null if unknown.")
+    std: list[float] | None = req("Standard deviation of each color; null if unknown.")
+    photos: int = req("Photos in the folder.", ge=1)
+    seconds: float = req("Seconds per photo.", ge=0)
+    peak_memory: int = req("Largest memory of the process in bytes.", ge=0)
+    token_bytes: int = req("Bytes of a photo's tokens.", ge=1)
 
 
 class Setting(Value):

@@ -1,4 +1,4 @@
-"""How many modules somebody reads to follow a query: those that `tfa query` of one photo enters."""
+"""Count the modules that `tfa query` enters for one photo."""
 
 from __future__ import annotations
 

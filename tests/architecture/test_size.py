@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.architecture.test_layout import MODULES
 
-MOST_FILES = 190
-MOST_LINES = 40_000
+MOST_FILES = 200
+MOST_LINES = 42_000
 
 
 def test_the_package_has_no_more_files_than_the_limit():

@@ -17,7 +17,7 @@ def test_spec_checks_and_round_trips():
     spec = HeadSpec(words=32, temperature=1)
     assert HeadSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
     assert spec.temperature == 1.0
-    assert HeadSpec.paper().max_pca == 30_000
+    assert HeadSpec.paper().max_pca == 80_000
     assert HeadSpec().words == 64
     with pytest.raises(BadSpec, match="did you mean 'words'"):
         HeadSpec.from_dict({"word": 3})

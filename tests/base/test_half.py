@@ -1,4 +1,4 @@
-"""Half precision: every number is widened exactly, whatever the shape and memory it comes in."""
+"""Half precision: every number is widened exactly, for any shape and memory layout."""
 
 import numpy as np
 import pytest

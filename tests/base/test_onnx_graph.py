@@ -1,4 +1,4 @@
-"""The builder of ONNX graphs: what is built is checked, and runs."""
+"""Tests of the ONNX graph builder: graphs are checked and run."""
 
 import numpy as np
 import onnx

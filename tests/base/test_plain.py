@@ -1,4 +1,4 @@
-"""The codec: what is read from JSON, what is refused, and how errors name the place."""
+"""The JSON codec: accepted and rejected values, and errors that name the field."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Long work tells how far it is: a bar on a terminal, lines without one."""
+"""Progress of long work: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_no_line_comes_after_the_end_or_of_work_that_is_short(heard, monkeypatch
         heard.wait(1)
         task.advance()
     ended = heard.lines()
-    assert "tfa-progress" not in [thread.name for thread in threading.enumerate()]  # nobody is left to write a line
+    assert "tfa-progress" not in [thread.name for thread in threading.enumerate()]  # the progress thread has ended
     monkeypatch.setattr(progress, "LINE_SECONDS", 60.0)
     with progress.RichProgress().task("reading", 2):
         pass

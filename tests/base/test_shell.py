@@ -1,4 +1,4 @@
-"""Hints can be copied into a shell, whatever the map is called."""
+"""Suggested commands can be copied into a shell, for any map name."""
 
 from __future__ import annotations
 

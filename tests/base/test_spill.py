@@ -1,4 +1,4 @@
-"""Spilled arrays: what was written stays, and no file or descriptor outlives its array."""
+"""Arrays spilled to disk: contents are preserved, and no file or descriptor leaks."""
 
 import gc
 import os

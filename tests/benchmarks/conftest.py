@@ -1,4 +1,4 @@
-"""A tiny dataset, encoded: what the tests of runs share."""
+"""A tiny encoded dataset for the tests of benchmark runs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Records made in memory for tests: what each head answers first is given, all else is filled in."""
+"""Records in memory for tests, built from given top answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the documentation: each is what its command prints, and formulas have the constants of the code."""
+"""Tables of the documentation equal the output of their commands; formulas have the constants of the code."""
 
 from __future__ import annotations
 

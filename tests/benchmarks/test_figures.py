@@ -13,9 +13,10 @@ from tfa_bench.figures.plots import (
     HEADER,
     calibration_curves,
     choose,
-    draw_grid,
+    draw_sheet,
     evidence_of,
     find_studies,
+    montage_rows,
     positives_in,
     spread_out,
     standardize_rows,
@@ -50,6 +51,17 @@ def test_successes_and_failures_are_the_right_queries(town):
         choose(study, ["tfa", "anyloc"], successes=True, rows=0)
 
 
+def test_queries_missed_by_all_others_and_queries_left_out(town):
+    results, truth = town
+    write_record(results, truth, "ria", (1, 5, 9))
+    [study] = find_studies(results)
+    heads = ["tfa", "anyloc", "ria"]
+    assert choose(study, heads, successes=True).queries == (0, 4, 5, 9)
+    assert choose(study, heads, successes=True, by_all=True).queries == (5, 9)
+    rest = choose(study, heads, successes=True, without=(5,))
+    assert (rest.queries, rest.eligible) == ((0, 4, 9), 3)
+
+
 @pytest.mark.parametrize(
     ("eligible", "rows", "chosen"),
     [
@@ -82,7 +94,7 @@ def test_frames_are_green_where_right_and_red_where_wrong(town, tmp_path):
     heads = study.heads("tfa")
     assert heads == ["tfa", "anyloc", "ria"]
     grid = choose(study, heads, successes=True)
-    sheet = draw_grid(grid, truth, photos)
+    sheet = draw_sheet(montage_rows(grid, truth, photos), heads)
     assert grid.queries == (0, 4, 5, 9)
     expected = [[GREEN, RED, GREEN], [GREEN, RED, GREEN], [GREEN, RED, RED], [GREEN, RED, RED]]
     assert [[sheet.getpixel(corner(row, column)) for column in range(3)] for row in range(4)] == expected

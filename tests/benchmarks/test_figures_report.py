@@ -1,4 +1,4 @@
-"""The report of figures: every picture embedded, nothing fetched, what is missing said."""
+"""The figure report embeds every picture, loads nothing, and names missing data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 from tests.benchmarks.figure_records import synthetic_truth, write_photos, write_record, write_town
 from tfa.errors import BadSpec, MissingExtra
 from tfa_bench.figures.plots import find_studies
-from tfa_bench.figures.report import write_figures
+from tfa_bench.figures.report import find_families, write_figures
 from tfa_bench.protocols import FULL_QUERY, budget
 from tfa_bench.records import BadRecord
 
@@ -51,6 +51,40 @@ def test_the_report_embeds_every_picture_and_names_no_address(town, tmp_path):
     assert "prefers-color-scheme: dark" in page
     assert '<th scope="row">Head &lt;anyloc&gt;<br><code>anyloc</code></th><td class="n">58.3</td>' in page
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_scene_families_share_sheets_and_the_main_query_is_left_out_of_the_others(tmp_path):
+    results, photos = tmp_path / "results", {}
+    for name in ("sped", "pitts30k", "pitts250k", "backyard"):  # condition shift, twice urban, other
+        truth = synthetic_truth(name)
+        truth.write(results / name)
+        for head, wrong in {"tfa": (1,), "anyloc": (2, 3, 7), "tfvpr": (3, 7), "ria": (7,)}.items():
+            write_record(results, truth, head, wrong if name != "pitts250k" else ())
+        photos[name] = write_photos(tmp_path / name, truth)
+    studies = find_studies(results)
+    [families] = find_families(studies, photos, "tfa")
+    # The first dataset of each family with such a query, in the order of the paper's headings.
+    assert {name: grid.queries for name, grid in families.chosen.items()} == {
+        "pitts30k": (7,), "sped": (7,), "backyard": (7,),
+    }  # fmt: skip
+    assert list(families.chosen) == ["pitts30k", "sped", "backyard"]
+    written = write_figures(results, tmp_path / "out", photos=photos, rows=2)
+    assert [path.relative_to(tmp_path / "out").as_posix() for path in written[:3]] == [
+        f"fake-s8@32/{name}.png" for name in ("main", "successes", "failures")
+    ]
+    page = written[-1].read_text("utf-8")
+    [main, successes, failures] = re.findall(r'alt="Queries and best answers. ([^"]+)"', page)
+    assert main.count("query 7: tfa right, anyloc wrong, tfvpr wrong, ria wrong") == 3
+    assert "query 7" not in successes
+    assert successes.count("query 2: tfa right, anyloc wrong") == successes.count("query 3: tfa right") == 3
+    assert failures.count("query 1: tfa wrong, anyloc right") == 3
+    alone = re.findall(r'alt="Queries and the best answers of [^"]+"', page)
+    assert len(alone) == 6
+    assert not any("query 7" in alt for alt in alone)
+    # One family has no main figure, and nothing is left out.
+    written = write_figures(results, tmp_path / "one", photos={"sped": photos["sped"]})
+    assert not (tmp_path / "one" / "fake-s8@32").exists()
+    assert "query 7: tfa right" in written[-1].read_text("utf-8")
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):

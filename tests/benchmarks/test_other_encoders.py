@@ -1,4 +1,4 @@
-"""Records of other encoders than the page's: under which name they stand, and which findings hold there."""
+"""Records of other encoders: their names and which findings hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRUTH = synthetic_truth([[0]] * QUERIES)
 
 
 def scored(encoder: str, **right: int):
-    """Heads that answer so many queries rightly: the first ones."""
+    """Return heads that answer the first N queries correctly."""
     made = []
     for head, count in right.items():
         rows = [[[ranking([0] if query < count else [])]] for query in range(QUERIES)]

@@ -87,11 +87,11 @@ def test_a_row_of_two_backbones_gives_the_one_named():
 
 
 def test_native_systems_have_backbones_of_their_own_and_the_decimals_printed():
-    assert paper_value("native", "Pitts30k", "anyloc") == Figure(87.7, mark="p", digits=1)
+    assert paper_value("native", "Pitts30k", "anyloc-released") == Figure(87.7, mark="p", digits=1)
     assert paper_value("native", "St-Lucia", "boq") == Figure(100.0, mark="p", digits=0)
     assert paper_value("native", "SVOX-5 macro", "dual-c64", backbone="DINOv2-G L31") == Figure(91.88, 0.34)
     assert paper_value("native", "SPED", "dual-crossfit") == Figure(93.08)
-    assert paper_value("native", "SPED", "tfvpr", backbone="DINOv2-G L31") is None
+    assert paper_value("native", "SPED", "tfvpr-transductive", backbone="DINOv2-G L31") is None
 
 
 def test_what_the_paper_does_not_have_is_none():

@@ -1,4 +1,4 @@
-"""Runs beside records that are there: kept, compared, made again, continued."""
+"""Runs with existing records: reused, compared, recomputed, resumed."""
 
 import dataclasses
 

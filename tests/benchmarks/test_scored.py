@@ -32,6 +32,15 @@ def test_recall_is_averaged_over_replicas():
     assert scored.interval.low <= 3 / 8 <= scored.interval.high
 
 
+def test_older_records_of_dual_heads_get_the_note_they_lack():
+    notes = {
+        name: score(synthetic_record(TRUTH, [[[RIGHT]]] * 4, head={**named(name), "note": ""}), TRUTH, ks=[1]).note
+        for name in ("dual-c64", "tfa-c64")
+    }
+    assert notes["dual-c64"].startswith("our reading")
+    assert not notes["tfa-c64"]
+
+
 def test_splits_have_a_mean_and_a_sample_deviation():
     ranked = np.full((4, 2, 1, 4), NOTHING)
     ranked[:3, 0, 0], ranked[1:, 1, 0] = [RIGHT, RIGHT, WRONG], [WRONG, WRONG, RIGHT]

@@ -1,4 +1,4 @@
-"""Trained systems in the tables: apart from the training-free heads, unranked, the paper's figures beside ours."""
+"""Trained systems in tables: separate, unranked, with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_beside_ours_stands_the_papers_figure_on_every_line():
     assert shown(table, "SPED", PAPERS)["SelaVPR++"] == Shown(Number(90.77, mark="r", origin="primary"))
     text = markdown(table)
     assert "91.00 (92.09ʳ)" in text
-    assert "supervised references, ours from their checkpoints" in text
+    assert "supervised references (our runs, with the paper's numbers in parentheses)" in text
     assert "Trained with labels: SALAD." in text
 
 
@@ -43,7 +43,12 @@ def test_recorded_systems_that_the_paper_does_not_print_have_a_column_too():
 
 
 def test_native_shows_references_first_and_unranked():
-    cells = [cell("anyloc", 80.0), SALAD, trained("selavpr++-l", 92.0, "SelaVPR++-L"), trained("boq", 93.0, "BoQ")]
+    cells = [
+        cell("anyloc-released", 80.0),
+        SALAD,
+        trained("selavpr++-l", 92.0, "SelaVPR++-L"),
+        trained("boq", 93.0, "BoQ"),
+    ]
     table = layout("native", cells)
     assert [group.title for group in table.groups][:2] == ["Supervised references", "Training-free systems"]
     assert row_of(table, "SALAD", "labels", "salad@322").shown[0] == Shown(
@@ -54,7 +59,7 @@ def test_native_shows_references_first_and_unranked():
     )
     stubs = [row.stubs for row in table.rows]
     assert ("SALAD", "labels", "paper (DINOv2-B)") not in stubs  # it stands beside ours
-    assert row_of(table, "ANYLOC", "database", OWN).shown[0].number == Number(80.0, rank=BEST)
+    assert row_of(table, "ANYLOC-RELEASED", "database", OWN).shown[0].number == Number(80.0, rank=BEST)
 
 
 def test_the_table_of_all_heads_keeps_them_apart():

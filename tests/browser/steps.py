@@ -1,4 +1,4 @@
-"""What a person does on the page, and what they see."""
+"""Steps of a user on the web page, and the visible results."""
 
 from __future__ import annotations
 

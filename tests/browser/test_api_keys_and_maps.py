@@ -1,4 +1,4 @@
-"""API keys, several maps, and what is remembered."""
+"""API keys, several maps, and stored choices."""
 
 from __future__ import annotations
 

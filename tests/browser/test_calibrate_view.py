@@ -1,4 +1,4 @@
-"""The calibrate view: the job's progress, and what changed."""
+"""The calibrate view: job progress and changed decisions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_cameras_are_listed_and_reset(open_page, service, photo):
     page.fill("[name=camera]", "roof")
     ask(page, photo)
     wait_for_text(page, "#recognize-status", "adapted by 0 photos of roof")
-    page.click("#tab-calibrate")  # told anew each time the tab is seen
+    page.click("#tab-calibrate")  # updated whenever the tab is shown
     wait_for_text(page, "#cameras-words", "3 of at most 64 cameras.")
     assert rows_of(page)[0] == ("roof", "1 photo", "1")
     page.focus("[aria-label='Reset door']")

@@ -1,4 +1,4 @@
-"""How a browser is found, and what is said if there is none."""
+"""Finding a browser, and the message without one."""
 
 from __future__ import annotations
 

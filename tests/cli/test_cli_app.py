@@ -1,4 +1,4 @@
-"""The command line as a whole: help, version, exit codes, what is printed where."""
+"""The command line as a whole: help, version, exit codes, output streams."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_usage_errors_exit_with_2(run, spy, folder, words):
         ("export town.tfa", "missing --out"),
         ("query town.tfa --out", "--out needs a value"),
         ("info town.tfa near.jpg", "unexpected argument: near.jpg"),
-        ("build photos --out a.tfa --head fancy", "--head: 'fancy' is unknown; use second-order or paper"),
+        ("build photos --out a.tfa --head fancy", "--head: 'fancy' is unknown; use second-order, paper or paper-dual"),
         ("export town.tfa -o x --format csv", "--format: 'csv' is unknown; use npz, faiss, onnx-head, onnx or hloc"),
         ("build photos --out a.tfa --positions gone.csv", "--positions: 'gone.csv' does not exist"),
         ("query town.tfa near.jpg -k 0", "-k: 0 is out of range: must be between 1 and 1000"),

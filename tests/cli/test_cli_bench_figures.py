@@ -1,4 +1,4 @@
-"""`tfa bench figures`: what it passes on, prints and refuses."""
+"""`tfa bench figures`: arguments, output and errors."""
 
 from __future__ import annotations
 

@@ -57,6 +57,17 @@ def test_queries_without_positives_can_be_left_out(bench: Run, results: Path):
     assert cells(result.stdout.splitlines()[3])[3] == "66.7"
 
 
+def test_one_seed_can_be_scored(bench: Run, tmp_path: Path):
+    truth = synthetic_truth([[0], [0]], database=40)
+    written(tmp_path, truth, synthetic_record(truth, [[[RIGHT, WRONG]], [[RIGHT, RIGHT]]], head=named("anyloc")))
+    scored = {name: json.loads(bench(tmp_path, "--replica", name, "--json").stdout)[0] for name in ("0", "1")}
+    assert {name: (one["recalls"]["1"]["mean"], one["replicas"]) for name, one in scored.items()} == {
+        "0": (1.0, ["0"]),
+        "1": (0.5, ["1"]),
+    }
+    assert "no replica '2'; use one of 0, 1" in bench(tmp_path, "--replica", "2").stderr
+
+
 def test_a_head_can_be_compared_with_another(bench: Run, results: Path):
     result = bench(results, "--head", "tfa", "--against", "vlad", "--ks", "1,5")
     lines = result.stdout.splitlines()

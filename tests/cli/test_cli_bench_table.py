@@ -1,4 +1,4 @@
-"""`tfa bench table`: what is printed, what is written, what is refused."""
+"""`tfa bench table`: output, files and errors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_all_writes_every_table_the_records_fill(table: Run, results: Path, tmp_
     assert done.exit_code == 0, done.output
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {
         f"{name}.{ending}"
-        for name in ("product", "overview", "primary", "native", "budgets", "heads")
+        for name in ("product", "overview", "primary", "ground-backbones", "budgets", "heads")
         for ending in ("md", "csv", "tex")
     }
     assert (tmp_path / "tables" / "primary.md").read_text("utf-8") in done.stdout
@@ -92,6 +92,19 @@ def test_both_reaches_the_layout(table: Run, results: Path):
     written(results, truth, control)
     assert "HARD-CENTRED" in table("spectral", "--both", "--records", results).stdout
     assert "HARD-CENTRED" not in table("spectral", "--records", results).stdout
+
+
+def test_pairs_are_read_from_the_records(table: Run, results: Path):
+    truth = synthetic_truth([[0]] * 4, database=40, name="sped")
+    drawn = synthetic_record(truth, [[[RIGHT], [RIGHT]]] * 4, head=named("tfa-c2"), evaluated=[[0, 1], [2, 3]])
+    full = synthetic_record(truth, [[[RIGHT]]] * 2 + [[[WRONG]]] * 2, head=named("tfa-fullq"))
+    written(results, truth, drawn, full)
+    done = table("paired", "--records", results, "--format", "csv")
+    assert done.exit_code == 0, done.output
+    [row] = csv.DictReader(io.StringIO(done.stdout))
+    assert (row["calibrated head"], row["reference head"], row["Calibrated"]) == ("TFA-C2", "TFA-FULLQ", "100.00")
+    assert (row["Reference"], row["Uncalibrated"], row["Retention %"]) == ("50.00", "75.00", "200.00")
+    assert row["Recovery %"] == ""  # the reference gains nothing
 
 
 @pytest.mark.parametrize(

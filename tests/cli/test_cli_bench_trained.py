@@ -120,7 +120,7 @@ def test_the_page_of_results_shows_a_reference_and_counts_it_among_no_peers(run,
     assert run("bench", "run", *args, "--checkpoint", f"salad={salad}").exit_code == 0
     done = run("bench", "results", "--records", results, "--encoder", "fake@28")
     assert done.exit_code == 0, done.output
-    tables, _, compared = done.stdout.partition("## Against the peers")
+    tables, _, compared = done.stdout.partition("## Differences from published methods")
     assert "**Supervised references**" in tables
     assert "| SALAD " in tables
     assert "Mean patch token" in compared

@@ -1,4 +1,4 @@
-"""`tfa build`: what is checked before the work, what is passed on, what is printed."""
+"""`tfa build`: early validation, arguments and output."""
 
 from __future__ import annotations
 
@@ -125,3 +125,58 @@ def test_a_folder_that_may_not_be_written_is_refused(run, spy, folder, monkeypat
 def test_out_may_be_in_a_folder_that_does_not_exist_yet(run, folder):
     assert run("build", "photos", "--out", "maps/2026/new.tfa").exit_code == 0
     assert len(PlaceMap.load("maps/2026/new.tfa")) == 14
+
+
+# --- as published --------------------------------------------------------------------------------------------------
+
+
+def test_paper_builds_the_published_system_and_names_it(run, spy, folder, monkeypatch):
+    monkeypatch.setenv("TFA_ENCODER", "dinov2-s14")  # only --encoder overrides the paper's
+    result = run("build", "photos", "--out", "new.tfa", "--paper")
+    assert spy.given("build") == {
+        "photos": Path("photos"), "encoder": "dinov2-b14@322", "positions": PositionSources(),
+        "map_spec": BuildOptions.paper(),
+        "options": EncoderOptions(), "progress": True,
+    }  # fmt: skip
+    assert "  system: TFA as published, with fake@28 instead of dinov2-b14@322\n" in result.stdout
+    assert "  system: TFA as published" in run("info", "new.tfa").stdout
+    spy.calls.clear()
+    run("build", "photos", "--out", "other.tfa", "--paper", "--encoder", "fake")
+    assert spy.given("build")["encoder"] == "fake"
+
+
+def test_photos_of_a_folder_are_queried_independently(run, spy, folder):
+    run("build", "photos", "--out", "new.tfa", "--paper")
+    alone = json.loads(run("query", "new.tfa", "camera", "--no-online", "--json").stdout)
+    assert json.loads(run("query", "new.tfa", "camera", "--json").stdout) == alone
+    adapted = json.loads(run("query", "new.tfa", "camera", "--online", "--json").stdout)
+    assert "adaptation_photos" in adapted["answers"][1]
+    assert "adaptation_photos" not in alone["answers"][1]
+    result = run("calibrate", "new.tfa", "camera", "--json")
+    assert json.loads(result.stdout)["decisions"]["score_calibrated"] is False
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--head", "paper"], "excludes --head"),
+        (["--rerank"], "excludes --rerank"),
+        (["--dims", "8"], "excludes --dims"),
+        (["--fast"], "excludes --fast"),
+        (["--set", "map.storage=int7"], "excludes map.storage"),
+        (["--set", "head.words=8"], "excludes head.words"),
+        (["--set", "rerank.patches=small"], "excludes rerank.patches"),
+    ],
+)
+def test_paper_excludes_options_that_change_it(run, spy, folder, more, message):
+    result = run("build", "photos", "--out", "new.tfa", "--paper", *more)
+    assert result.exit_code != 0
+    assert message in result.stderr
+    assert not spy.calls
+
+
+def test_paper_needs_a_folder(run, spy, folder):
+    result = run("build", "photos", "--out", "postgres://localhost/db/town", "--paper")
+    assert result.exit_code != 0
+    assert "--paper needs a map in a folder" in result.stderr
+    assert not spy.calls

@@ -1,4 +1,4 @@
-"""`tfa build --out URL`: what is refused before the work, what is passed on, what is printed."""
+"""`tfa build --out URL`: early validation, arguments and output."""
 
 from __future__ import annotations
 

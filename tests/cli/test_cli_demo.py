@@ -1,4 +1,4 @@
-"""`tfa demo`: what it passes on and prints."""
+"""`tfa demo`: arguments and output."""
 
 from __future__ import annotations
 

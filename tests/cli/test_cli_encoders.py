@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.encoders.hub_models import save_model
+from tests.fakes import random_image
 from tfa.core.files import write_tensors
 from tfa.encoders import packaged_weights, weights
 from tfa.encoders.catalogue import CATALOGUE
@@ -75,3 +77,34 @@ def test_weights_that_cannot_be_had_and_names_that_are_none(run, monkeypatch):
     result = run("weights", "get", "dinov2-b41")
     assert result.exit_code == 2
     assert "did you mean 'dinov2-b14'" in result.stderr
+
+
+def test_try_tells_tokens_speed_and_memory(run, folder):
+    result = run("encoders", "try", "fake", "--photos", "photos")
+    assert result.exit_code == 0, result.stderr
+    assert "encoder: fake@28\ntokens: 16 patches of 12 channels, grid 4 x 4, a global token\nspeed: " in result.stdout
+    assert "token cache for 14 photos: 5.5 kB" in result.stdout
+    trial = json.loads(run("encoders", "try", "fake", "--photos", "photos", "--json").stdout)
+    assert (trial["patches"], trial["channels"], trial["grid"], trial["global_channels"]) == (16, 12, [4, 4], 6)
+    assert (trial["photos"], trial["token_bytes"], trial["input"], trial["prefix"]) == (14, 396, [28, 28], None)
+    assert trial["seconds"] > 0
+    assert trial["peak_memory"] > 1e7
+
+
+def test_try_tells_the_preprocessing_of_a_model(run, tmp_path):
+    random_image(1).save(tmp_path / "photo.png")
+    name = save_model("dinov2-registers", tmp_path / "model")
+    result = run("encoders", "try", f"{name}@45", "--photos", tmp_path / "photo.png")
+    assert result.exit_code == 0, result.stderr
+    assert "tokens: 9 patches of 24 channels, grid 3 x 3, a global token" in result.stdout
+    assert "input: 42 x 42 pixels, bicubic, mean [0.5, 0.4, 0.3], std [0.2, 0.3, 0.4]" in result.stdout
+    assert "tokens before the patches: 5" in result.stdout
+    assert "42x42 instead of 45x45" in result.stderr
+    result = run("encoders", "try", f"hf:{tmp_path}/absent", "--photos", tmp_path / "photo.png")
+    assert result.exit_code == 1
+    assert "absent not found" in result.stderr
+
+
+def test_weights_of_a_hub_model(run, tmp_path):
+    name = save_model("vit", tmp_path / "model")
+    assert run("weights", "get", name).stdout.strip().endswith(str(tmp_path / "model"))

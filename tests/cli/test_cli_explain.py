@@ -42,7 +42,7 @@ def test_the_answer_is_told_with_its_matches(run, town):
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0] == "near.png"
     assert lines[1] == f"answer 1: {hit.image}, id {hit.id}"
-    assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
+    assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}, sure"
     assert lines[3] == f"{found.consistent} inliers of {found.mutual} mutual matches"
     assert lines[4] == describe_view(found.displacement)
     assert lines[5] == f"reranking is {found.reason}"
@@ -151,10 +151,10 @@ def test_what_cannot_be_explained_is_an_error(run, town):
 @pytest.mark.parametrize(
     ("displacement", "words"),
     [
-        ((-1, -3), "the query looks 3 cells further left and 1 up"),
-        ((2, 1), "the query looks 1 cell further right and 2 down"),
-        ((-1, 0), "the query looks 1 cell further up"),
-        ((0, 4), "the query looks 4 cells further right"),
+        ((-1, -3), "the query looks 3 patches further left and 1 up"),
+        ((2, 1), "the query looks 1 patch further right and 2 down"),
+        ((-1, 0), "the query looks 1 patch further up"),
+        ((0, 4), "the query looks 4 patches further right"),
         ((0, 0), "the query looks the same way"),
         (None, "no inliers"),
     ],

@@ -51,7 +51,7 @@ def test_the_page_is_written_and_the_advice_printed(run, town):
     assert result.exit_code == 0, result.stderr
     assert "9 images; " in result.stdout
     assert "Remove near duplicates" in result.stdout
-    assert "report: new/report.html" in result.stderr
+    assert "wrote new/report.html" in result.stderr
     assert Path("new/report.html").read_text("utf-8").startswith("<!doctype html>")
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas of docs/schemas: one for each verb with `--json`, and they refuse what is not as they say.
+"""The JSON Schemas in docs/schemas: one per command with `--json`; they reject other JSON.
 
 That the JSON of every other test is as its schema says is checked where the command line is run (tests/conftest.py).
 """

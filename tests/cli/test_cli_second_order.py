@@ -23,8 +23,8 @@ def second_order(run, folder):
 def test_build_and_info_name_the_defaults(run, second_order):
     reasons = PlaceMap.load("second.tfa").info().reasons
     plain, evidence = told(run("info", "second.tfa")), told(run("info", "second.tfa", "--evidence"))
-    choices = "second-order representation, tempered carrier, centering on the map, scores as they are"
-    assert f"decisions: {choices} (--evidence shows why)" in plain
+    assert "head: second-order (tempered carrier)" in plain
+    assert "with: tfa info second.tfa --evidence" in plain
     for reason in reasons.values():
         assert reason in evidence
         assert reason not in plain
@@ -47,7 +47,10 @@ def test_a_head_and_its_carrier_are_chosen(run, folder):
     assert "blend carrier" in told(run("info", "blended.tfa"))
     refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
     assert refused.exit_code == 2
-    assert refused.stderr == "error: --head: 'best' is unknown; use second-order or paper\nSee tfa build --help.\n"
+    assert (
+        refused.stderr
+        == "error: --head: 'best' is unknown; use second-order, paper or paper-dual\nSee tfa build --help.\n"
+    )
 
 
 def test_calibrate_needs_the_map_alone(run, second_order, folder):

@@ -1,4 +1,4 @@
-"""`tfa serve` apart from what it calls."""
+"""`tfa serve` with stubs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfa merge`, `tfa prune`, and what `tfa report` says of photos that aged."""
+"""`tfa merge`, `tfa prune`, and aged images in `tfa report`."""
 
 from __future__ import annotations
 

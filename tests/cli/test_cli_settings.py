@@ -1,4 +1,4 @@
-"""tfa.toml and environment variables: which counts, and what is said of mistakes."""
+"""tfa.toml and environment variables: precedence and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(ru
     [
         ("thread = 2\n", "thread is not a setting for all commands; allowed: encoder, weights"),
         ("threads = 'many'\n", "threads = 'many':"),
-        ("weights = 'gone.pth'\n", "weights = 'gone.pth': file 'gone.pth' does not exist"),
+        ("weights = 'gone.pth'\n", "weights = 'gone.pth': path 'gone.pth' does not exist"),
         ("threads = [{a = 1}]\n", "must be a text, a number"),
         ("[qury]\n", "[qury] is not a command; allowed: add, bench, build"),
         ("[query]\nfoo = 1\n", "foo of [query] is not an option of tfa query; allowed: calibration"),

@@ -1,4 +1,4 @@
-"""Tiles of an orthophoto: what they show, where they are, what is left out and what is refused."""
+"""Tiles of an orthophoto: content, positions, empty tiles and errors."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def asked(run, *words):
 
 def test_a_real_map_is_asked_with_and_without_verification(run, folder):
     admitted = json.loads(run("info", "town.tfa", "--json").stdout)["verification"]["admitted"]
-    verified = asked(run, "town.tfa", "camera/05.png", "--rerank", "--candidates", 2)
+    verified = asked(run, "town.tfa", "camera/05.png", "--rerank", "--set", "candidates=2")
     assert [inliers is None for inliers in verified] == [False, False, True, True, True]
     assert asked(run, "town.tfa", "camera/05.png", "--no-rerank") == [None] * 5
     default = asked(run, "town.tfa", "camera/05.png")
@@ -34,10 +34,10 @@ def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, folder):
     facts = PlaceMap.load("town.tfa").info().to_dict()["verification"]
     told = " ".join(run("info", "town.tfa", "--evidence").stdout.split())
     assert "192 bytes of patches per image" in told
-    assert facts["reason"] in told
-    assert f"{facts['needed']:.4g}" in told
+    assert facts["reason"].partition(": ")[2] in told
+    assert f"usual evidence {facts['usual_evidence']:.4g}" in told
     told = " ".join(run("calibrate", "town.tfa", "camera", "-q").stdout.split())
-    assert "of 14 calibration photos, top-ranked images match better" in told
+    assert "reranking on the map stores patches" in told
 
 
 def test_refit_keeps_verification_as_the_map_has_it(run, folder):

@@ -193,7 +193,7 @@ def test_a_camera_is_followed_as_by_the_map(served):
 @pytest.mark.parametrize("name", ["query", "query_many", "follow", "calibrate", "info"])
 def test_methods_take_what_those_of_the_map_take(name):
     ours = dict(inspect.signature(getattr(Client, name)).parameters)
-    ours.pop("camera", None)  # a tracker is kept by whoever has the map
+    ours.pop("camera", None)  # only the owner of the map has a tracker
     theirs = inspect.signature(getattr(PlaceMap, name)).parameters
     if name == "calibrate":
         ours.pop("options")

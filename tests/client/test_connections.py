@@ -1,4 +1,4 @@
-"""The client on the wire, against real servers: connections are kept, refusals of a busy service are retried."""
+"""The client against real servers: connections are reused, and requests to a busy service are retried."""
 
 from __future__ import annotations
 

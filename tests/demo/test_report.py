@@ -1,4 +1,4 @@
-"""The report stands alone: escaped, nothing fetched, numbers as given."""
+"""The demo report is self-contained: escaped text, embedded pictures, correct numbers."""
 
 from __future__ import annotations
 

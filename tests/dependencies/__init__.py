@@ -1,1 +1,1 @@
-"""What the project depends on: every version pinned, and asked about."""
+"""Dependencies: every version is pinned and audited."""

@@ -1,4 +1,4 @@
-"""Known weaknesses of everything that constraints.txt pins: `python -m tests.dependencies.audit`, or `make audit`.
+"""Known vulnerabilities of the pinned versions: `python -m tests.dependencies.audit`, or `make audit`.
 
 pip-audit asks PyPI. Exits with 1 if a pin has a known weakness, or if there are pins nobody answered for, which are
 listed: pip-audit itself takes an audit that asked about nothing for one that found nothing.

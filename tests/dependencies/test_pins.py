@@ -1,4 +1,4 @@
-"""constraints.txt pins whatever is installed for any extra, and an audit of it is honest."""
+"""constraints.txt pins every dependency of every extra, and the audit reports failures."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
+from tests.encoders.hub_models import LAYOUTS, MODELS, save_model
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import FakeEncoder, random_image
 from tfa.encoders import Encoder, load_encoder
@@ -17,14 +18,17 @@ from tfa.service.decoders import SharedEncoder
 pytestmark = pytest.mark.slow
 
 FAST = [f"{name} in integers" for name in TINY]
+HUB = [*(kind for kind in MODELS if kind != "mobilenet"), *LAYOUTS]  # its 16 random blocks let no change through
 SHARED = ["shared fake", f"shared {FAST[0]}"]
 
 
-@pytest.fixture(params=["fake", "fake without a global token", *TINY, *FAST, *SHARED])
+@pytest.fixture(params=["fake", "fake without a global token", *TINY, *FAST, *SHARED, *HUB])
 def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
     name = request.param.removeprefix("shared ")
     if name.startswith("fake"):
         plain: Encoder = FakeEncoder(global_token=name == "fake")
+    elif name in HUB:
+        plain = load_encoder(save_model(name, tmp_path / "model"))
     else:
         name, fast = name.removesuffix(" in integers"), name.endswith(" in integers")
         if fast:

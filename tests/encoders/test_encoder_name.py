@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfa.encoders import CATALOGUE, EncoderId, find_encoder_card, parse_encoder
-from tfa.encoders.catalogue import FACETS, MAX_SIDE
+from tfa.encoders.catalogue import FACETS, MAX_SIDE, fingerprint_encoder
 from tfa.errors import UnknownEncoder
 
 
@@ -37,6 +37,9 @@ def test_cards_are_what_their_names_say() -> None:
         ("dinov2-b14", "dinov2-b14@322", 11, "token", (23, 23)),
         ("dinov2-b14@322/l11-token", "dinov2-b14@322", 11, "token", (23, 23)),
         ("dinov2-g14@644x476/l31-value", "dinov2-g14@644x476/l31-value", 31, "value", (34, 46)),
+        ("dinov2-g14@640x480c/l31-value", "dinov2-g14@640x480c/l31-value", 31, "value", (34, 45)),
+        ("dinov2-b14@322c", "dinov2-b14@322", 11, "token", (23, 23)),  # nothing to crop
+        ("dinov2-b14@500c", "dinov2-b14@500c", 11, "token", (35, 35)),
         ("dinov2-l14@224/key", "dinov2-l14@224/key", 23, "key", (16, 16)),
         ("dinov3-b16", "dinov3-b16@336", 11, "token", (21, 21)),
         ("dinov2-s14-focus", "dinov2-s14-focus@322", 7, "token", (23, 23)),
@@ -83,6 +86,9 @@ def test_sizes_are_fitted_to_the_patch_grid_and_reported(asked: str, size: tuple
         ("dinov2-b14@3x", "640x480"),
         ("dinov2-b14@-3", "640x480"),
         ("dinov2-b14@²", "640x480"),
+        ("dinov2-b14@c", "640x480"),
+        ("dinov2-b14@640cx480c", "640x480"),
+        ("dinov2-b14@640x13c", "640x13 is smaller than a patch of 14 pixels"),
         ("dinov2-b14/l12", "l0 to l11"),
         ("dinov2-b14/l3value", "l9-value"),
         ("dinov2-b14/l3-", "l9-value"),
@@ -109,6 +115,18 @@ def identities(draw: st.DrawFn) -> EncoderId:
 @given(identities())
 def test_what_is_printed_is_read_back(identity: EncoderId) -> None:
     assert parse_encoder(str(identity)) == identity
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from(["dinov2-b14", "dinov3-b16"]))
+def test_a_cropped_size_is_its_own_identity(width: int, height: int, name: str) -> None:
+    patch = parse_encoder(name).card.patch
+    width, height = width + patch, height + patch - 1
+    identity = parse_encoder(f"{name}@{width}x{height}c")
+    assert (identity.width, identity.height) == (width // patch * patch, height // patch * patch)
+    assert parse_encoder(str(identity)) == identity
+    plain = parse_encoder(f"{name}@{identity.width}x{identity.height}")
+    cropped = (identity.width, identity.height) != (width, height)
+    assert (fingerprint_encoder(identity, "0") != fingerprint_encoder(plain, "0")) == cropped
 
 
 @given(st.integers(1, 4000), st.integers(1, 4000), st.sampled_from(["dinov2-b14", "dinov3-b16"]))

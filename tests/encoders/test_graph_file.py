@@ -1,4 +1,4 @@
-"""Integer graphs in the cache: read as they were kept, or not at all."""
+"""Cached integer graphs: read completely or rebuilt."""
 
 from __future__ import annotations
 

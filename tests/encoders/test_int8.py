@@ -15,7 +15,7 @@ from tests.fakes import random_image
 from tfa.encoders import load_encoder, parse_encoder
 from tfa.encoders.int8 import LARGEST_PAIR, PIXELS, balance, int8_graph, quantize_weights
 from tfa.encoders.onnx_graph import CONTRIBUTED, Graph
-from tfa.errors import BadSpec, MissingExtra
+from tfa.errors import MissingExtra
 from tfa.photos.images import to_array
 from tfa.photos.token_cache import TokenCache
 
@@ -195,8 +195,3 @@ def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"needs onnxruntime; .*pip install 'tfa-vpr\[fast\]'"):
         load_encoder("tiny-v2", weights=tmp_path / "not-even-read", fast=True)
-
-
-def test_it_is_for_the_cpu(tmp_path: Path) -> None:
-    with pytest.raises(BadSpec, match="runs on the CPU"):
-        load_encoder("tiny-v2", weights=tmp_path / "not-even-read", fast=True, device="cuda")

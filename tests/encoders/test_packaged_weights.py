@@ -1,4 +1,4 @@
-"""Weights of packages: an ONNX file and a checkpoint written here, converted and kept."""
+"""Weights from packages: an ONNX file and a checkpoint are converted and cached."""
 
 from __future__ import annotations
 

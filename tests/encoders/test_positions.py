@@ -1,4 +1,4 @@
-"""Learned positions at another grid: the published rule, transformers' under `/hf`, and what goes by which name."""
+"""Position embeddings at another grid size: the published rule, the transformers rule (`/hf`), and encoder names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers and facets against transformers' own outputs; what is dropped, what is normed, what identifies an encoder."""
+"""Layers and facets agree with transformers; dropped tokens, norms and encoder identity."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from tests.encoders.tiny import NAMINGS, TINY, random_weights, renamed
@@ -134,9 +135,9 @@ def test_loading_leaves_the_random_generator_alone(name: str, weights_file: Path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"device": "cuda:7"}, "use cpu"),
-        ({"device": "tpu"}, "cpu, cuda or cuda:N"),
-        ({"device": "cuda:"}, "cpu, cuda or cuda:N"),
+        ({"device": "cuda:7"}, "use auto or cpu"),
+        ({"device": "tpu"}, "use auto, cpu, cuda, cuda:N or mps"),
+        ({"device": "cuda:"}, "use auto, cpu, cuda, cuda:N or mps"),
         ({"threads": 0}, "at least 1"),
     ],
 )
@@ -153,3 +154,25 @@ def test_threads_are_set(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["float32", "int8"])
+def test_a_cropped_photo_has_the_tokens_of_a_plain_center_crop(tmp_path: Path, fast: bool) -> None:
+    if fast:
+        pytest.importorskip("onnxruntime")
+    save_file(random_weights(TINY["tiny-v2"]), tmp_path / "tiny.safetensors")
+    cropping, plain = (
+        load_encoder(f"tiny-v2@{size}", weights=tmp_path / "tiny.safetensors", fast=fast)
+        for size in ("64x48c", "56x42")
+    )
+    assert (cropping.grid, cropping.id, cropping.notes) == ((3, 4), "tiny-v2@64x48c", ())
+    assert cropping.fingerprint != plain.fingerprint
+    photo = random_image(0, (64, 48))
+    np.testing.assert_array_equal(cropping.prepare(photo), photo)
+    cut = photo.crop((4, 3, 60, 45))  # (64 - 56) / 2 and (48 - 42) / 2 pixels from the left and the top
+    np.testing.assert_array_equal(cropping.encode([photo])[0], plain.encode([cut])[0])
+    # Photos of another size are resized first, whether the cache prepares them or not.
+    large = random_image(1, (128, 96))
+    resized = large.resize((64, 48), Image.Resampling.BILINEAR).crop((4, 3, 60, 45))
+    for given in (large, cropping.prepare(large)):
+        np.testing.assert_array_equal(cropping.encode([given])[0], plain.encode([resized])[0])

@@ -19,5 +19,5 @@ def made_judgement(seed: int = 0, queries: int = 40, images: int = 15, depth: in
         hits = [JudgedHit(names[image], image in right, confidence, None, float(image)) for image in order]
         asked.append(JudgedQuery(number, f"/walk/{number}.jpg", bool(right), true_image=names[min(right, default=0)]))
         answers.append(JudgedAnswer(tuple(hits), confidence, confidence > 0.7, True))
-    run = Run("none", "the map's own head", "probability", depth, tuple(answers))
+    run = Run("none", "without calibration", "probability", depth, tuple(answers))
     return Judgement("town.tfa", "as listed", dict.fromkeys(names), tuple(asked), (run,))

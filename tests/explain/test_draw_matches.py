@@ -1,4 +1,4 @@
-"""Lines lie where the patches are, whatever the grids; what is not there is said."""
+"""Match lines end at their patches for any grid; missing data is reported."""
 
 from __future__ import annotations
 

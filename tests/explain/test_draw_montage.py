@@ -1,4 +1,4 @@
-"""The montage is readable, survives missing photos, and refuses what it cannot write."""
+"""The montage is readable, tolerates missing photos, and rejects invalid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What patches and words carried a match: sums, plain formulas, and the map that is asked why."""
+"""Contributions of patches and words to a score: sums, plain formulas and maps."""
 
 import dataclasses
 from pathlib import Path

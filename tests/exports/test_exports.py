@@ -1,4 +1,4 @@
-"""What other programs compute from an export equals what the map answers."""
+"""Other programs compute the map's answers from an export."""
 
 import dataclasses
 import json

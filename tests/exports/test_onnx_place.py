@@ -1,4 +1,4 @@
-"""One graph from a photo to a unit vector: its products with the rows beside it are the scores of the map."""
+"""One ONNX graph from a photo to a unit vector; products with the exported rows are the map's scores."""
 
 from __future__ import annotations
 

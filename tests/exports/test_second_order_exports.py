@@ -1,4 +1,4 @@
-"""Second-order heads as vectors, an index and a graph: what other programs compute equals what the head answers."""
+"""Second-order heads as vectors, index and graph: other programs compute the same scores."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Maps of second-order heads: why, vectors, the graph and the report say what the map answers."""
+"""Exports, explanation and report of second-order maps agree with their answers."""
 
 import numpy as np
 import pytest

@@ -1,1 +1,1 @@
-"""The fault campaign: what is killed, cut off, mutated or sent in bad faith, and whether anything is lost."""
+"""The fault campaign: kills, cuts, damaged and hostile input, and checks that nothing is lost."""

@@ -1,4 +1,4 @@
-"""The table of the fault campaign: what was tried, how often, what failed.
+"""The table of the fault campaign: attempts and failures.
 
     python -m tests.faults.table FOLDER [--docs docs/explanation/reliability.md]
 

@@ -1,4 +1,4 @@
-"""Runs verbs in ways that a terminal does not, each in a forked child.
+"""Run commands in forked children, with unusual inputs and outputs.
 
     python -m tests.faults.verb_runs PLAN.json
 

@@ -1,4 +1,4 @@
-"""Descriptors, scores and decisions of a small fixed world: what the golden arrays were computed from."""
+"""Descriptors, scores and decisions of a small fixed world, for the golden arrays."""
 
 from __future__ import annotations
 

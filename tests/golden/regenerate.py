@@ -13,7 +13,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
@@ -25,7 +28,11 @@ from tfa.photos.token_cache import TokenCache
 from tfa.types import BuildOptions, EncoderOptions, HeadSpec
 
 HERE = Path(__file__).parent
-MAPS = {"paper": BuildOptions(head="paper", storage="float16"), "second_order": BuildOptions()}
+MAPS = {
+    "paper": BuildOptions(head="paper", storage="float16"),
+    "paper_dual": BuildOptions(head="paper-dual"),  # with source words from a file
+    "second_order": BuildOptions(),
+}
 OLD_MAPS = ("judged",)  # of a kind that is not made any more: their files and answers stay as they are
 
 
@@ -49,9 +56,12 @@ def main(names: Sequence[str]) -> None:
         photos = [photo(root / "photos" / f"{place}.png", place) for place in range(10)]
         camera = [photo(root / "camera" / f"{place}.png", place, light=0.7) for place in range(16)]
         options = EncoderOptions(cache=TokenCache(root / "cache"))
+        np.save(root / "words.npy", np.eye(FakeEncoder().channels)[:4])
         for name in names or MAPS:
+            kind = MAPS[name]
+            kind = replace(kind, vocabulary=root / "words.npy") if kind.head == "paper-dual" else kind
             built = PlaceMap.build(
-                photos[:9], encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=MAPS[name], options=options
+                photos[:9], encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kind, options=options
             )
             built.save(root / name)
             built.add([photos[9]])

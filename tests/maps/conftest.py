@@ -1,4 +1,4 @@
-"""A small map of made-up photos under the fake encoder, and a cache of its own for every test."""
+"""A small map of synthetic photos under the fake encoder, and a separate cache for every test."""
 
 import dataclasses
 import subprocess

@@ -1,4 +1,4 @@
-"""Calibrated maps edited, on disk and told: every head stays whole, or the edit did not happen."""
+"""Calibrated maps on disk: edits keep every head complete, or do not happen."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_photo_added_before_or_after_calibrating_has_the_same_row(place_map, camera, dusk, tmp_path):
-    """The bias of an added image comes from the calibration photos, whichever came first."""
+    """The bias of an added image comes from the calibration photos, in either order."""
     new = photo(tmp_path / "new.png", 17)
     place_map.save(tmp_path / "a.tfa")
     place_map.save(tmp_path / "b.tfa")

@@ -1,4 +1,4 @@
-"""Confidence: the formula by hand, what the images of a map score with each other, and what is called sure."""
+"""Confidence: the formula by hand, scores among map images, and sure answers."""
 
 import dataclasses
 
@@ -148,7 +148,7 @@ def test_verified_confidence_by_hand():
     found = rerank(row[None], ALTERNATIVES, 6, ByHand(evidence))
     features = compute_features(found, Drawn(own), 8)
     z = (row - row.mean()) / row.std()
-    ordering = [z[c] + 4 * np.sqrt(evidence.get((0, int(c)), 0.0)) for c in images]
+    ordering = [z[c] + 5 * np.sqrt(evidence.get((0, int(c)), 0.0)) for c in images]
     first, seventh = int(found.indices[0, 0]), int(found.indices[0, 6])
     assert first == images[1]
     lead = features.lead[0, 0]

@@ -1,4 +1,4 @@
-"""One model in two arithmetics: a map made with one is asked with the other, and tokens are never mixed."""
+"""Maps built with and without --fast answer queries of both kinds, and tokens are never mixed."""
 
 from __future__ import annotations
 

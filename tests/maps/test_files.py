@@ -1,4 +1,4 @@
-"""Maps on disk: what is written is what is read, and what is damaged is refused."""
+"""Maps on disk: a written map reads back equal, and a damaged one is refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One position from all verified images: its arithmetic by hand, and when there is none."""
+"""One position from all reranked images: the formula by hand, and cases without a position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes of an image a second-order map keeps, beside the patches that verification needs."""
+"""Bytes per image of a second-order map, without patches."""
 
 import hashlib
 

@@ -1,10 +1,22 @@
 """How far decisions were from flipping, by hand-made evidence."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from tfa.maps.describe import Condition, compute_margins, format_reason, list_decisions, require_all, require_any
+from tests.fakes import FakeEncoder
+from tfa.maps import PlaceMap
+from tfa.maps.describe import (
+    Condition,
+    compute_margins,
+    format_reason,
+    list_decisions,
+    note_close_decision,
+    require_all,
+    require_any,
+)
+from tfa.types import HeadSpec
 
 
 def second_order():
@@ -24,14 +36,6 @@ def test_an_older_map_shows_what_its_judge_said():
     older = {"photos": 9, "kind": "x", "incumbent": "y", "candidates": {}, "strengths": {}, "reasons": {"judge": "why"}}
     row, carrier, *_ = list_decisions({**head, "evidence": older})
     assert (row.reason, carrier.reason) == ("why", "two thirds plain scores, one third whitened scores")
-
-
-@pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])
-def test_verification_is_decided_by_the_errors_of_its_own_test(share, far):
-    facts = {"admitted": share > 0.6, "favours_candidates": share, "needed": 0.6, "photos": 100, "reason": "so"}
-    told = compute_margins({**second_order(), "verification": facts})["verification"]
-    assert told["standard_errors"] == pytest.approx(far, abs=1e-9)
-    assert told["within_noise"] == (told["standard_errors"] <= 1)
 
 
 def paper(chosen, supports, agreement, **more):
@@ -78,3 +82,28 @@ def test_conditions_combine_as_rules_do():
     assert require_any(~weak, ~strong).what == "weak"
     assert Condition(0.1, 0.0, "").strength == math.inf
     assert Condition(0.0, 0.0, "").strength == 0
+
+
+def test_a_decision_that_rests_on_less_than_one_photo_is_noted():
+    margins = {
+        "assignment": {"photos": {"change": 2.0, "choice": "hard"}},
+        "carrier": {
+            "photos": {"change": 1 / 3, "choice": "partial"},
+            "agreement": {"change": 0.1, "choice": "original"},
+        },
+    }
+    noted = note_close_decision(SimpleNamespace(evidence={"margins": margins}))
+    assert noted == [
+        "the carrier rests on less than one photo: it would be partial if the number of distinct first answers "
+        "changed by 0.33"
+    ]
+    assert note_close_decision(SimpleNamespace(evidence={"margins": {"carrier": {}}})) == []
+    assert note_close_decision(SimpleNamespace(evidence={})) == []  # older maps
+
+
+def test_the_info_of_a_paper_map_has_the_note(town):
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4))
+    database = built.state.database
+    assert built.info().evidence["margins"] == database.evidence["margins"]
+    expected = note_close_decision(database)
+    assert [note for note in built.info().notes if "less than one photo" in note] == expected

@@ -1,4 +1,4 @@
-"""Maps merged: one head over the photos of several, what they share, and when that is refused."""
+"""Merged maps: one head for all images, shared places, and errors."""
 
 from __future__ import annotations
 

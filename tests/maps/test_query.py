@@ -76,7 +76,7 @@ def test_what_is_no_photo_is_refused(place_map):
 
 def test_a_map_says_in_a_line_what_it_is(place_map, saved, camera):
     assert repr(PlaceMap.load(saved)) == (
-        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; not reranked>"
+        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; reranked>"
     )
     place_map.calibrate([np.asarray(as_rgb(path)) for path in sorted(camera.iterdir())], "night")
     assert "; calibrations night (active); " in repr(place_map)

@@ -10,6 +10,7 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.maps.conftest import photo
 from tfa.errors import BadSpec
 from tfa.maps.tracker import query_sequence
+from tfa.types import Answer
 
 
 @pytest.fixture
@@ -62,3 +63,35 @@ def test_what_cannot_be_asked_is_refused(place_map, frames):
         query_sequence(place_map, frames, k=0)
     with pytest.raises(BadSpec, match="min_confidence"):
         query_sequence(place_map, frames, min_confidence=2.0)
+
+
+def test_lagged_answers_are_the_same_frames_answered_later(place_map, frames):
+    now, late = query_sequence(place_map, frames, k=3), query_sequence(place_map, frames, k=3, lag=2)
+    assert [answer.query for answer in late] == [answer.query for answer in now]
+    assert late[-1] == now[-1]  # nothing comes after the last frame
+    assert late[0].confidence > now[0].confidence
+    tracker = place_map.follow(k=3, lag=2)
+    stepped = [tracker.step(frame) for frame in frames]
+    assert stepped[:2] == [Answer(), Answer()]
+    assert [*stepped[2:], *tracker.finish()] == late.answers
+    assert list(tracker.finish()) == []
+
+
+def test_a_lag_keeps_unread_frames_and_edits_in_order(place_map, frames, tmp_path):
+    frames[4] = tmp_path / "absent.png"
+    late = query_sequence(place_map, frames, lag=3)
+    assert [answer.query for answer in late] == [str(frame) for frame in frames]
+    assert "absent.png" in late[4].error
+    tracker = place_map.follow(lag=3)
+    answers = list(tracker.steps(frames[:4]))
+    place_map.remove([0])
+    answers += [*tracker.steps(frames[5:]), *tracker.finish()]
+    assert [answer.query for answer in answers] == [str(frame) for frame in [*frames[:4], *frames[5:]]]
+    assert answers[-1].hits[0].id == 11
+
+
+def test_a_lag_that_cannot_be_is_an_error(place_map, frames):
+    with pytest.raises(BadSpec, match="lag=-1"):
+        query_sequence(place_map, frames, lag=-1)
+    with pytest.raises(BadSpec, match="sequence=True"):
+        query_sequence(place_map, frames, lag=2, sequence=False)

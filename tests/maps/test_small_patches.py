@@ -1,4 +1,4 @@
-"""Maps of small patches: their size, what is written and read, and evidence close to that of full ones."""
+"""Maps with small patches: size, files, and evidence close to that of full patches."""
 
 import json
 

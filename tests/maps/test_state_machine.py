@@ -24,7 +24,7 @@ from tfa.errors import BadCalibration, BadImage, NoImages, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.photos.token_cache import TokenCache
-from tfa.types import EncoderOptions, HeadSpec
+from tfa.types import EncoderOptions, HeadKind, HeadSpec
 
 FIRST, MORE = 6, 6  # photos of the map at first, photos that may be added
 CALIBRATIONS = ("night", "fog")
@@ -36,6 +36,7 @@ class EditedMap(RuleBasedStateMachine):
     made: Path  # photos and a map of the first of them, made once
     folder: Path  # of this run's own
     name = "town.tfa"  # of the map in that folder
+    head = "paper"
 
     @initialize()
     def open_a_copy(self) -> None:
@@ -79,6 +80,7 @@ class EditedMap(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CALIBRATIONS), score=st.booleans())
     def calibrate(self, name: str, score: bool) -> None:
+        score = score or self.head == "paper-dual"  # which calibrates only scores
         self.map.calibrate(self.made / "camera", name=name, score=score)
         self.calibrations = [*(other for other in self.calibrations if other != name), name]
 
@@ -146,7 +148,7 @@ def full_disk(*_: Any) -> None:
     raise OSError("disk full")
 
 
-def made_world(tmp_path: Path) -> Path:
+def made_world(tmp_path: Path, head: HeadKind = "paper") -> Path:
     """Photos, and a map of the first of them."""
     made = tmp_path / "made"
     for place in range(FIRST + MORE):
@@ -159,7 +161,7 @@ def made_world(tmp_path: Path) -> Path:
     first = [made / f"{number}.png" for number in range(FIRST)]
     PlaceMap.build(
         first,
-        head="paper",
+        head=head,
         encoder=FakeEncoder(),
         spec=HeadSpec(words=4),
         options=EncoderOptions(cache=TokenCache(made / "cache")),
@@ -168,8 +170,10 @@ def made_world(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_any_order_of_edits(tmp_path: Path) -> None:
-    EditedMap.made, EditedMap.folder = made_world(tmp_path), tmp_path / "edited"
+@pytest.mark.parametrize("head", ["paper", "paper-dual"])
+def test_any_order_of_edits(tmp_path: Path, head: HeadKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EditedMap, "head", head)
+    EditedMap.made, EditedMap.folder = made_world(tmp_path, head), tmp_path / "edited"
     bounds = settings(
         max_examples=10,
         stateful_step_count=10,

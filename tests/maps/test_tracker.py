@@ -43,7 +43,7 @@ def test_answers_are_those_of_the_stream(place_map, frames, rerank):
     compact = place_map.state.compact
     pairs = PhotoPairs(compact, tokens, (4, 4), np.arange(14)) if rerank else None
     stream = follow_scores(
-        scorer, describe_photos(scorer, tokens), pairs, candidates=5 if rerank else 0, motion=OrderMotion(14, 2.0)
+        scorer, describe_photos(scorer, tokens, compact), pairs, candidates=5 * rerank, motion=OrderMotion(14, 2.0)
     )
     for answer, frame in zip(answers, stream, strict=True):
         belief = frame.belief
@@ -158,12 +158,12 @@ def test_photos_of_one_camera_are_asked_differently_and_of_the_map_as_it_becomes
     for frame in frames[:5]:
         tracker.rebind(place_map, QueryOptions(k=3, rerank=True), sequence=False)
         assert tracker.step(frame) == same.step(frame)
-    tracker.rebind(place_map, QueryOptions(k=1), sequence=True)
+    tracker.rebind(place_map, QueryOptions(k=1, rerank=False), sequence=True)
     answer = tracker.step(frames[4])  # shows what the photo before did, but is the first frame
     lost = answer.lost
     assert (answer.adaptation_photos, answer.hits) == (5, [])  # one frame is not enough
     assert lost < 0.9  # but tells something
-    tracker.rebind(place_map, QueryOptions(k=1), sequence=True)
+    tracker.rebind(place_map, QueryOptions(k=1, rerank=False), sequence=True)
     assert tracker.step(frames[5]).lost < lost  # goes on
     edited = reopened(saved)
     edited.remove([6])

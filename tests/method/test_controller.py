@@ -1,11 +1,17 @@
 """Every branch of every rule of the database-only controller, on evidence made for it."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
+from tests.worlds import seen_again, world
 from tfa.method import database
-from tfa.method.database import pick_assignment, pick_carrier
-from tfa.method.decisions import Decisions
+from tfa.method.database import find_flips, pick_assignment, pick_carrier
+from tfa.method.decisions import BranchQuality, Decisions, Flip, GlobalEvidence, RouteEvidence, find_closest
 from tfa.method.evidence import Candidate
+from tfa.pipeline import calibrate, fit
+from tfa.types import HeadSpec
 
 EVEN = (0.5, 0.5, 0.5)
 LESS = (0.4, 0.4, 0.4)
@@ -64,3 +70,68 @@ def test_decisions_survive_json():
         sigma_local=(1.0, 2.0, 3.0), sigma_cls=(0.1, 0.2, 0.3),
     )  # fmt: skip
     assert Decisions.from_dict(made.to_dict()) == made
+
+
+def flips(pick, *candidates):
+    return {unit: (flip.change, flip.choice) for unit, flip in find_flips(pick, *candidates).items()}
+
+
+def test_the_change_of_support_that_flips_a_decision():
+    assert flips(pick_assignment, rule(12), rule(10))["photos"] == (2, "soft")
+    assert flips(pick_assignment, rule(10), rule(10))["photos"] == (0, "hard")
+    assert flips(pick_assignment, rule(9), rule(10))["photos"] == (1, "hard")
+    assert flips(pick_assignment, rule(12, LESS), rule(10)) == {"agreement": (pytest.approx(0.1), "hard")}
+    assert flips(pick_carrier, rule(10), rule(12), rule(11))["photos"] == (1, "adaptive")
+    assert flips(pick_carrier, rule(10), rule(12), rule(12, LESS))["photos"] == (0, "partial")
+    assert flips(pick_carrier, rule(10), rule(10, LESS), rule(20))["photos"] == (0, "adaptive")
+    assert flips(database.admit_database_token, rule(12), rule(10))["photos"] == (2, "left out")
+    assert flips(database.admit_database_token, rule(10), rule(12))["photos"] == (2, "used")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_smaller_change_of_one_support_flips_the_carrier(seed):
+    rng = np.random.default_rng(seed)
+    candidates = [rule(int(rng.integers(10, 22)), tuple(rng.integers(0, 4, 3) / 4)) for _ in range(3)]
+    chosen, found = pick_carrier(*candidates), find_flips(pick_carrier, *candidates).get("photos")
+    outcomes = {}
+    for at, one in enumerate(candidates):
+        for step in np.arange(-40, 41) / 2:  # photos, and between them
+            moved = [*candidates[:at], dataclasses.replace(one, support=one.support + step), *candidates[at + 1 :]]
+            outcomes.setdefault(abs(step), set()).add(pick_carrier(*moved))
+    changed = [size for size, outcome in outcomes.items() if outcome != {chosen}]
+    if found is None:
+        assert not changed
+    else:  # a threshold itself may not flip, but the next step does
+        assert found.change <= min(changed) <= found.change + 0.5
+
+
+def test_the_change_that_flips_a_decision_on_target_photos():
+    both = {"hard": 1.0, "soft": 1.0}
+    evidence = RouteEvidence(both, both, both, (-0.5, 0.5), -0.3, -0.2, (-0.6, -0.1), (-0.4, -0.02))
+    assert database.pick_route(evidence) == "hard"
+    assert find_flips(database.pick_route, evidence) == {"relation": Flip(0.02, "soft")}
+    soft = dataclasses.replace(evidence, interval_G=(-0.4, 0.1), interval_capacity=(-0.5, 0.03))
+    assert database.pick_route(soft) == "soft"
+    flip = find_flips(database.pick_route, soft)
+    assert flip["log capacity"] == Flip(0.03, "hard")
+    assert flip["relation"] == Flip(0.1, "hard")
+    local, cls = BranchQuality(0.5, 0.5, 0.5, 0.50, 1.0), BranchQuality(0.5, 0.5, 0.5, 0.47, 1.0)
+    token = GlobalEvidence(local, cls, 1.2, 0.9, 0.9, (0.1, 0.2, 0.3))
+    assert find_flips(database.admit_target_token, token) == {"quality": Flip(pytest.approx(0.03), "used")}
+
+
+def test_the_closest_decision_rests_on_less_than_one_photo():
+    margins = {"assignment": {"photos": {"change": 1.0, "choice": "hard"}}, "carrier": {"agreement": {"change": 0.0}}}
+    assert find_closest(margins) is None
+    margins["carrier"]["photos"] = {"change": 1 / 3, "choice": "partial"}
+    assert find_closest(margins) == ("carrier", {"change": 1 / 3, "choice": "partial"})
+
+
+def test_a_head_keeps_its_margins():
+    head = fit(world(), HeadSpec(words=6))
+    assert set(head.evidence.margins) == {"assignment", "admit_cls", "carrier"}
+    own = head.evidence.candidates["hard/adaptive"], head.evidence.candidates["soft/adaptive"]
+    assert head.evidence.margins["assignment"] == find_flips(pick_assignment, *own)
+    target = calibrate(head, seen_again(world()).select(range(8)))
+    assert set(target.evidence.margins) == {"route", "carrier", "admit_cls"}
+    assert target.evidence.to_dict()["margins"]["route"].keys() <= {"relation", "log capacity"}

@@ -1,4 +1,4 @@
-"""Scores of all pseudo queries at once against scores asked for row by row, and against the plain formulas."""
+"""Pseudo-query scores in one pass agree with row-by-row scores and with the plain formulas."""
 
 import dataclasses
 
@@ -120,7 +120,7 @@ def test_duplicates_are_known_without_reading_every_number():
     v = rng.normal(size=(40, 2000)).astype(np.float32)
     v[[9, 31]], v[20] = v[4], v[11]
     v[25] = v[5]
-    v[25, 1] += 1  # differs where nobody looks first
+    v[25, 1] += 1  # differs in an entry that is not compared first
     other = rng.normal(size=(40, 3))
     other[[9, 20]] = other[[4, 11]]
     assert find_duplicates(v)[[4, 9, 31, 20, 5, 25]].tolist() == [4, 4, 4, 11, 5, 25]

@@ -5,6 +5,7 @@ import pytest
 
 from tfa.core.arrays import Spill, backend_for, to_numpy
 from tfa.errors import BadSpec
+from tfa.method import spectrum
 from tfa.method import spectrum as geometry
 from tfa.method.carriers import carrier_terms, smooth_step
 from tfa.method.spectrum import fit_geometry, gram_matrix, probe_products
@@ -37,6 +38,18 @@ def test_dual_features_equal_the_basis_form(gamma, width, device):
     np.testing.assert_allclose(database @ database.T, pca.whitened(v, v, gamma), atol=1e-9)
 
 
+@pytest.mark.parametrize("max_rank", [4, 8, 30])
+def test_a_large_gram_matrix_is_decomposed_in_place(monkeypatch, max_rank):
+    v, q = descriptors(width=9), descriptors(7, 9, seed=1)
+    whole = fitted(v, max_rank=max_rank)
+    monkeypatch.setattr(spectrum, "LARGE", 5)
+    part = fitted(v, max_rank=max_rank)
+    assert (part.rank, part.complete) == (whole.rank, whole.complete) == (min(max_rank, 9), max_rank >= 9)
+    np.testing.assert_allclose(part.eta, whole.eta, rtol=1e-12)
+    one, other = (abs(geometry.coordinates(q @ v.T)) for geometry in (part, whole))  # signs are arbitrary
+    np.testing.assert_allclose(one, other, atol=1e-10)
+
+
 def test_numpy_and_torch_give_the_same_coordinates():
     v, q = descriptors(), descriptors(5, seed=2)
     dual, torch_backend = fitted(v), backend_for("torch")
@@ -45,12 +58,15 @@ def test_numpy_and_torch_give_the_same_coordinates():
 
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])
-def test_products_are_float64_and_blockwise(device):
+def test_products_are_float64_and_blockwise(device, monkeypatch):
     v = np.random.default_rng(0).normal(size=(6, 5000)).astype(np.float32)
     expected = v.astype(np.float64) @ v.astype(np.float64).T
     whole = to_numpy(gram_matrix(v, backend_for(device)))
-    some = np.empty((2, 6))
+    some, every = np.empty((2, 6)), np.empty((6, 6))
     probe_products(v, np.array([4, 1]), backend_for(device), some)
+    monkeypatch.setattr(spectrum, "IMAGE_BLOCK", 4)
+    probe_products(v, np.arange(6), backend_for(device), every)
+    np.testing.assert_allclose(every, expected, rtol=1e-13)
     assert whole.dtype == np.float64
     np.testing.assert_allclose(whole, expected, rtol=1e-13)
     np.testing.assert_allclose(some, expected[[4, 1]], rtol=1e-13)

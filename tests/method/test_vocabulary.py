@@ -14,6 +14,8 @@ from tfa.method.vocabulary import (
     ProductThreads,
     Start,
     fit_vocabularies,
+    grid_patches,
+    round_to_grid,
     sample_patches,
     squared_norms,
     unit_patches,
@@ -22,6 +24,10 @@ from tfa.method.vocabulary import (
 from tfa.reference import database as reference
 
 CPU = backend_for("cpu")
+
+
+def drawn(tokens, dtype="float32"):
+    return sample_patches(tokens, 10_000, dtype, grid_patches)
 
 
 def run_to_the_end(patches, words, threads):
@@ -34,7 +40,7 @@ def run_to_the_end(patches, words, threads):
 @pytest.mark.parametrize("device", ["cpu", "torch"])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_three_constructions_in_one_pass_equal_plain_lloyd(device, seed):
-    patches = sample_patches(world(seed=seed, noise=0.4), 10_000, "float64")
+    patches = drawn(world(seed=seed, noise=0.4), "float64")
     for vocabulary in fit_vocabularies(patches, 8, backend_for(device)):
         expected = reference.kmeans(patches, 8, vocabulary.seed)
         np.testing.assert_allclose(to_numpy(vocabulary.centers), expected, atol=1e-12)
@@ -43,7 +49,7 @@ def test_three_constructions_in_one_pass_equal_plain_lloyd(device, seed):
 
 
 def test_constructions_differ_by_their_seed_only():
-    patches = sample_patches(world(noise=0.6), 10_000)
+    patches = drawn(world(noise=0.6))
     one, two, _ = fit_vocabularies(patches, 8, backend_for("cpu"))
     assert not np.allclose(one.centers, two.centers)
     again = fit_vocabularies(patches, 8, backend_for("cpu"), seeds=(1,))[0]
@@ -111,7 +117,7 @@ def test_no_patches_is_an_error():
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])
 def test_the_start_knows_the_nearest_of_its_words(device):
-    patches = sample_patches(world(noise=0.5), 10_000, "float64")
+    patches = drawn(world(noise=0.5), "float64")
     x, squared = backend_for(device).put(patches), (patches**2).sum(axis=1)
     with ProductThreads(2) as threads:
         start = Start(x, 7, (0, 1), squared, threads)
@@ -123,18 +129,63 @@ def test_the_start_knows_the_nearest_of_its_words(device):
         np.testing.assert_allclose(start.mass[s].sum(), distance.min(axis=1).sum())
 
 
-def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr("tfa.method.vocabulary.ROWS", 16)
-    patches = sample_patches(world(noise=0.6), 10_000)
-    with ProductThreads(2) as two, ProductThreads(1) as one, ProductThreads(5) as five:
-        first, *others = (run_to_the_end(patches, 8, threads) for threads in (two, two, one, five))
-    for other in others:
-        np.testing.assert_array_equal(first.centers, other.centers)
-        np.testing.assert_array_equal(first.labels, other.labels)
+class ShuffledThreads(ProductThreads):
+    """Threads that take their parts in a random order."""
+
+    def each(self, call, parts):
+        super().each(call, np.random.default_rng(len(parts)).permutation(parts).tolist())
+
+
+def fit_words(patches, threads):
+    with threads:
+        return run_to_the_end(patches, 8, threads)
+
+
+@pytest.mark.parametrize("channels", [6, 384])
+def test_blocks_threads_and_order_of_sums_change_no_bit(channels, monkeypatch):
+    tokens = world(images=40, channels=channels, noise=0.6)
+    patches = drawn(tokens)
+    expected = fit_words(patches, ProductThreads(1))
+    words = [vocabulary.centers for vocabulary in fit_vocabularies(patches, 8, CPU)]
+
+    def same(lloyd, columns=slice(None)):
+        np.testing.assert_array_equal(lloyd.means, expected.means[:, :, columns])
+        np.testing.assert_array_equal(lloyd.labels, expected.labels)
+        assert lloyd.distortion == expected.distortion
+
+    for rows in (1024, 16, 7):  # products of other shapes run other kernels, which add in another order
+        monkeypatch.setattr("tfa.method.vocabulary.ROWS", rows)
+        monkeypatch.setattr("tfa.method.vocabulary.START_ROWS", rows + 4)
+        monkeypatch.setattr("tfa.method.vocabulary.MOVED_ROWS", rows)
+        for threads in (ProductThreads(1), ProductThreads(2), ShuffledThreads(4)):
+            same(fit_words(patches, threads))
+    order = np.random.default_rng(0).permutation(channels)  # every inner product adds its terms in another order
+    same(fit_words(np.ascontiguousarray(patches[:, order]), ProductThreads(2)), order)
+    same(fit_words(patches.astype(np.float64), ProductThreads(2)))  # nothing was rounded in float32
+    for vocabulary, centers in zip(fit_vocabularies(patches[:, order].copy(), 8, CPU), words, strict=True):
+        np.testing.assert_array_equal(vocabulary.centers, centers[:, order])
+    for vocabulary, centers in zip(fit_vocabularies(patches, 8, backend_for("torch")), words, strict=True):
+        np.testing.assert_array_equal(vocabulary.centers, centers)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_grid_patches_depend_on_no_library(dtype):
+    patches = np.random.default_rng(0).normal(size=(9, 385)).astype(dtype)
+    patches[4] = 0
+    out = np.empty(patches.shape, np.float32)
+    assert grid_patches(patches, out)
+    np.testing.assert_array_equal(out, round_to_grid(out))
+    np.testing.assert_allclose(out, reference.l2(patches.astype(np.float64)), atol=2.0**-12 + 1e-6)
+    alone = np.empty_like(out)
+    for row in range(9):  # other shapes, other memory layout
+        assert grid_patches(np.asfortranarray(patches[row : row + 1]), alone[row : row + 1])
+    np.testing.assert_array_equal(alone, out)
+    patches[1, 3] = np.inf
+    assert not grid_patches(patches, out)
 
 
 def test_more_rows_than_a_block_are_all_assigned_and_summed(monkeypatch):
-    patches = sample_patches(world(noise=0.5), 10_000, "float64")
+    patches = drawn(world(noise=0.5), "float64")
     monkeypatch.setattr("tfa.method.vocabulary.ROWS", 7)
     monkeypatch.setattr("tfa.method.vocabulary.START_ROWS", 11)
     monkeypatch.setattr("tfa.method.vocabulary.MOVED_ROWS", 3)
@@ -144,7 +195,7 @@ def test_more_rows_than_a_block_are_all_assigned_and_summed(monkeypatch):
 
 def test_where_no_patch_changes_its_word_running_on_changes_nothing(monkeypatch):
     monkeypatch.setattr("tfa.method.vocabulary.STOP_DECREASE", -1.0)  # only standing still stops
-    patches = sample_patches(world(noise=0.3), 10_000)
+    patches = drawn(world(noise=0.3))
     with ProductThreads() as threads:
         lloyd = run_to_the_end(patches, 6, threads)
         centers, labels, distortion = lloyd.centers.copy(), lloyd.labels.copy(), list(lloyd.distortion)
@@ -156,7 +207,7 @@ def test_where_no_patch_changes_its_word_running_on_changes_nothing(monkeypatch)
 
 
 def test_sums_do_not_drift_and_tell_the_distortion():
-    patches = sample_patches(world(noise=0.9), 10_000)
+    patches = drawn(world(noise=0.9))
     with ProductThreads() as threads:
         lloyd = run_to_the_end(patches, 12, threads)
     for s in range(3):
@@ -165,7 +216,7 @@ def test_sums_do_not_drift_and_tell_the_distortion():
         np.testing.assert_allclose(lloyd.sums[s], anew, atol=2e-6 * len(patches) / 12)
         np.testing.assert_array_equal(lloyd.counts[s], np.bincount(lloyd.labels[s], minlength=12))
         # The words were moved after the last assignment, so they are nearer to their patches than it says.
-        now = ((patches - lloyd.centers[s][lloyd.labels[s]]) ** 2).sum(axis=1).mean()
+        now = ((patches - lloyd.means[s][lloyd.labels[s]]) ** 2).sum(axis=1).mean()
         assert now * (1 - 1e-6) <= lloyd.distortion[s] <= now * (1 + 1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Online adaptation against its plain form, for heads of every kind; what counts, what is kept, what is forgotten."""
+"""Online adaptation agrees with its plain form for every head; which photos count and what is forgotten."""
 
 from dataclasses import replace
 

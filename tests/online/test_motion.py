@@ -98,3 +98,20 @@ def test_a_map_of_one_image_has_no_sequence():
     for made in (lambda: OrderMotion(1, 2.0), lambda: PositionMotion(np.zeros((1, 2)), 2.0)):
         with pytest.raises(BadSpec, match="at least 2"):
             made()
+
+
+@pytest.mark.parametrize("kind", ["order", "position"])
+def test_moving_back_is_the_transpose_of_moving(kind):
+    rng = np.random.default_rng(5)
+    motion = OrderMotion(45, 2.0) if kind == "order" else PositionMotion(rng.normal(0, 20, (45, 2)), 2.0)
+    before, after = rng.random((2, motion.paces, 45))
+    forward, backward = (motion.moved(before) * after).sum(), (before * motion.move_back(after)).sum()
+    assert forward == pytest.approx(backward, rel=1e-12)
+
+
+def test_direct_neighbors_are_one_image_or_one_usual_step_away():
+    places = np.random.default_rng(6).random(20)
+    by_hand = [places[max(i - 1, 0) : i + 2].sum() for i in range(20)]
+    np.testing.assert_allclose(OrderMotion(20, 2.0).beside(places), by_hand)
+    line = np.stack([np.arange(20.0), np.zeros(20)], axis=1)  # the usual step is 1, to the second nearest
+    np.testing.assert_allclose(PositionMotion(line, 2.0).beside(places), by_hand)

@@ -1,4 +1,4 @@
-"""The filter against its plain formulas, and what it does for a camera that errs, jumps, leaves or stands still."""
+"""The sequence filter agrees with its plain formulas; errors, jumps, exits and stops of a camera."""
 
 import math
 
@@ -41,7 +41,7 @@ def plain_observation(row, evidence=None, candidates=0):
     best = sorted(range(len(row)), key=lambda j: (-row[j], j))[:candidates]
     median = math.sqrt(np.median([evidence[j] for j in best]))
     for j in best:
-        z[j] += 4 * (math.sqrt(evidence[j]) - median)
+        z[j] += 5 * (math.sqrt(evidence[j]) - median)
     off = min(max(3 * (max(math.sqrt(evidence[j]) for j in best) - 1.3), -1), 0)
     return [value + off for value in z]
 
@@ -109,7 +109,7 @@ def test_a_belief_is_a_probability(images, seed):
 
 
 def drive(images=60, frames=40, errs=(), start=5, pace=1, seed=0):
-    """Scores of a camera that moves so many images a frame; at `errs` another image is the highest."""
+    """Return scores of a camera that moves this many images per frame; at `errs` another image is best."""
     scores = np.random.default_rng(seed).normal(size=(frames, images))
     for frame in range(frames):
         scores[frame, start + pace * frame] += 6
@@ -184,14 +184,14 @@ def test_what_is_believed_follows_images_that_come_and_go():
         before = path.update(row)
     now = np.r_[np.delete(ids, [14, 20]), 90, 91]
     path.follow_edit(OrderMotion(60, 2.0), ids, now)
-    after = path.belief()
+    after = path.hold()
     assert after.places.sum() + after.lost == pytest.approx(1)
     assert after.lost == pytest.approx(before.lost)
     assert before.best == 14
     assert now[after.best] in (13, 15)
     assert (after.places[-2:] == 0).all()
     path.follow_edit(OrderMotion(2, 2.0), now, np.array([200, 201]))
-    assert path.belief().lost == pytest.approx(0.9)  # nothing of the map is left: as at the start
+    assert path.hold().lost == pytest.approx(0.9)  # nothing of the map is left: as at the start
 
 
 def test_fifty_thousand_images_take_no_table_of_pairs():
@@ -205,3 +205,74 @@ def test_fifty_thousand_images_take_no_table_of_pairs():
 def test_what_is_out_of_range_is_refused():
     with pytest.raises(BadSpec, match="trust"):
         SequenceSpec(trust=0.0)
+
+
+def dense_model(images, spec):
+    """The move of one frame as a matrix over all (pace, image) states and *lost*, the last state."""
+    index, states = np.arange(images), len(PACES) * images
+    moves = [plain_moves(index[None, :] - index[:, None], pace) for pace in PACES]
+    move = np.zeros((states + 1, states + 1))
+    for pace, own in enumerate(moves):
+        own = (1 - spec.p_lost) * own / own.sum(axis=1, keepdims=True)
+        to = slice(pace * images, (pace + 1) * images)
+        for before in range(len(PACES)):
+            drawn = spec.new_pace / len(PACES) + (1 - spec.new_pace) * (before == pace)
+            move[before * images : (before + 1) * images, to] = drawn * own
+    move[:-1, -1], move[-1, -1], move[-1, :-1] = spec.p_lost, 1 - spec.p_recover, spec.p_recover / states
+    return move
+
+
+@pytest.mark.parametrize("lag", [0, 1, 4])
+def test_looking_back_is_the_probability_given_all_frames_since(lag):
+    spec = SequenceSpec(p_lost=0.05, p_recover=0.3, new_pace=0.1, trust_unverified=0.7)
+    images, rng = 12, np.random.default_rng(2)
+    scores, move = rng.normal(size=(7, images)), dense_model(images, spec)
+    seen = []
+    for row in scores:
+        likelihood = np.exp(compute_log_likelihood(observe_frame(row), 0.7))
+        seen.append(np.append(np.tile(likelihood, len(PACES)), 1.0))
+    seen[3] = np.ones(len(move))  # a frame that could not be read
+    path = SequenceFilter(OrderMotion(images, 2.0), spec, lag)
+    forward = np.append(np.full(len(move) - 1, spec.p_recover / (len(move) - 1)), 1 - spec.p_recover)
+    for frame, row in enumerate(scores):
+        path.skip() if frame == 3 else path.update(row)
+        if frame < lag:
+            continue
+        forward = forward * seen[0] if frame == lag else forward @ move * seen[frame - lag]
+        backward = np.ones(len(move))
+        for later in range(frame, frame - lag, -1):
+            backward = move @ (seen[later] * backward)
+        both = forward * backward / (forward @ backward)
+        belief = path.look_back(lag)
+        np.testing.assert_allclose(belief.places, both[:-1].reshape(-1, images).sum(axis=0), rtol=1e-9)
+        assert belief.lost == pytest.approx(both[-1], rel=1e-9)
+
+
+def test_a_camera_that_stands_still_before_a_frame_does_not_move_when_looking_back():
+    path = SequenceFilter(OrderMotion(20, 2.0), lag=3)
+    for row in drive(images=20, frames=4):
+        before = path.update(row)
+    path.hold()
+    np.testing.assert_allclose(path.hold().places, before.places)
+    np.testing.assert_allclose(path.look_back(2).places, before.places)
+
+
+def test_an_answer_has_the_most_probability_around_it_and_a_certain_image_is_the_answer():
+    places = np.zeros(20)
+    places[4], places[10:13] = 0.35, [0.3, 0.05, 0.3]
+    motion = OrderMotion(20, 2.0)
+    path = SequenceFilter(motion)
+    assert path._make_belief(places[None], 0.0).best == 11
+    assert path._make_belief(np.eye(20)[[7]], 0.0).best == 7
+
+
+def test_later_frames_correct_a_frame_that_errs():
+    scores = drive(errs=(20,))
+    now, later = SequenceFilter(OrderMotion(60, 2.0)), SequenceFilter(OrderMotion(60, 2.0), lag=5)
+    causal = [now.update(row).places[5 + frame] for frame, row in enumerate(scores)]
+    smoothed = []
+    for frame, row in enumerate(scores):
+        later.update(row)
+        if frame >= 5:
+            smoothed.append(later.look_back(5).places[frame])
+    assert smoothed[20] > causal[20]

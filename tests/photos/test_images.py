@@ -1,4 +1,4 @@
-"""Which files are images, and what is seen in them."""
+"""Which files are images, and their decoded pixels."""
 
 from __future__ import annotations
 

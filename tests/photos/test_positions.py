@@ -88,7 +88,7 @@ def test_a_csv_of_metres(tmp_path):
     ("text", "complaint"),
     [
         ("", "line 1: the header is 'nothing'"),
-        ("name,lat,lon\na,1,2\n", "line 1: the header is 'name,lat,lon', must have the columns file,lat,lon"),
+        ("name,lat,lon\na,1,2\n", "line 1: the header is 'name,lat,lon'; it must have the columns file,lat,lon"),
         ("file;lat;lon\na;1;2\n", "separated by commas"),
         ("file,lat,lon\n", "no rows"),
         ("file,lat,lon\na.jpg,1,2\nb.jpg,north,2\n", "line 3: lat is 'north', must be a number"),

@@ -1,4 +1,4 @@
-"""The token cache: nothing is encoded twice, and what is kept is what the encoder made."""
+"""The token cache: nothing is encoded twice, and cached tokens equal the encoder's."""
 
 from __future__ import annotations
 

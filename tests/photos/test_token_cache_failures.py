@@ -1,4 +1,4 @@
-"""The token cache after kills, damage and photos that cannot be read: what was done is kept, nothing wrong is."""
+"""The token cache after kills, damage and unreadable photos: finished work is reused, wrong data is not."""
 
 from __future__ import annotations
 

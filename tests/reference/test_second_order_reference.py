@@ -1,4 +1,4 @@
-"""The plain formulas of second-order heads and of what adapts and judges them, by hand."""
+"""Plain formulas of second-order heads, adaptation and the judge, by hand."""
 
 import math
 

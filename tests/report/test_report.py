@@ -103,7 +103,7 @@ def test_a_hub_is_returned_far_more_often_than_is_usual():
 
 
 def test_a_lonely_image_is_unlike_all_and_nobodys_answer():
-    first = [[(i + 1) % 19] for i in range(20)]  # nobody returns image 19
+    first = [[(i + 1) % 19] for i in range(20)]  # no query returns image 19
     best = np.r_[np.linspace(0.8, 0.9, 19), 0.2]
     assert find_lonely(made(first, best)) == [(19, pytest.approx(0.2))]
     assert find_lonely(made([[19]] * 20, best)) == []
@@ -155,7 +155,7 @@ def test_the_spectrum_is_null_where_the_head_has_none(carrier):
 
 WELL = {
     "path": "town.tfa", "images": 100, "removed_images": 0, "unseen_share": 0.0, "verification": {"admitted": True},
-    "calibrations": [{"name": "night", "calibration": {"used": 64}, "decisions": {"score_calibrated": True}}],
+    "calibrations": [{"name": "night", "calibration": {"used": 64, "score": True}}],
 }  # fmt: skip
 
 
@@ -178,7 +178,9 @@ def test_every_trouble_is_told_with_its_command():
     [said] = told({**WELL, "calibrations": []}, [], hubs, [])
     assert "image 7 by 60 others" in said
     assert "tfa calibrate town.tfa" in said
-    [few] = told({**WELL, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}, [], [], [])
+    [few] = told(
+        {**WELL, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8, "score": True}}]}, [], [], []
+    )
     assert "--name night" in few
     assert few.startswith("Calibrate night again with 64 photos: it used only 8. Run: tfa calibrate")
     assert "(7)" in told(WELL, [], [], [{**image, "cosine": 0.1}])[0]
@@ -189,7 +191,11 @@ def test_a_headline_says_how_many_how_well_and_what_to_do():
     facts = {**WELL, "answers": {"calibration": "night"}}
     recall = [{"calibration": "night", "share": 0.905}, {"calibration": "day", "share": 0.5}]
     assert write_headline(facts, [1, 2, 3], recall, []) == "100 photos, 3 near-duplicate groups, expected recall 90 %"
-    few = {**facts, "images": 1, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}
+    few = {
+        **facts,
+        "images": 1,
+        "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8, "score": True}}],
+    }
     said = write_headline(few, [], [*recall, {"calibration": None, "share": 0.2}], give_advice(few, [], [], []))
     assert said == "1 photo, no near duplicates, expected recall 20 %, calibrate for night with more photos"
     facts["answers"]["calibration"] = None

@@ -1,4 +1,4 @@
-"""Classes of ROS messages as Python's generator makes them, from the definitions of ROS 2 Humble and our own.
+"""ROS message classes, generated from the definitions of ROS 2 Humble and of tfa_msgs.
 
 Like the real ones they have a value for every field and take no other type for it: a float is no int, a byte is one of
 `bytes`, pixels are an `array`. The definitions of Humble, and a CDR writer that is not cyclonedds', come from rosbags.

@@ -1,4 +1,4 @@
-"""What the standard library's client makes of replies, what diagnostics make of events, and of positions messages."""
+"""The standard-library client, diagnostics and position messages."""
 
 from __future__ import annotations
 

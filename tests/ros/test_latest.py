@@ -1,4 +1,4 @@
-"""The slot of one: what is replaced, tried again, and how often work begins."""
+"""The slot for the newest image: replacement, retries and start of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact and reduced search give the k best of the definition; a gallery reads the rows it is asked for."""
+"""Exact and reduced search return the k best rows; a gallery reads only the requested rows."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ class TestLance(StoreContract):
 
 
 def count_up(url: str, times: int) -> None:
-    """A process that adds 1 to a number in a document so many times, and appends who it was."""
+    """Add 1 to a number in a document repeatedly, and append the name of the process."""
     store = StoreContract.connect(url)
     for _ in range(times):
         while True:

@@ -1,4 +1,4 @@
-"""Milvus keeps the contract of stores, and what is its own: claims, parts, a server that goes and comes back."""
+"""Milvus passes the store contract; its locks, partitions and lost connections."""
 
 from __future__ import annotations
 

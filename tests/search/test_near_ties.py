@@ -20,7 +20,7 @@ def test_equal_vectors_with_different_last_bits_are_ordered_by_id():
     (settled,) = settle_ties(QUERY, [noisy], vectors_of)
     assert settled.ids.tolist() == [3, 5, 7, 9]
     assert settled.scores.tolist() == [0.5, 0.5, 0.5, np.float32(0.1)]
-    assert asked == [3, 5, 7]  # nobody needs the vector of 9
+    assert asked == [3, 5, 7]  # the vector of 9 is not needed
 
 
 def test_close_scores_of_different_vectors_are_put_in_their_true_order():

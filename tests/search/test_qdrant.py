@@ -1,4 +1,4 @@
-"""Qdrant's core in a folder keeps the contract of stores, and what is its own: one process at a time."""
+"""Embedded Qdrant passes the store contract; it allows one process at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reduced search: what it scores again is exact, what it knows of a row comes from moments; no more is read."""
+"""Reduced search: exact rescoring, statistics from moments, and bounded reads."""
 
 import numpy as np
 import pytest

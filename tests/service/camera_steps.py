@@ -1,4 +1,4 @@
-"""Streams of photos, and what a service and a tracker answer to them."""
+"""Photo streams, and the answers of a service and a tracker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: who edited what and when, what came of it, and how jobs ended."""
+"""The audit log: user, action, time and result of each edit and job."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
     assert not auth.may_read(settings, "r")
     assert not auth.may_edit(settings, "e" * 1000)
     assert auth.may_read(settings, "edit-me")
-    assert len(compared) == 6  # with both API keys, whichever fits
+    assert len(compared) == 6  # with both API keys, even if the first one fits
     assert {len(part) for pair in compared for part in pair} == {32}
 
 

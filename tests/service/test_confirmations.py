@@ -1,4 +1,4 @@
-"""Which images the answers of a service confirm, and that it is kept."""
+"""Images that sure answers of a service confirm are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real service in a process of its own: under load, killed without warning, stopped politely."""
+"""A service in a separate process: under load, killed, and shut down."""
 
 from __future__ import annotations
 

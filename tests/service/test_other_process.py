@@ -1,4 +1,4 @@
-"""A map that another process edits while it is served: the next query is answered by what is on disk."""
+"""Another process edits a served map: the next query uses the new files."""
 
 from __future__ import annotations
 

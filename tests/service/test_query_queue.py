@@ -1,4 +1,4 @@
-"""Concurrent queries share a batch, and nobody's photo spoils another's answer."""
+"""Concurrent queries share a batch, and a bad photo fails alone."""
 
 from __future__ import annotations
 

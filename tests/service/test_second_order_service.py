@@ -1,4 +1,4 @@
-"""A second-order map behind the service: what it tells, answers and learns, without the map's photos."""
+"""A second-order map in the service: info, answers and adaptation without the map photos."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What the service tells of itself, and how it fails."""
+"""Status routes of the service, and its errors."""
 
 from __future__ import annotations
 

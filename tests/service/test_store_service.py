@@ -1,4 +1,4 @@
-"""The service over a map in a store: several replicas, a store that goes away, and what is refused."""
+"""The service with a map in a store: replicas, an unreachable store, and refused requests."""
 
 from __future__ import annotations
 

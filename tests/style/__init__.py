@@ -1,1 +1,1 @@
-"""Contracts on the words of the code."""
+"""Style checks of names and prose."""

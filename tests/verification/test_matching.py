@@ -102,20 +102,22 @@ def test_displacements_are_counted_in_cells_of_each_grid():
     assert (down.tolist(), right.tolist()) == ([1, -1], [3, -2])
 
 
+@pytest.mark.parametrize("windows", [matching.ONE_WINDOW, matching.BY_EVIDENCE, ((3, 1.0), (7, 0.5))])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_strongest_window_is_that_of_all_loops(seed):
+def test_the_strongest_window_is_that_of_all_loops(seed, windows):
     rng = np.random.default_rng(seed)
-    reach, window = (5, 7), matching.WINDOW
+    reach = (5, 7)
     down, right, weights = rng.integers(-5, 6, 20), rng.integers(-7, 8, 20), rng.integers(1, 4, 20)
     votes = {
-        (y, x): int(weights[(np.abs(down - y) <= window) & (np.abs(right - x) <= window)].sum())
+        (y, x, index): weight * int(weights[(np.abs(down - y) <= side // 2) & (np.abs(right - x) <= side // 2)].sum())
+        for index, (side, weight) in enumerate(windows)
         for y in range(-5, 6)
         for x in range(-7, 8)
     }
     # Two candidates with the same votes, and one without any between them.
     whose = np.repeat([0, 2], 20)
     moved = (np.tile(down, 2), np.tile(right, 2))
-    found = np.stack(find_strongest_windows(whose, moved, np.tile(weights / 8, 2), reach, 3), axis=1)
+    found = np.stack(find_strongest_windows(whose, moved, np.tile(weights / 8, 2), reach, 3, windows), axis=1)
     assert found[0].tolist() == found[2].tolist()
     assert tuple(found[0]) == next(place for place, count in votes.items() if count == max(votes.values()))
 

@@ -1,4 +1,4 @@
-"""The one rerank(): which images are compared, and what order and lead follow."""
+"""Reranking: compared images, order and lead."""
 
 import math
 import statistics
@@ -13,25 +13,26 @@ from tfa.verification.reranking import UNVERIFIED, Compared, compute_leads, is_s
 class ByHand:
     """Evidence by hand, of (query, image); notes what is compared."""
 
-    def __init__(self, evidence=None):
-        self.evidence, self.seen = evidence or {}, []
+    def __init__(self, evidence=None, weight=5.0):
+        self.evidence, self.weight, self.seen = evidence or {}, weight, []
 
     def with_queries(self, rows, images):
         self.seen += [(row, own.tolist()) for row, own in zip(rows, images, strict=True)]
         tables = [[self.evidence.get((row, image), 0.0) for image in own] for row, own in self.seen[-len(rows) :]]
-        return [Compared(np.array(table), np.array(table, np.int64) * 10) for table in tables]
+        return [Compared(np.array(table), np.array(table, np.int64) * 10, self.weight) for table in tables]
 
 
-def test_candidates_by_score_and_evidence_then_the_others_in_their_order():
+@pytest.mark.parametrize("weight", [5.0, 4.0])
+def test_candidates_by_score_and_evidence_then_the_others_in_their_order(weight):
     scores = np.array([[5.0, 1.0, 4.0, 3.0, 2.0]])
-    found = rerank(scores, 5, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}))
+    found = rerank(scores, 5, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}, weight))
     assert found.indices.tolist() == [[3, 0, 2, 4, 1]]
     z = (scores[0] - 3) / np.sqrt(2)
     np.testing.assert_allclose(found.standardized[0], z[[3, 0, 2, 4, 1]])
-    np.testing.assert_allclose(found.ordering[0], [z[3] + 12, z[0] + 4, z[2], z[4], z[1]])
+    np.testing.assert_allclose(found.ordering[0], [z[3] + 3 * weight, z[0] + weight, z[2], z[4], z[1]])
     assert found.evidence.tolist() == [[9, 1, 0, 0, 0]]
     assert found.inliers.tolist() == [[90, 10, 0, UNVERIFIED, UNVERIFIED]]
-    np.testing.assert_allclose(found.lead[0, :3], compute_leads(np.array([9.0, 1.0, 0.0])))
+    np.testing.assert_allclose(found.lead[0, :3], weight * compute_leads(np.array([9.0, 1.0, 0.0])))
     assert not found.lead[0, 3:].any()
     short = rerank(scores, 2, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}))
     assert short.indices.tolist() == [[3, 0]]
@@ -85,8 +86,8 @@ def plain_count(row, evidence):
     roots = [math.sqrt(evidence[i]) for i in order]
     count = min(10, len(order))
     while count < min(100, len(order)):
-        best = max(z[i] + 4 * roots[i] for i in range(count))
-        if best > z[count] + 4 * (statistics.median(roots[:count]) + 0.625):
+        best = max(z[i] + 5 * roots[i] for i in range(count))
+        if best > z[count] + 5 * (statistics.median(roots[:count]) + 0.625):
             break
         count = min(count + 5, 100, len(order))
     return count
@@ -123,9 +124,11 @@ def test_photos_together_are_answered_as_each_alone():
 
 
 def test_enough_by_hand():
-    z, evidence = np.array([[2.0, 1.0, 0.0]]), np.array([[4.0, 0.25, 0.0]])  # best 2 + 8, median root 0.5
-    assert is_settled(z, evidence, np.array([5.49])).tolist() == [True]  # 5.49 + 4 (0.5 + 0.625) = 9.99
-    assert is_settled(z, evidence, np.array([5.5])).tolist() == [False]
+    z, evidence = np.array([[2.0, 1.0, 0.0]]), np.array([[4.0, 0.25, 0.0]])  # best 2 + 10, median root 0.5
+    assert is_settled(z, evidence, np.array([6.37])).tolist() == [True]  # 6.37 + 5 (0.5 + 0.625) = 11.995
+    assert is_settled(z, evidence, np.array([6.375])).tolist() == [False]
+    assert is_settled(z, evidence, np.array([5.49]), 4.0).tolist() == [True]  # 5.49 + 4 (0.5 + 0.625) = 9.99
+    assert is_settled(z, evidence, np.array([5.5]), 4.0).tolist() == [False]
 
 
 def test_a_clear_answer_takes_ten_and_no_evidence_a_hundred_at_most():

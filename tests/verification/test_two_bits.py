@@ -1,4 +1,4 @@
-"""Two bits a number: levels, bytes, and what is read back."""
+"""Two bits per number: levels, bytes and decoding."""
 
 import numpy as np
 import pytest

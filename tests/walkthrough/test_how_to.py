@@ -1,4 +1,4 @@
-"""How-to guides: every marked command runs and does what the page says; every other command parses.
+"""How-to guides: every marked command runs and has the described effect; every other command parses.
 
 Pages that need a recording, a real encoder or ROS are followed where these are: see `ELSEWHERE`.
 """
@@ -54,7 +54,7 @@ def test_every_page_with_marked_blocks_is_followed():
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return the command that words name, and the words after its name."""
     command, rest = typer.main.get_command(app), words[1:]
-    while hasattr(command, "get_command"):
+    while hasattr(command, "get_command") and (rest or not command.invoke_without_command):
         inner = command.get_command(typer.Context(command), rest[0])
         assert inner is not None, f"{' '.join(words)}: there is no command {rest[0]}"
         command, rest = inner, rest[1:]
@@ -189,7 +189,7 @@ def test_positions_go_in_and_come_out(run, fake_encoder):  # noqa: F811
     assert hit["position"]["lon"] == pytest.approx(2.2945 + east, abs=1e-4)
     assert (hit["position"]["alt"], hit["position"]["heading"]) == (33.0, 90.0)
     assert "33.0 90.0" in spoken
-    assert "right answers: at most 25 m away" in measured
+    assert "Right answers: at most 25 m away" in measured
     assert "100.0 [100.0, 100.0]" in measured
     tiles = PlaceMap.load("air.tfa").images
     assert len(tiles) == 9

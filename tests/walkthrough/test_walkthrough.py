@@ -1,4 +1,4 @@
-"""A newcomer types what the pages say, in order, and each command does what it should."""
+"""A new user types the commands of the pages in order, and each has the described effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfa.cli.app import app
 
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 # Commands of the README that other tests run: on fresh clones, in an empty environment, by the fault campaign.
-ELSEWHERE = {"make demo", "make check", "pip install -c constraints.txt . ./benchmarks", "tfa demo"}
+ELSEWHERE = {"make demo", "make check", "pip install -c constraints.txt '.[service,fast]' ./benchmarks", "tfa demo"}
 
 
 def test_the_readme(types, newcomer):

@@ -288,6 +288,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
             "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
             "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
+            "tfa build photos/ --out town.tfa --paper",
         ),
         info.info: ("tfa info town.tfa", "tfa info town.tfa --evidence", "tfa info town.tfa --checksum"),
         info.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
@@ -361,7 +362,6 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
             "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
         ),
-        tools.encoders: ("tfa encoders", "tfa encoders --json"),
         tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
         options.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     },
@@ -376,6 +376,9 @@ for panel, commands in COMMANDS.items():
             epilog=examples(*shown),
             rich_help_panel=panel,
         )(command)
+app.add_typer(
+    tools.encoders, name="encoders", epilog=examples("tfa encoders", "tfa encoders --json"), rich_help_panel="Tools"
+)
 app.add_typer(
     tools.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"), rich_help_panel="Tools"
 )

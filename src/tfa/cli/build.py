@@ -22,6 +22,7 @@ from tfa.core.text import format_command
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import URL_EXAMPLES, MapLocation, is_url, split_map_url
 from tfa.types import (
+    PAPER_ENCODER,
     BuildOptions,
     BuildResult,
     EncoderOptions,
@@ -52,7 +53,7 @@ class FrameOptions(Options):
     )
     every: str | None = opt(
         None,
-        "Keep one frame per N frames, N seconds or N meters, or new ones. [default: 1s]",
+        "Keep one frame per N frames, seconds or meters, or frames that look new. [default: 1s]",
         cli={"metavar": "N|Ns|Nm|new"},
     )
     folder: Path | None = opt(None, "Folder for the frames of a recording.")
@@ -295,6 +296,9 @@ def build(
     reranking: RerankSpec,
     encoding: EncoderOptions,
     shards: ShardOptions,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Build TFA as published, with encoder dinov2-b14@322.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", rich_help_panel=options.OUTPUT, help="Replace an existing map.")
     ] = False,
@@ -309,6 +313,8 @@ def build(
 
     # Validate options first: a bad one must not fail after an hour of encoding.
     location = _check_out(out, photos, shards, force=force)
+    if paper:
+        encoder = _check_paper(context, encoder, location)
     kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
     sources = positions.read()
     recorded = are_recordings(photos, chosen)
@@ -324,13 +330,30 @@ def build(
         report = _build_in_store(paths, location.text, shards, sources, settings, progress=progress)
         _report_store_build(report, [*notes, *report.notes], [*skipped, *report.skipped], json=json)
         return
+    head: dict[str, Any] = {"map_spec": BuildOptions.paper()} if paper else {"spec": spec, "map_spec": kind}
     place_map = PlaceMap.build(
-        paths[0] if len(paths) == 1 else paths, encoder=encoder, positions=sources, spec=spec, map_spec=kind,
-        options=encoding, progress=progress,
+        paths[0] if len(paths) == 1 else paths, encoder=encoder, positions=sources, **head, options=encoding,
+        progress=progress,
     )  # fmt: skip
     place_map.save(location.folder, overwrite=force)
     place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
     report_build(place_map, location.folder, json=json)
+
+
+def _check_paper(context: typer.Context, encoder: str, out: MapLocation) -> str:
+    """Reject options that --paper sets; return the encoder, which only --encoder overrides."""
+
+    def is_typed(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    changed = [f"--{name}" for name in ("head", "rerank", "dims", "fast") if is_typed(name)]
+    changed += sorted(key for key in list_set_keys(context) if key.partition(".")[0] in ("map", "head", "rerank"))
+    if changed:
+        raise BadSpec(f"--paper builds TFA as published and excludes {changed[0]}; remove one of them")
+    if out.in_store:
+        raise BadSpec("--paper needs a map in a folder, because a store reduces descriptors; pass --out NAME.tfa")
+    return encoder if is_typed("encoder") else PAPER_ENCODER
 
 
 def _choose_kind(

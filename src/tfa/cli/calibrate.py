@@ -33,7 +33,7 @@ def calibrate_command(
     quiet: options.Quiet = False,
     encoding: EncoderOptions,
 ) -> None:
-    """Calibrate a map with photos of the camera it will be used with.
+    """Adapt a map to a camera, season or time of day, with unlabeled photos.
 
     The photos need no labels and must not be in the map; 64 are enough. A map can hold several calibrations; the newest
     is active.

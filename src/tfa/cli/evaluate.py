@@ -97,7 +97,7 @@ def evaluate(
     _report_left_out(evaluation)
     if html is not None:  # write files before printing: the reader may close the pipe
         write_page(html, evaluation, judgement, progress=progress)
-        note(f"failure explorer: {html}")
+        note(f"wrote {html}")
     earlier = judgement.runs[len(evaluation.judgement.runs) :]
     if not delivered(map_evaluation.make_result(evaluation, worst, earlier), out=out, json=json):
         show_evaluation(evaluation, judgement, worst)

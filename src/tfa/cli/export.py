@@ -51,7 +51,7 @@ def pairs(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Write retrieval pairs for 3D localization, such as hloc's.
+    """Write image pairs for hloc, COLMAP and other 3D tools.
 
     A photo that cannot be read is reported, the others are written, and the exit code is 1.
     """

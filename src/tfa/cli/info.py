@@ -16,8 +16,7 @@ from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall,
 
 # --- show map -------------------------------------------------------------------------------------
 
-_NOUNS = ("representation", "carrier", "assignment")  # decisions that are named after their choice
-SUMMARY = ("images", "size", "store", "search", "reranking")  # lines that build and refit print
+SUMMARY = ("images", "size", "store", "search", "system", "reranking")  # lines that build and refit print
 
 
 def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
@@ -33,7 +32,10 @@ def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
             f"{small['dims']:,} dimensions, {small['bytes_per_image']:,} bytes per image; the best "
             f"{small['scored_again']} are rescored with all {small['full_dims']:,}"
         )
-    shown |= {"encoder": info.encoder.id, "head": info.head}
+    chosen = [f"{one.choice} {one.name}" for one in info.decided if one.name in ("assignment", "carrier")]
+    shown |= {"encoder": info.encoder.id, "head": info.head + (f" ({', '.join(chosen)})" if chosen else "")}
+    if info.published:
+        shown["system"] = info.published
     patches = f" ({_describe_patches(info.verification)})" if info.verification else " (no patches stored)"
     shown["reranking"] = ("on" if info.answers.reranked else "off") + patches
     names = [f"{one.name} (active)" if one.active else one.name for one in info.calibrations]
@@ -44,9 +46,6 @@ def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
     if lines is None:
         recalls = [_find_recall(one) for one in info.calibrations if one.active]
         say(f"  {recalls[0]}" if any(recalls) else "  expected recall: unknown; tfa calibrate estimates it")
-        chosen = {one.name: one.choice for one in info.decided if one.name not in ("reranking", "strengths")}
-        said = [f"{value} {name}" if name in _NOUNS else f"{name} {value}" for name, value in chosen.items()]
-        say(f"  decisions: {', '.join(said)} (--evidence shows why)")
 
 
 def _find_recall(made: CalibrationInfo) -> ExpectedRecall | None:
@@ -116,6 +115,8 @@ def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         from tfa.method.carriers import SIGMAS
 
         return [(f"σ of {one.symbol}", _shown(made[name]), one.words) for name, one in SIGMAS.items() if made.get(name)]
+    if "source" in made:
+        return []  # the evidence has them for each branch
     return [
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
@@ -125,9 +126,8 @@ def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def show_evidence(info: MapInfo) -> None:
     """Print the decisions and every measured number: a table for each group, a line for a single number."""
     show_decisions(info.decided, *list_spreads(info.decisions))
-    judged, measured = info.verification, {"photos": "photos", "win_rate": "favours_candidates", "threshold": "needed"}
-    sign_test = {name: judged[key] for name, key in measured.items()} if judged else {}
-    shown = {"reranking": {"sign test": sign_test}} if judged else {}
+    facts = info.verification or {}
+    shown = {"usual evidence": facts["usual_evidence"]} if facts.get("usual_evidence") is not None else {}
     for name, group in {**info.evidence, **shown}.items():
         if name == "reasons":
             continue  # printed with the decisions
@@ -202,6 +202,8 @@ def info(
         for calibration in facts.calibrations:
             show_calibration(calibration)
         say(WITHIN_NOISE, style="dim")
+    else:
+        say(f"show the decisions and their reasons with: tfa info {map} --evidence")
     show_notes(facts.notes)
 
 
@@ -244,7 +246,7 @@ def report(
     facts = collect_report(sample, answers, aged_days=aged)
     if out is not None:  # Write files before printing: the reader may close the pipe.
         write_report(out, facts)
-        note(f"report: {out}")
+        note(f"wrote {out}")
     if json:
         print_json(MapReport.from_dict(facts))
     else:

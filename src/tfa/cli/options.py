@@ -58,8 +58,8 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "calibration": {"metavar": "NAME|none"},
     "sessions": {"metavar": "NAME"},
     "region": {"metavar": "W,S,E,N"},
-    "weights": {"metavar": "FILE", "exists": True, "dir_okay": False},
-    "device": {"metavar": "cpu|cuda"},
+    "weights": {"metavar": "FILE", "exists": True},
+    "device": {"metavar": "auto|cpu|cuda|mps"},
     "dims": {"metavar": "N"},
 }
 # Groups of `--help`; other options are in the first group.
@@ -299,7 +299,7 @@ def split_setting(text: str, settable: Iterable[str], command: str | None) -> tu
     keys = sorted(settable)
     if key not in keys:
         near = difflib.get_close_matches(key, keys, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ";"
+        meant = f"; did you mean {near[0]}?" if near else "."
         raise typer.BadParameter(
             f"{key!r} is not a setting of tfa {command}{meant} Allowed: {', '.join(keys)}", param_hint="--set"
         )
@@ -320,7 +320,7 @@ EncoderOption = Annotated[
     typer.Option(
         envvar=name_variable("encoder"),
         rich_help_panel=ENCODER,
-        help="Encoder: name, name@size or name@size/layer-facet; see tfa encoders.",
+        help="Encoder: name, name@size/layer-facet, hf:ORG/NAME or hf:./folder; see tfa encoders.",
     ),
 ]
 CalibrationOption = Annotated[
@@ -555,7 +555,7 @@ def _flatten(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def config(json: AsJson = False) -> None:
-    """Show settings and their sources: environment, tfa.toml or default."""
+    """Show each setting and where its value comes from."""
     settings = Settings.find()
     rows = [_row(key, name_variable(key), settings) for key in SHARED]
     rows += [_row(key, name, settings) for key, name in OF_THE_CACHE.items()]

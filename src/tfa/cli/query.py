@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -222,10 +222,12 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)
     left_out = len(answers) - len(rows)
-    note(f"montage: {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))
+    note(f"wrote {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))
 
 
 # --- query ----------------------------------------------------------------------------------------
+
+_TYPED = tuple(field.name for field in fields(QueryOptions) if field.name != "candidates")  # which --set sets
 
 
 class OpenOptions(Options):
@@ -235,7 +237,7 @@ class OpenOptions(Options):
 
 
 @takes(
-    chosen=QueryOptions,
+    chosen=Part(QueryOptions, _TYPED, ""),
     encoding=Part(EncoderOptions, ("fast",), "encoder"),
     recorded=Part(FrameOptions, (), "frames"),
     written=Part(FileOptions, (), "out"),
@@ -259,13 +261,23 @@ def query(
         ),
     ] = None,
     online: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--online/--no-online",
             rich_help_panel=options.STREAMS,
-            help="Adapt to the camera while querying several photos.",
+            help="Adapt to the camera while querying several photos. \\[default: online, except in maps of --paper]",
         ),
-    ] = True,
+    ] = None,
+    lag: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="N",
+            rich_help_panel=options.STREAMS,
+            help="With --sequence, use the next N frames for each answer.",
+        ),
+    ] = 0,
     montage: Annotated[
         Path | None,
         typer.Option(
@@ -302,6 +314,8 @@ def query(
     """
     filtered = bool(chosen.sessions) or chosen.region is not None
     check_combination(photos, sequence, filtered)
+    if lag and sequence is None:
+        raise typer.BadParameter("--lag is for a drive; pass --sequence FOLDER")
     if chosen.sure and chosen.min_confidence:
         raise typer.BadParameter("--sure already requires a confidence of 0.9; remove --min-confidence or --sure")
     if chosen.sure and chosen.rerank is False:
@@ -310,6 +324,7 @@ def query(
     files.check_options()
     place_map, progress = options.open_map(map, encoding, quiet=quiet, checksum=opening.checksum)
     place_map.check(chosen)
+    online = not place_map.state.is_published if online is None else online
     files.check_positions(place_map, in_store=map.in_store)
     sources = [sequence] if sequence else photos or []
     if are_recordings(sources, recorded):
@@ -317,12 +332,15 @@ def query(
     else:
         queries = Queries(expand_folders(sources))
     started = time.perf_counter()
+    scored_on = "cpu"  # adaptation is sequential and has small products
     if sequence is None and (not online or map.in_store or filtered or len(queries.photos) < 2):
+        on_device = None if map.in_store else place_map.searchable(chosen.calibration).on_device
+        scored_on = "the store" if map.in_store else on_device.backend.device if on_device else "cpu"
         answers = place_map.query_many(queries.photos, progress=progress, **vars(chosen))
     else:
         from tfa.maps.tracker import query_sequence
 
-        followed = {**vars(chosen), "online": online, "sequence": sequence is not None}
+        followed = {**vars(chosen), "online": online, "sequence": sequence is not None, "lag": lag}
         answers = query_sequence(place_map, queries.photos, progress, **followed)
     answers = replace(answers, answers=[queries.name_frame(answer) for answer in answers])
     files.write(answers.answers, place_map, chosen.calibration, time.perf_counter() - started)
@@ -334,7 +352,7 @@ def query(
         print_json(replace(answers, answers=named).to_dict())
     else:
         show_answers(answers, chosen)
-    show_notes(queries.notes)
+    show_notes([*queries.notes, *place_map.note_devices("scores", scored_on)])
     end_with_errors(answers.answers, [reason for _, reason in queries.skipped])
 
 

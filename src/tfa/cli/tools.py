@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, examples, format_count, open_table, print_json, print_text, say, wants_progress
+from tfa.cli.console import (
+    console,
+    examples,
+    format_count,
+    open_table,
+    print_json,
+    print_text,
+    say,
+    show_notes,
+    wants_progress,
+)
 from tfa.cli.info import format_size
-from tfa.types import CacheInfo, CatalogEncoder, PluginEncoder
+from tfa.types import CacheInfo, CatalogEncoder, EncoderOptions, EncoderTrial, PluginEncoder
 
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
@@ -84,10 +96,16 @@ def cache(
 # --- encoders -------------------------------------------------------------------------------------
 
 weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
+encoders = typer.Typer(rich_markup_mode="rich")
+_TRIED = 16  # maximum number of photos that a trial encodes
 
 
-def encoders(json: options.AsJson = False) -> None:
+@encoders.callback(invoke_without_command=True)
+def list_encoders(context: typer.Context, json: options.AsJson = False) -> None:
     """List the encoders and whether their weights are on this machine."""
+    if context.invoked_subcommand is not None:
+        return
+
     from tfa.encoders import list_plugin_encoders
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
 
@@ -107,7 +125,66 @@ def encoders(json: options.AsJson = False) -> None:
     console().print(table)
     say()
     say(f"default: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
+    say("others: hf:ORG/NAME or hf:./folder; try one with tfa encoders try NAME --photos FOLDER")
     say("weights: tfa weights get NAME, or your own with --weights FILE")
+
+
+@encoders.command("try", epilog=examples("tfa encoders try hf:facebook/dinov2-base@322/l7 --photos photos/"))
+@options.with_encoder
+def try_encoder(
+    name: Annotated[str, typer.Argument(help="Encoder, as for --encoder.")],
+    photos: Annotated[Path, typer.Option(exists=True, metavar="FOLDER", help="Photos; at most 16 are encoded.")],
+    encoding: EncoderOptions,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Encode a few photos, and show the tokens, preprocessing, speed and memory of an encoder."""
+    from tfa.encoders import load_encoder
+    from tfa.photos.images import as_rgb, find_images
+
+    paths = find_images(photos)
+    images = [as_rgb(path) for path in paths[:: -(-len(paths) // _TRIED)]]
+    encoder = load_encoder(
+        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, fast=encoding.fast,
+        progress=wants_progress(quiet),
+    )  # fmt: skip
+    encoder.encode(images[:1])  # the first run is slower
+    start = time.perf_counter()
+    batches = [encoder.encode(images[i : i + encoding.batch_size]) for i in range(0, len(images), encoding.batch_size)]
+    seconds = (time.perf_counter() - start) / len(images)
+    patches, cls = batches[0]
+    reads = getattr(encoder, "reads", ())
+    card = getattr(getattr(encoder, "identity", None), "card", None)  # encoders of other distributions have none
+    trial = EncoderTrial(
+        encoder=encoder.id, fingerprint=encoder.fingerprint, patches=patches.shape[1], channels=patches.shape[2],
+        grid=list(encoder.grid), prefix=card and card.prefix, global_channels=None if cls is None else cls.shape[1],
+        input=list(reads[:2]) or None, resample=reads[2] if reads else None,
+        mean=card and list(card.mean), std=card and list(card.std), photos=len(paths), seconds=seconds,
+        peak_memory=measure_peak_memory(), token_bytes=patches[0].nbytes + (0 if cls is None else cls[0].nbytes),
+        notes=list(encoder.notes),
+    )  # fmt: skip
+    if json:
+        print_json(trial)
+        return
+    count, cached = format_count(len(paths), "photo"), format_size(trial.token_bytes * len(paths))
+    grid, token = " x ".join(map(str, trial.grid)), "no global token" if cls is None else "a global token"
+    say(f"encoder: {trial.encoder}", style="bold")
+    say(f"tokens: {trial.patches} patches of {trial.channels} channels, grid {grid}, {token}")
+    if card is not None and trial.input is not None:
+        size = f"{trial.input[0]} x {trial.input[1]} pixels, {trial.resample}, mean {trial.mean}, std {trial.std}"
+        say(f"input: {size}; tokens before the patches: {trial.prefix}")
+    say(f"speed: {seconds:.2f} s per photo on {encoder.device}; {count}: {seconds * len(paths) / 60:.1f} minutes")
+    say(f"memory: at most {format_size(trial.peak_memory)}; token cache for {count}: {cached}")
+    show_notes(trial.notes)
+
+
+def measure_peak_memory() -> int:
+    """Return the largest resident size of this process in bytes; 0 on Windows, which has no such count."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def summarize_encoder(card: Card) -> CatalogEncoder:
@@ -157,6 +234,12 @@ def get(
     fetch = load_plugin("tfa.weights", name)  # other weights, such as a segmenter's
     if fetch is not None:
         say(f"weights of {name}: {fetch(wants_progress(quiet))}")
+        return
+
+    if name.startswith("hf:"):
+        from tfa.encoders.hub import find_model, parse_hub_name
+
+        say(f"weights of {name}: {find_model(parse_hub_name(name))[0]}")
         return
 
     from tfa.encoders.catalogue import parse_encoder

@@ -35,7 +35,7 @@ Array = Any  # array of any namespace; each signature states its shapes
 
 @dataclass(frozen=True)
 class Backend:
-    """Array library and device. `cpu` is numpy; `cuda` and `torch` are torch."""
+    """Array library and device. `cpu` is numpy; `cuda`, `mps` and `torch` are torch."""
 
     device: str
     xp: Any
@@ -51,20 +51,39 @@ class Backend:
         return self.xp.asarray(array, device=self.torch_device)
 
 
-def backend_for(device: str) -> Backend:
-    """Return numpy for `cpu`, torch on a GPU for `cuda` or `cuda:1`, torch on the CPU for `torch` (comparisons)."""
+def choose_device(device: str) -> str:
+    """Return a usable device: `auto` is cuda, then mps, then cpu; a device that is not there raises BadSpec."""
     if device == "cpu":
+        return device
+    import torch
+
+    cuda, metal = torch.cuda.device_count(), torch.backends.mps.is_available()
+    if device == "auto":
+        return "cuda" if cuda else "mps" if metal else "cpu"
+    kind, colon, number = device.partition(":")
+    if device != "mps" and (kind != "cuda" or (colon and not number.isdecimal())):
+        raise BadSpec(f"unknown device {device!r}; use auto, cpu, cuda, cuda:N or mps")
+    if not metal if kind == "mps" else int(number or 0) >= cuda:
+        raise BadSpec(
+            f"device {device!r} is not available: torch {torch.__version__} finds {cuda} CUDA devices and "
+            f"{int(metal)} Metal devices; use auto or cpu, or install a build of torch for the device and its driver"
+        )
+    return device
+
+
+def backend_for(device: str, *, double: bool = True) -> Backend:
+    """Return numpy for `cpu`, torch on a GPU for `cuda` or `cuda:1`, torch on the CPU for `torch` (comparisons).
+
+    Metal has no float64: for `mps` it is numpy, unless `double` is off.
+    """
+    device = device if device == "torch" else choose_device(device)
+    if device == "cpu" or (device == "mps" and double):
         import array_api_compat.numpy as numpy_namespace
 
         return Backend("cpu", numpy_namespace)
-    if device == "torch" or device.split(":")[0] == "cuda":
-        import array_api_compat.torch as torch_namespace
-        import torch
+    import array_api_compat.torch as torch_namespace
 
-        if device != "torch" and not torch.cuda.is_available():
-            raise BadSpec(f"device {device!r} is not available: no usable CUDA device on this machine; use cpu")
-        return Backend(device, torch_namespace, "cpu" if device == "torch" else device)
-    raise BadSpec(f"unknown device {device!r}; use cpu, cuda or cuda:N")
+    return Backend(device, torch_namespace, "cpu" if device == "torch" else device)
 
 
 def to_numpy(array: Array) -> np.ndarray:

@@ -62,10 +62,7 @@ LEAST_RECOGNIZED = (
     "An isolated photo is in no other photo's top five, and its best match is weaker than usual by three robust "
     "deviations."
 )
-VERIFICATION = (
-    "Answers are reranked if, in more self-tests than chance explains (by two standard errors), the top-ranked images "
-    "have more patch evidence than the next ones."
-)
+VERIFICATION = "Answers are reranked by matching patches if the map stores patches and the photo has their grid."
 WITHIN_NOISE = "A decision is within noise if it would change with values one standard error away."
 
 

@@ -61,8 +61,8 @@ class DemoResult:
     def __str__(self) -> str:
         width = max(len(method) for method in self.recalls)
         lines = [
-            f"{self.queries} queries, {self.references} map images; calibrated rows used {self.target} unlabeled "
-            "photos of the second drive; rows without reranking are the mean of three runs",
+            f"{self.queries} queries, {self.references} map images. Calibrated rows used {self.target} unlabeled "
+            "photos of the second drive. Rows without reranking are the mean of three runs.",
             "",
         ]
         lines.append(f"{'recall in percent':<{width}}" + "".join(f"{f'R@{k}':>8}" for k in _KS))

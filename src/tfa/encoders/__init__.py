@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from tfa.core.arrays import count_cores
+from tfa.core.arrays import choose_device, count_cores
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
 from tfa.core.progress import Progress
 from tfa.encoders.catalogue import (
@@ -121,11 +121,12 @@ def load_encoder(
     """Load an encoder, downloading its weights on first use.
 
     Args:
-        name: `name@size/layer-facet`, such as `dinov2-b14@322`, or an encoder from another distribution.
-        weights: Weights file. [default: the encoder's released weights]
-        device: `cpu`, `cuda` or `cuda:N`.
+        name: `name@size/layer-facet`, such as `dinov2-b14@322`; `hf:ORG/NAME`, `hf:./folder` or `timm:NAME` for models
+            outside the catalogue; or an encoder from another distribution.
+        weights: Weights file, or folder of an `hf:` encoder. [default: the encoder's released weights]
+        device: `cpu`, `cuda`, `cuda:N`, `mps`, or `auto` for the first of cuda, mps and cpu that is there.
         threads: CPU threads that torch uses in this process. [default: all cores]
-        fast: Compute products with 8-bit integers, on the CPU.
+        fast: Compute with 8-bit integers on a CPU, in half precision on a GPU.
         progress: True to show progress.
         model: Fingerprint stored in a map; loads the `/hf` form of the encoder if it matches.
 
@@ -134,28 +135,35 @@ def load_encoder(
     """
     if threads is not None and threads < 1:
         raise BadSpec(f"threads={threads!r} is out of range: must be at least 1")
-    if fast and device != "cpu":
-        raise BadSpec(
-            f"device={device!r} cannot be combined with --fast (fast=True), which runs on the CPU; remove one"
-        )
+    device = choose_device(device)
     plugin = load_plugin_encoder(name, weights=weights, device=device, threads=threads, fast=fast)
     if plugin is not None:
         return plugin
-    identity = parse_encoder(name)  # first, so that a misspelled name fails before imports
+    is_hub = name.startswith(("hf:", "timm:"))
+    if fast and is_hub:
+        raise BadSpec(f"encoder {name!r} has no fast form; remove --fast, or choose an encoder of the catalogue")
+    identity = None if is_hub else parse_encoder(name)  # first, so that a misspelled name fails before imports
 
-    if fast:
+    if fast and identity is not None and device == "cpu":
         return _fast_encoder(identity, weights, threads or count_cores(), progress, model)
 
     import torch
 
-    from tfa.encoders.vit import VitEncoder, check_device
+    from tfa.encoders.vit import VitEncoder
     from tfa.encoders.weights import resolve_weights
 
-    check_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    found = resolve_weights(identity.card, weights, progress=progress)
-    return VitEncoder(_as_remembered(identity, found.sha256, model), found, device)
+    if identity is not None:
+        found = resolve_weights(identity.card, weights, progress=progress)
+    else:
+        from tfa.encoders.hub import HubEncoder, load_hub
+
+        loaded = load_hub(name, weights, device)
+        if isinstance(loaded, HubEncoder):
+            return loaded
+        identity, found = loaded
+    return VitEncoder(_as_remembered(identity, found.sha256, model), found, device, half=fast)
 
 
 def _fast_encoder(

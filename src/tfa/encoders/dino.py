@@ -16,7 +16,7 @@ class DinoEncoder:
 
     def __init__(self, identity: EncoderId, weights_sha256: str, device: str) -> None:
         self._identity, self._card = identity, identity.card
-        self.device = device
+        self.device, self.precision = device, "float32"
         self.id = str(identity)
         self.notes = identity.notes
         self.grid = identity.grid
@@ -26,13 +26,13 @@ class DinoEncoder:
         self.fingerprint = self.model = next(iter(self.names))
 
     def prepare(self, image: Image.Image) -> Image.Image:
-        """Resize an image to the encoder's input size."""
+        """Resize an image to the encoder's input size, before any crop."""
         width, height, resample = self.reads
         return resize(image, (width, height), resample)
 
     @property
     def reads(self) -> tuple[int, int, str]:
-        return self._identity.width, self._identity.height, self._card.resample
+        return *(self._identity.resized or (self._identity.width, self._identity.height)), self._card.resample
 
     @property
     def identity(self) -> EncoderId:
@@ -40,11 +40,17 @@ class DinoEncoder:
         return self._identity
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        card = self._card
-        return to_array(image, (self._identity.width, self._identity.height), card.mean, card.std, card.resample)
+        card, size = self._card, (self._identity.width, self._identity.height)
+        if self._identity.resized is not None:
+            image = self.prepare(image)
+            # Half of the margin, rounded as torchvision's CenterCrop does.
+            left, top = (round((have - want) / 2) for have, want in zip(image.size, size, strict=True))
+            image = image.crop((left, top, left + size[0], top + size[1]))
+        return to_array(image, size, card.mean, card.std, card.resample)
 
-    def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Split float16 tokens `(prefix+n, d)` per image into patches and CLS."""
+    def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Split float16 tokens `(prefix+n, d)` per image into patches and CLS, None for a model without CLS."""
         shape = (len(tokens), self._card.prefix + self.grid[0] * self.grid[1], self.channels)
         whole = np.asarray(tokens, np.float16).reshape(shape)
-        return np.ascontiguousarray(whole[:, self._card.prefix :]), np.ascontiguousarray(whole[:, 0])
+        cls = np.ascontiguousarray(whole[:, 0]) if self._card.has_cls else None
+        return np.ascontiguousarray(whole[:, self._card.prefix :]), cls

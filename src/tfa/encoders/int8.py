@@ -306,7 +306,7 @@ class FastEncoder(DinoEncoder):
 
     def __init__(self, identity: EncoderId, weights_sha256: str, graph: bytes, threads: int) -> None:
         super().__init__(identity, weights_sha256, "cpu")
-        self.fingerprint = fast_fingerprint(self.model)
+        self.fingerprint, self.precision = fast_fingerprint(self.model), "int8"
         self._threads, self.graph = threads, graph
         self._session = cache(self._new_session)  # by number of threads
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,16 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from tfa.encoders.catalogue import Card, EncoderId
+from tfa.core.arrays import choose_device
+from tfa.encoders.catalogue import Card, EncoderId, fast_fingerprint
 from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.packaged_weights import block_name
 from tfa.encoders.weights import LoadedWeights
-from tfa.errors import BadSpec, MissingExtra
+from tfa.errors import MissingExtra, OutOfResources
 
 SCALE_OFFSET = 0.1
+HALF = torch.float16  # rounds eight times as finely as bfloat16; activations of these models fit its range
+_log = getLogger("tfa.encoders")
 
 
 def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -39,42 +43,69 @@ def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
 # --- vit ------------------------------------------------------------------------------------------
 
 
-class VitEncoder(DinoEncoder):
-    """An `Encoder` that runs a transformers model."""
+class TorchEncoder(DinoEncoder):
+    """An `Encoder` that runs on a device of torch."""
 
-    def __init__(self, identity: EncoderId, weights: LoadedWeights, device: str = "cpu") -> None:
-        super().__init__(identity, weights.sha256, check_device(device))
-        self._model = load_vit(identity, weights.tensors).to(self.device)
-        self._source = self._model.get_submodule(_module_name(identity))
+    _batch: int | None = None  # images per batch, after the device ran out of memory
+
+    def compute_tokens(self, pixels: Tensor) -> Tensor:
+        """Return the tokens `(b, prefix+n, d)` of normalized pixels `(b, 3, h, w)`, on the device."""
+        raise NotImplementedError
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return float16 patches `(b, n, d)` and CLS tokens `(b, d)`; the batch changes only float rounding."""
-        if not images:
-            return self._patches_and_cls([])
-        pixels = np.stack([self._pixels(image) for image in images])  # (b, 3, h, w)
+        """Return float16 patches `(b, n, d)` and CLS tokens `(b, d)`; the batch changes only float rounding.
+
+        A batch that does not fit into the memory of the device is halved, and so are later ones.
+        """
+        tokens: list[np.ndarray] = []
+        while len(tokens) < len(images):
+            some = images[len(tokens) :][: self._batch]
+            pixels = np.stack([self._pixels(image) for image in some])  # (b, 3, h, w)
+            try:
+                tokens.extend(self.compute_tokens(torch.from_numpy(pixels)).to(torch.float16).cpu().numpy())
+                continue
+            except RuntimeError as error:  # Metal has no exception for this
+                if not isinstance(error, torch.cuda.OutOfMemoryError) and "out of memory" not in str(error):
+                    raise
+            self._halve_batch(len(some))  # the error, which held arrays of the device, is gone
+        return self._patches_and_cls(tokens)
+
+    def _halve_batch(self, size: int) -> None:
+        if size == 1:
+            raise OutOfResources(
+                f"{self.device} has too little memory to encode one photo; use a smaller encoder, or --device cpu"
+            )
+        self._batch = size // 2
+        if self.device != "cpu":
+            getattr(torch, self.device.split(":")[0]).empty_cache()
+        _log.warning("%s is out of memory; encoding %d photos at a time instead of %d", self.device, self._batch, size)
+
+
+class VitEncoder(TorchEncoder):
+    """An `Encoder` that runs a transformers model, in float32 or in half precision."""
+
+    def __init__(self, identity: EncoderId, weights: LoadedWeights, device: str = "cpu", *, half: bool = False) -> None:
+        super().__init__(identity, weights.sha256, choose_device(device))
+        self._dtype = HALF if half else torch.float32
+        self._model = load_vit(identity, weights.tensors).to(self.device)
+        if half:
+            self.precision = str(HALF).removeprefix("torch.")
+            self.fingerprint = fast_fingerprint(self.model, self.precision)
+            for name, part in self._model.named_children():
+                part.to(torch.float32 if name == "rope_embeddings" else HALF)  # rounded angles would shift patches
+        self._source = self._model.get_submodule(_module_name(identity))
+
+    def compute_tokens(self, pixels: Tensor) -> Tensor:
         # By default CUDA rounds the patch projection to TF32 on hardware that supports it.
         full_float32 = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with torch.inference_mode(), full_float32, _captured(self._source) as outputs:
-            self._model(torch.from_numpy(pixels).to(self.device))
-        return self._patches_and_cls(outputs[0].to(torch.float16).cpu().numpy())
+            self._model(pixels.to(self.device, self._dtype))
+        return outputs[0]
 
     @property
     def network(self) -> Any:
         """The transformers model with the required blocks."""
         return self._model
-
-
-def check_device(device: str) -> str:
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or device.endswith(":"):
-        raise BadSpec(f"unknown device {device!r}; use cpu, cuda or cuda:N")
-    there = torch.cuda.device_count()
-    if kind == "cuda" and int(number or 0) >= there:
-        raise BadSpec(
-            f"device {device!r} is not available: torch {torch.__version__} finds {there} CUDA devices; "
-            "use cpu, or install a CUDA build of torch and its driver"
-        )
-    return device
 
 
 def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:

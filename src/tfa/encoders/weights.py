@@ -9,9 +9,10 @@ import hashlib
 import pickle
 import reprlib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +71,32 @@ def list_ways_to_get(card: Card) -> list[str]:
 
 
 def _from_hub(card: Card) -> Path:
-    from huggingface_hub import constants, get_session, hf_hub_download
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub import hf_hub_download
 
     assert card.hub is not None
+    got = download(partial(hf_hub_download, card.hub, _HUB_FILE))
+    if isinstance(got, Path):
+        return got
+    raise WeightsMissing(f"no weights for {card.name}; {card.hub} is not available: {got}", more=list_ways_to_get(card))
+
+
+def download(get: Callable[..., str]) -> Path | str:
+    """Download from the model hub unless it is on this machine; return the path, or the reason for a failure."""
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
     with suppress(LocalEntryNotFoundError):
-        return Path(hf_hub_download(card.hub, _HUB_FILE, local_files_only=True))
+        return Path(get(local_files_only=True))
     try:
         # The download would retry for half a minute before it reports that the hub is unreachable.
         get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-        return Path(hf_hub_download(card.hub, _HUB_FILE, etag_timeout=_HUB_SECONDS))
+        return Path(get(etag_timeout=_HUB_SECONDS))
     except GatedRepoError:
-        reason = "accept its license on the hub, and set a hub token on this machine"
+        return "accept its license on the hub, and set a hub token on this machine"
     except OfflineModeIsEnabled:
-        reason = "it is not downloaded, and HF_HUB_OFFLINE disables downloads"
+        return "it is not downloaded, and HF_HUB_OFFLINE disables downloads"
     except Exception as error:  # network libraries raise many kinds of errors; all mean no weights
-        reason = f"it is not downloaded, and the hub cannot be reached ({type(error).__name__})"
-    raise WeightsMissing(
-        f"no weights for {card.name}; {card.hub} is not available: {reason}", more=list_ways_to_get(card)
-    )
+        return f"it is not downloaded, and the hub cannot be reached ({type(error).__name__})"
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -35,7 +35,7 @@ from tfa.version import __version__
 
 def describe_judgement(judgement: Judgement) -> list[str]:
     """Describe the images, the queries, and what counts as right."""
-    facts = [f"{len(judgement.images):,} images, {len(judgement.queries):,} queries; right answers: {judgement.rule}."]
+    facts = [f"{len(judgement.images):,} images, {len(judgement.queries):,} queries. Right answers: {judgement.rule}."]
     if judgement.not_in_map:
         facts.append(f"{judgement.not_in_map:,} queries show places that are not in the map; they count as missed.")
     return facts

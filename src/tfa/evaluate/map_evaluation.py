@@ -185,7 +185,7 @@ def _run(
                 drawn = judge.lines(start + at, hits.hits, block.select([at])) if lines else {}
                 answers.append(judge.judged(start + at, hits, drawn))
                 task.advance()
-    title = "the map's own head" if name == DATABASE else f"calibration {name}"
+    title = "without calibration" if name == DATABASE else f"calibration {name}"
     return Run(name, title, PROBABILITY, k, tuple(answers), None if judge.compact is None else judge.compact.grid)
 
 

@@ -34,7 +34,7 @@ STRONGEST = 0.85  # opacity of the largest contribution
 OUTLIERS = 99.0  # percentile of contributions with full color, so that one patch does not fade all others
 HEAT_CAPTION_TOP = 8  # pixels below the photos
 HEAT_CAPTION = "orange patches raised the score, blue patches lowered it"
-LINEARIZED_CAPTION = "linearized: orange patches raise the score, blue ones lower it"
+LINEARIZED_CAPTION = "orange patches raise the score, blue ones lower it (linearized)"
 
 
 def draw_matches(

@@ -83,12 +83,12 @@ def describe_view(displacement: tuple[int, int] | None) -> str:
     aside, height = "right" if right > 0 else "left", "down" if down > 0 else "up"
     if right:
         more = f" and {abs(down)} {height}" if down else ""
-        return f"the query looks {_cells(right)} further {aside}{more}"
-    return f"the query looks {_cells(down)} further {height}" if down else "the query looks the same way"
+        return f"the query looks {_patches(right)} further {aside}{more}"
+    return f"the query looks {_patches(down)} further {height}" if down else "the query looks the same way"
 
 
-def _cells(number: int) -> str:
-    return f"{abs(number)} cell{'' if abs(number) == 1 else 's'}"
+def _patches(number: int) -> str:
+    return f"{abs(number)} patch{'' if abs(number) == 1 else 'es'}"
 
 
 def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:

@@ -141,6 +141,8 @@ def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *
     graph.output(vector, "vector", [photos, form.width])
     graph.output(descriptor, "descriptor", [photos, form.place_numbers])
     facts = {**compiled.about, "size": f"{identity.width}x{identity.height}", "resample": identity.card.resample}
+    if identity.resized is not None:
+        facts["center_cropped_from"] = "{}x{}".format(*identity.resized)
     return graph.model("tfa place", {key: str(value) for key, value in facts.items()})
 
 

@@ -20,9 +20,9 @@ from tfa.method.scorer import Scorer
 from tfa.search.gallery import DAMAGED, QueryVectors, check_k
 from tfa.search.store import Region, Where
 from tfa.types import NO_HITS, Answer, Candidates, Hit, ImageRecord, QueryOptions, RerankSpec
-from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import CompactTokens, PhotoPairs, SourcedTokens, explain_missing_grid
 from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranked, count_candidates, reorder
+from tfa.verification.usual_evidence import PairEvidence
 
 if TYPE_CHECKING:
     from tfa.maps.storage import Snapshot
@@ -125,7 +125,8 @@ def measure_trust(
     """Return confidence `(q,)` and sure `(q,)` of the best answers, from precomputed evidence by gallery row."""
     width = count_ranked(candidates, 1)
     [ranking] = snapshot.rank(None, tokens, width, None)
-    pairs = None if evidence is None else _PrecomputedEvidence(evidence, ranking.rows)
+    compact = snapshot.patches
+    pairs = None if evidence is None or compact is None else _PrecomputedEvidence(evidence, ranking.rows, compact)
     ranked = reorder(ranking.columns, ranking.standardized, width, candidates, pairs)
     confidence, sure = compute_confidence(ranked, ranking.image_scores, 1)
     return confidence[:, 0], sure[:, 0]
@@ -137,10 +138,11 @@ class _PrecomputedEvidence:
 
     evidence: PairEvidence
     rows: np.ndarray
+    compact: CompactTokens | SourcedTokens
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         found = [self.evidence(row, self.rows[own]) for row, own in zip(rows, images, strict=True)]
-        return [Compared(one, np.zeros(len(one), np.int64)) for one in found]
+        return [Compared(one, np.zeros(len(one), np.int64), self.compact.compaction.weight) for one in found]
 
 
 def pair_photos(

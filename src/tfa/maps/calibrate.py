@@ -1,7 +1,7 @@
 """Calibrate a map: choose photos, calibrate the head, estimate recall.
 
-A map with a second-order space holds all data that calibration needs. A map of the paper's head stores its three
-vocabularies; descriptors of both assignments and their spectra are recomputed from cached tokens or the map's photos.
+A map with a second-order space or a dual head holds all data that calibration needs. A map of the paper's head stores
+its three vocabularies; descriptors of both assignments and their spectra are recomputed from cached tokens or photos.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadCalibration, BadSpec, FewPhotos, NoImages
 from tfa.maps.answer import measure_trust, resolve_candidates
 from tfa.maps.confidence import estimate_recall
-from tfa.maps.fit_map import decide_calibration_admission
+from tfa.maps.fit_map import describe_calibrated_reranking
 from tfa.maps.state import DATABASE, MapState, NamedHead, find_duplicate_images
 from tfa.maps.storage import MemorySnapshot
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.upkeep import drop_repeated_files, load_tokens
 from tfa.method.described_queries import DescribedQueries
+from tfa.method.dual_vocabulary import DualDecisions, DualHead
 from tfa.photos.images import HashedPhoto, inspect_photo, photo_paths, refuse_broken
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.types import CalibrateOptions, CalibrationReport, ExpectedRecall, HeadSpec, QueryOptions
-from tfa.verification.admission import PairEvidence
 from tfa.verification.patches import prepare_photo_evidence
+from tfa.verification.usual_evidence import PairEvidence
 
 if TYPE_CHECKING:
     from tfa.maps.map import Map
@@ -163,6 +164,8 @@ def calibrate_head(
     """Calibrate a head. `options` are fields of `CalibrateOptions`; photos in `find_digests` raise BadCalibration."""
     state, name, budget, score = place_map.state, options["name"], options["budget"], options["score"]
     check_request(state, name, budget)
+    if score is False and state.head_kind == "paper-dual":
+        raise BadSpec("a paper-dual head calibrates only scores; remove --no-score (score=False)")
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
     with photo_paths(photos) as given:
         paths = drop_repeated_files(given)
@@ -184,12 +187,17 @@ def calibrate_head(
         "given": len(paths),
         "used": used,
         "budget": budget,
-        "score": bool(tuned.decisions.to_dict()["score_calibrated"]),
+        "score": bool(getattr(tuned.decisions, "score_calibrated", False)),
         "digests": list(encoded.digests),
     }
-    verification = decide_calibration_admission(tuned, described, evidence, progress)
+    verification = describe_calibrated_reranking(tuned, described, evidence, progress)
     replica, storage, dims = state.database.replica, state.head.storage, state.head.dims
-    head = NamedHead.of(name, tuned, replica, storage, facts, verification, state.spaces, dims)
+    if isinstance(tuned, DualHead):  # calibrated as it is stored
+        stored = replace(state.head, scorer=tuned.scorer(replica)).reduce_to(dims)
+        made = tuned.decisions.to_dict(), tuned.evidence.to_dict()
+        head = NamedHead(name, stored, *made, tuned.data_used, replica, facts, verification)
+    else:
+        head = NamedHead.of(name, tuned, replica, storage, facts, verification, state.spaces, dims)
     if added is not None:
         head = head.grown(added)
     if any(old.name == name for old in state.calibrations):
@@ -217,6 +225,10 @@ def _calibrated_head(
     """Calibrate the head on the fitted images; also return tokens of images added later if it needs them."""
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
+    if state.head_kind == "paper-dual":
+        made = DualDecisions.from_dict(state.database.decisions)
+        dual = DualHead.of_scorer(HeadSpec.from_dict(state.spec), made, state.head.scorer)
+        return dual.calibrate(photos), None
     if state.spaces is not None:
         same = find_duplicate_images(fitted)
         spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
@@ -228,7 +240,8 @@ def _calibrated_head(
     more = load_tokens(place_map, added, progress) if added else None
     spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
     geometry = pipeline.fit_database(database, spec, words, backend_for(device), "float32", progress)
-    score = len(photos) >= CalibrateOptions.SCORE_FROM if score is None else score
+    if score is None:
+        score = len(photos) >= CalibrateOptions.SCORE_FROM and not state.is_published
     return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more
 
 

@@ -8,7 +8,7 @@ and if the photo resembles them as the answer does. Both are measured on the top
 least 30:
 
     s_c        = (S(a, c) − mean S(a, ·)) / (max S(a, ·) − mean S(a, ·)), between 0 and 1; s_a = 1
-    p          = softmax of the ordering divided by T: z + 4 √M if reranked, else z
+    p          = softmax of the ordering divided by T: z + 5 √M if reranked, else z
     place      = logit of Σ p_c s_c, clipped to 0.01 … 0.9933
     agreement  = correlation, over c ≠ a, of z_c with S(a, c); 0 if one does not vary
     lead       = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c), over reranked images: evidence beyond that of other places
@@ -312,7 +312,7 @@ def fuse_positions(
 ) -> Located:
     """Fuse positions of images with shares p `(c,)` and √M `(c,)`, best first; without √M, shares are the weights.
 
-        p     = softmax of the ordering z + 4 √M, divided by 0.5, as for the confidence
+        p     = softmax of the ordering z + 5 √M, divided by 0.5, as for the confidence
         place = the images within reach of the one with the largest share around it; none if that is below a half
         b     = mean √M of the reranked images outside it, the evidence of a wrong place; 0 without such images
         w     = max(√M − b, 0)² of the images inside

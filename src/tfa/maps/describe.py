@@ -17,13 +17,14 @@ from typing import Any
 
 from tfa.core.plain import from_plain
 from tfa.encoders.catalogue import use_current_name
+from tfa.errors import BadMap
 from tfa.maps.folder.format import choose_format_version
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.carriers import CARRIER_WORDS
-from tfa.method.decisions import MIXTURE
+from tfa.method.decisions import MIXTURE, find_closest
 from tfa.method.residuals import HARD
 from tfa.search.reduced import AGAIN
-from tfa.types import AnswerSource, CalibrationInfo, Decision, EncoderInfo, ImageRecord, MapInfo, Margin
+from tfa.types import PAPER_ENCODER, AnswerSource, CalibrationInfo, Decision, EncoderInfo, ImageRecord, MapInfo, Margin
 
 # --- margins --------------------------------------------------------------------------------------
 
@@ -61,8 +62,8 @@ def require_any(*conditions: Condition) -> Condition:
 def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Compute how close each decision of a head was, without decisions whose standard errors are unknown."""
     made, evidence = head["decisions"], head["evidence"]
-    found: dict[str, Condition | None] = {"verification": _verification_condition(head.get("verification"))}
-    if "representation" not in made:  # a second-order head has defaults only
+    found: dict[str, Condition | None] = {}
+    if not (is_second_order(made) or is_dual(made)):  # these have defaults only
         photos = evidence.get("target_images") or evidence["pseudo_queries"]
         pairs = _Pairs(evidence["candidates"], photos)
         found |= _target_conditions(made, evidence, pairs) if "route" in made else _database_conditions(made, pairs)
@@ -74,16 +75,9 @@ def _describe(condition: Condition) -> dict[str, Any]:
     if math.isinf(far):
         return {"standard_errors": None, "within_noise": False, "text": f"{condition.what} (no spread measured)"}
     noise = ", within noise" if far <= 1 else ""
-    words = f"{condition.what} ({far:.1f} standard errors away{noise})"
+    words = f"{far:.1f} standard errors from the threshold{noise}"
+    words = f"{condition.what} ({words})" if condition.what else words
     return {"standard_errors": far, "within_noise": far <= 1, "text": words}
-
-
-def _verification_condition(facts: Mapping[str, Any] | None) -> Condition | None:
-    if not facts or not facts.get("photos"):
-        return None
-    share, needed = facts["favours_candidates"], facts["needed"]
-    # Standard error of the share if each photo were decided by chance; the rule requires two of them.
-    return Condition(share - needed, 0.5 / math.sqrt(facts["photos"]), f"{share:.0%} of photos, {needed:.0%} required")
 
 
 @dataclass(frozen=True)
@@ -171,18 +165,38 @@ def _target_conditions(
 def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
     """List the decisions of a head with reasons; the margin is None for defaults and unknown standard errors."""
     made, reasons = head["decisions"], head["evidence"]["reasons"]
-    margins = compute_margins(head)
+    margins = {key: Margin(**one) for key, one in compute_margins(head).items()}
     if is_second_order(made):
         rows = _second_order(made, reasons)
+    elif is_dual(made):
+        rows = _dual(made, reasons)
     else:
         rows = _calibrated(made, reasons) if "route" in made else _list_database_decisions(made, reasons)
     facts = head.get("verification")
     if facts:
         rows.append(("verification", "reranking", "on" if facts["admitted"] else "off", facts["reason"]))
     return [
-        Decision(name=name, choice=choice, reason=reason, margin=None if key not in margins else Margin(**margins[key]))
+        Decision(name=name, choice=choice, reason=reason.removeprefix(f"{choice}: "), margin=margins.get(key))
         for key, name, choice, reason in rows
     ]
+
+
+_CLOSE = {"assignment": "assignment", "carrier": "carrier", "admit_cls": "global token"}
+
+
+def note_close_decision(head: NamedHead) -> list[str]:
+    """Return a sentence if a decision of the paper's head rests on less than one photo."""
+    try:
+        found = find_closest(head.evidence.get("margins", {}))
+        if found is None:
+            return []
+        name, flip = found
+        return [
+            f"the {_CLOSE[name]} rests on less than one photo: it would be {flip['choice']} if the number of distinct "
+            f"first answers changed by {flip['change']:.2f}"
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise BadMap("the margins in map.json are damaged; build the map again") from None
 
 
 def format_reason(row: Mapping[str, Any]) -> str:
@@ -192,8 +206,13 @@ def format_reason(row: Mapping[str, Any]) -> str:
 
 
 def is_second_order(decisions: Mapping[str, Any]) -> bool:
-    """Return True for decisions of a second-order head, False for the paper's head."""
+    """Return True for decisions of a second-order head, False for the paper's heads."""
     return "representation" in decisions
+
+
+def is_dual(decisions: Mapping[str, Any]) -> bool:
+    """Return True for decisions of a dual head."""
+    return "source" in decisions
 
 
 def name_representation(made: Mapping[str, Any]) -> str:
@@ -208,7 +227,18 @@ def _second_order(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[t
         ("", "representation", name_representation(made), reasons.get("representation", reasons.get("judge", ""))),
         ("", "carrier", made["carrier"], reasons.get("carrier", CARRIER_WORDS[made["carrier"]])),
         ("", "centering", "on the photos" if made["centring"] else "on the map", reasons.get("centring", "")),
-        ("", "scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
+        ("", "scores", "calibrated" if made["score_calibrated"] else "not calibrated", reasons.get("score", "")),
+    ]
+
+
+def _dual(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    source = f"{made['source_words']} from " + (made.get("vocabulary") or ("map", "caller")[made["source"] == "given"])
+    return [
+        ("", "assignment", made["assignment"], reasons["assignment"]),
+        ("", "carrier", made["carrier"], reasons["carrier"]),
+        ("", "source words", source, reasons["source"]),
+        ("", "map words", str(made["words"]), "fitted on the map"),
+        ("", "scores", "as they are" if made["calibration"] == "none" else "calibrated", reasons["score"]),
     ]
 
 
@@ -226,7 +256,7 @@ def _calibrated(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tup
     mixed = f", soft {made['soft_weight']:.2f}" if made["route"] == "mixture" else ""
     strengths = "; ".join(f"{name} c {s['c']:.3f}, β {s['beta']:.3f}" for name, s in made["strengths"].items())
     token = f"used, weight {1 - made['local_weight']:.2f}" if made["admit_cls"] else "left out"
-    scores = "calibrated" if made["score_calibrated"] else "as they are"
+    scores = "calibrated" if made["score_calibrated"] else "not calibrated"
     return [
         ("route", "assignment", made["route"] + mixed, reasons.get("route", "")),
         ("carrier", "carrier", made["carrier"], reasons.get("carrier", "")),
@@ -292,6 +322,7 @@ def describe_map(state: MapState, answering: Sequence[ImageRecord], folder: Path
         "bytes": None if folder is None else sum(entry["bytes"] for entry in state.files),
         "calibrations": [_calibration(state, head) for head in state.calibrations],
         "photos": list(answering),
+        "published": _name_published(state),
     }
     return MapInfo(**{**values, **more})
 
@@ -302,6 +333,16 @@ def _answers(state: MapState) -> AnswerSource:
         name, source = head.name, f"calibration {head.name} ({head.calibration['used']:,} photos)"
     words = f"answers come from {source} and are {'reranked' if head.verifies else 'not reranked'}"
     return AnswerSource(calibration=name, reranked=head.verifies, text=words)
+
+
+def _name_published(state: MapState) -> str | None:
+    """Name the paper's system that answers: TFA, or TFA-C64 after a calibration with 64 photos."""
+    head, encoder = state.chosen(), use_current_name(state.encoder)["id"]
+    if not state.is_published or head.decisions.get("score_calibrated"):
+        return None
+    system = "TFA" if head.calibration is None else f"TFA-C{head.calibration['used']}"
+    other = "" if encoder == PAPER_ENCODER else f", with {encoder} instead of {PAPER_ENCODER}"
+    return f"{system} as published{other}"
 
 
 def _calibration(state: MapState, head: NamedHead) -> CalibrationInfo:
@@ -352,6 +393,9 @@ def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     """List how a calibration differs from the uncalibrated head, a sentence per decision."""
     if is_second_order(after):
         return _list_second_order_differences(before, after)
+    calibrated = "scores are calibrated: each image's mean score on the calibration photos is subtracted"
+    if is_dual(after):
+        return [calibrated]
     sentences = []
     route, old = after["route"], before["assignment"]
     if route == "mixture":
@@ -376,5 +420,5 @@ def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     elif after["admit_cls"] and f"{share:.2f}" != "0.50":  # the uncalibrated weight is always a half
         sentences.append(f"the global token has weight {share:.2f} instead of 0.50")
     if after["score_calibrated"]:
-        sentences.append("scores are calibrated: each image's mean score on the calibration photos is subtracted")
+        sentences.append(calibrated)
     return sentences

@@ -1,4 +1,4 @@
-"""Fit the head of a map, and decide without labels whether its answers are reranked."""
+"""Fit the head of a map and the patches that its answers are reranked by."""
 
 from __future__ import annotations
 
@@ -8,37 +8,40 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
-from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.maps.stored_head import AnyHead
+from tfa.method.dual_vocabulary import SourceWords
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.types import BuildOptions, HeadSpec, RerankSpec
-from tfa.verification.admission import PairEvidence, judge_admission_on_database, judge_admission_on_target
 from tfa.verification.patches import CompactTokens, PhotoPairs, explain_missing_grid, fit_compact_tokens
 from tfa.verification.reranking import Reranked, count_candidates, rerank
+from tfa.verification.usual_evidence import PairEvidence, measure_on_database, measure_usual_evidence
 
 # --- reranking ------------------------------------------------------------------------------------
 
 
-def decide_admission(
-    head: AnyHead, compact: CompactTokens | None, device: str = "cpu", progress: bool | Progress | None = None
+RERANKED = {"admitted": True, "reason": "on: the map stores patches"}  # facts of every head of a map with patches
+
+
+def describe_reranking(
+    head: AnyHead, compact: CompactTokens | None, progress: bool | Progress | None = None
 ) -> dict[str, Any] | None:
-    """Decide whether a head's answers are reranked; None without compact tokens."""
+    """Describe the reranking of a head's answers; None without compact tokens."""
     if compact is None:
         return None
-    judged = judge_admission_on_database(
-        head, compact.evidence_between, compact.spec, backend_for(device), as_progress(progress)
-    )
-    return judged.to_dict()
+    most, progress = compact.spec.max_pseudo, as_progress(progress)
+    return {**RERANKED, **measure_on_database(head.scorer(), compact.evidence_between, most, progress)}
 
 
-def decide_calibration_admission(
+def describe_calibrated_reranking(
     head: AnyHead, photos: Tokens, evidence: PairEvidence | None, progress: Progress | None = None
 ) -> dict[str, Any] | None:
-    """Decide whether a calibrated head's answers are reranked, from its photos; None without evidence."""
-    return None if evidence is None else judge_admission_on_target(head, photos, evidence, progress).to_dict()
+    """Describe the reranking of a calibrated head's answers, from its photos; None without evidence."""
+    if evidence is None:
+        return None
+    return {**RERANKED, **measure_usual_evidence(head.scores(photos), evidence, progress)}
 
 
 def rerank_candidates(
@@ -95,17 +98,25 @@ class FittedMap:
 
     head: AnyHead
     compact: CompactTokens | None = None
-    verification: dict[str, Any] | None = None  # whether answers are reranked, and why
+    verification: dict[str, Any] | None = None  # facts of reranking
     notes: tuple[str, ...] = ()
 
 
 def fit_map(
-    tokens: Tokens, map_spec: BuildOptions, spec: HeadSpec | None, device: str, progress: Progress
+    tokens: Tokens,
+    map_spec: BuildOptions,
+    spec: HeadSpec | None,
+    device: str,
+    progress: Progress,
+    source: SourceWords | None = None,
 ) -> FittedMap:
-    """Fit the head of a map on tokens of its photos, and decide on reranking."""
+    """Fit the head of a map and its patches on tokens of its photos; `source` is for a dual head."""
+    if map_spec.head == "paper-dual":
+        dual = pipeline.fit_dual(tokens, source, spec=spec, device=device, progress=progress)
+        return add_verification(dual, tokens, map_spec, progress)
     if map_spec.head == "paper":
         paper = pipeline.fit(tokens, spec, device=device, progress=progress)
-        return add_verification(paper, tokens, map_spec, device, progress)
+        return add_verification(paper, tokens, map_spec, progress)
     # A map stores the first construction unless it is an ensemble. The adaptive carrier needs the strengths of all.
     every = map_spec.ensemble or map_spec.carrier == "adaptive"
     head = pipeline.fit_second_order(
@@ -116,15 +127,15 @@ def fit_map(
         device=device,
         progress=progress,
     )
-    return add_verification(head, tokens, map_spec, device, progress)
+    return add_verification(head, tokens, map_spec, progress)
 
 
 def add_verification(
-    head: AnyHead, tokens: Tokens, map_spec: BuildOptions, device: str, progress: bool | Progress | None = None
+    head: AnyHead, tokens: Tokens, map_spec: BuildOptions, progress: bool | Progress | None = None
 ) -> FittedMap:
-    """Add compact tokens and the reranking decision to a fitted head, if the map stores patches."""
+    """Add compact tokens to a fitted head, if the map stores patches."""
     if map_spec.reranking is None:
         return FittedMap(head)
     compact = fit_compact_tokens(tokens, map_spec.reranking)
     notes = () if compact is not None else (f"built without reranking: {explain_missing_grid(tokens)}",)
-    return FittedMap(head, compact, decide_admission(head, compact, device, progress), notes)
+    return FittedMap(head, compact, describe_reranking(head, compact, progress), notes)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
@@ -19,7 +20,7 @@ from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
 from tfa.maps.confidence import DomainShiftMonitor, collect_answers
-from tfa.maps.describe import summarize_map
+from tfa.maps.describe import note_close_decision, summarize_map
 from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.state import DATABASE, MapState, describe_encoder, make_records, make_state
@@ -41,9 +42,10 @@ from tfa.photos.images import (
     split_nameable,
 )
 from tfa.photos.token_cache import EncodedImages, TokenCache
-from tfa.pipeline import encode
+from tfa.pipeline import encode, read_source
 from tfa.search.store import MapLocation
 from tfa.types import (
+    PAPER_ENCODER,
     Answer,
     Answers,
     BuildOptions,
@@ -88,6 +90,7 @@ class Map:
         self.skipped: list[tuple[str, str]] = []
         self._encoder = encoder
         self._progress: bool | Progress | None = None
+        self.storage.use_device(self.options.device)
 
     def with_storage(self, storage: Storage) -> Map:
         """Return a map over another storage with the same encoder and options."""
@@ -101,7 +104,7 @@ class Map:
         photos: Any,
         *,
         head: HeadKind | None = None,
-        encoder: str | Encoder = DEFAULT_ENCODER,
+        encoder: str | Encoder | None = None,
         positions: PositionsLike = None,
         spec: HeadSpec | None = None,
         map_spec: BuildOptions | None = None,
@@ -112,11 +115,11 @@ class Map:
 
         Args:
             photos: A folder, a file, or a list of them.
-            head: Kind of head, "second-order" or "paper" (TFA as published). [default: that of `map_spec`]
-            encoder: Encoder name, or a loaded encoder.
+            head: Kind of head: "second-order", "paper" or "paper-dual". [default: `map_spec.head`]
+            encoder: Encoder name, or a loaded encoder. [default: dinov2-s14-focus; as published dinov2-b14@322]
             positions: CSV file with positions, or `PositionSources`. [default: names and metadata of the photos]
             spec: Settings the head is fitted with.
-            map_spec: Which head the map has, and what it stores.
+            map_spec: Which head the map has, and what it stores; `BuildOptions.paper()` builds TFA as published.
             options: How photos are read and encoded.
             progress: True draws progress bars.
 
@@ -127,8 +130,17 @@ class Map:
             BadImage: A photo cannot be read, and `options.skip_bad` is off.
             NoImages: Fewer than two photos can be read.
         """
-        progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or BuildOptions()
+        progress, options = as_progress(progress), options or EncoderOptions()
+        map_spec = map_spec or BuildOptions()
+        published = map_spec == BuildOptions.paper()
+        encoder = encoder or (PAPER_ENCODER if published else DEFAULT_ENCODER)
+        if published:
+            if head or spec or options.fast:
+                raise BadSpec("BuildOptions.paper() builds TFA as published; remove head, spec and fast")
+            spec = HeadSpec.paper()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
+        if map_spec.vocabulary is not None and map_spec.head != "paper-dual":
+            raise BadSpec(f"map.vocabulary is for --head paper-dual, not {map_spec.head}; remove one of them")
         paths, unnamed = split_nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         places, notes = find_positions(paths, root, positions)  # first: a bad CSV must not fail after an hour
@@ -140,6 +152,7 @@ class Map:
                 encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
                 progress=progress,
             )  # fmt: skip
+        source = read_source(map_spec.vocabulary, encoder.channels)
         encoded = encode(
             paths, encoder, cache=options.cache, skip_bad=options.skip_bad, batch_size=options.batch_size,
             progress=progress, hashed=hashed,
@@ -147,9 +160,9 @@ class Map:
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
-        fitted = fit_map(encoded.tokens, map_spec, spec, options.device, progress)
+        fitted = fit_map(encoded.tokens, map_spec, spec, options.device, progress, source)
         built = cls._new(fitted, encoded, encoder, dict(zip(paths, places, strict=True)), map_spec, options)
-        built.notes += notes
+        built.notes += [*notes, *built.note_devices("fit", backend_for(options.device).device)]
         return built
 
     @classmethod
@@ -166,7 +179,7 @@ class Map:
     ) -> Map:
         """Make a map of a fitted head and the images it was fitted on. Without a `map_spec` it does not rerank."""
         map_spec, options = map_spec or BuildOptions(rerank=False), options or EncoderOptions()
-        fitted = add_verification(head, encoded.tokens, map_spec, options.device, progress)
+        fitted = add_verification(head, encoded.tokens, map_spec, progress)
         return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
 
     @classmethod
@@ -333,7 +346,8 @@ class Map:
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
         """Score queries against every image in the order of `images`, `(q, m)`."""
         head = self.searchable(calibration)
-        result = head.searcher.search(head.stored.scorer.query_vectors(tokens), max(len(self), 1))
+        vectors = (head.on_device or head.stored.scorer).query_vectors(tokens)
+        result = head.searcher.search(vectors, max(len(self), 1))
         scores = np.empty_like(result.scores)
         np.put_along_axis(scores, np.searchsorted(head.ids, result.ids), result.scores, axis=1)
         return scores
@@ -358,6 +372,7 @@ class Map:
         """Set encoding options for later queries. The map determines the encoder."""
         cache = options.cache or self.cache
         self._encoder, self.options, self._progress = None, replace(options, cache=cache), progress
+        self.storage.use_device(options.device)
 
     @property
     def encoder(self) -> Encoder:
@@ -374,6 +389,13 @@ class Map:
             other, self._encoder = self._encoder, None
             raise BadWeights(_explain_other_encoder(expected, other))
         return self._encoder
+
+    def note_devices(self, step: str, device: str) -> list[str]:
+        """Say where the encoder and another step computed; nothing if no device was chosen."""
+        if self.options.device == "cpu" or self._encoder is None:
+            return []
+        precision = f" in {self._encoder.precision}" if hasattr(self._encoder, "precision") else ""
+        return [f"encoder on {self._encoder.device}{precision}, {step} on {device}"]
 
     def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
@@ -501,6 +523,7 @@ class Map:
         online: bool = True,
         sequence: bool = True,
         spec: SequenceSpec | None = None,
+        lag: int = 0,
         **options: Any,
     ) -> Tracker:
         """Follow one camera, whose photos adapt later answers. The map does not change.
@@ -510,6 +533,7 @@ class Map:
             online: Adapt scores to the camera's earlier photos.
             sequence: Treat photos as frames of one drive and filter positions over time.
             spec: Settings of that filter.
+            lag: Answer this many frames late, using the frames in between.
             options: Other fields of `tfa.types.QueryOptions`.
 
         Returns:
@@ -521,7 +545,7 @@ class Map:
         if not self.storage.has_all_rows:
             raise BadSpec(_NOT_FOLLOWED)
         chosen = QueryOptions(calibration=calibration, **options)
-        return Tracker(self, chosen, online=online, sequence=sequence, spec=spec)
+        return Tracker(self, chosen, online=online, sequence=sequence, spec=spec, lag=lag)
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -608,7 +632,7 @@ class Map:
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
         progress, old, device = as_progress(progress), self.state, self.options.device
         tokens = load_tokens(self, self.images, progress, "remove them from the map before refit")
-        fitted = fit_map(tokens, old.map_spec, HeadSpec.from_dict(old.spec), device, progress)
+        fitted = fit_map(tokens, old.map_spec, HeadSpec.from_dict(old.spec), device, progress, old.source)
         records = [replace(record, fitted=True) for record in self.images]
         fresh = make_state(fitted, old.map_spec, records, old.encoder)
         fresh = replace(fresh, next_id=old.next_id, revision=old.revision + 1, photo_root=old.photo_root)
@@ -698,7 +722,7 @@ class Map:
         Returns:
             Images, encoder, decisions with reasons, and calibrations. Images of a store are not listed (`records`).
         """
-        return self.storage.describe([*self.notes, *self._advice()])
+        return self.storage.describe([*self.notes, *self._advice(), *note_close_decision(self.state.chosen())])
 
 
 def _make_query_options(k: int, options: Mapping[str, Any]) -> QueryOptions:

@@ -58,7 +58,9 @@ def merge_maps(maps: Sequence[Map], progress: bool | Progress | None = None) -> 
         )  # fmt: skip
         parts.append(part)
     spec = first.state.map_spec
-    fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
+    fitted = fit_map(
+        tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress, first.state.source
+    )
     merged = first.with_storage(MemoryStorage(make_state(fitted, spec, records, first.state.encoder)))
     notes = [*fitted.notes, *_notes(maps, fresh, sum(repeated))]
     return merged, MergeResult(path=None, images=len(merged), maps=parts, notes=notes)

@@ -23,11 +23,12 @@ from tfa.errors import BadCalibration
 from tfa.maps.fit_map import FittedMap
 from tfa.maps.stored_head import AnyHead, StoredHead, StoredSpaces
 from tfa.method.decisions import SecondOrderDecisions
+from tfa.method.dual_vocabulary import DualHead, SourceWords
 from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.token_cache import EncodedImages
-from tfa.types import BuildOptions, ImageRecord, Position
+from tfa.types import BuildOptions, HeadSpec, ImageRecord, Position
 from tfa.verification.patches import CompactTokens
 
 # --- photo paths ----------------------------------------------------------------------------------
@@ -152,7 +153,8 @@ class MapState:
     spec: dict[str, Any]
     heads: tuple[NamedHead, ...]  # the uncalibrated one, then calibrations, the newest last
     images: list[ImageRecord]
-    # (s, k, d): vocabularies of the paper's head, for calibrations; also in old second-order maps that a judge chose
+    # (s, k, d): vocabularies of the paper's head, for calibrations; also in old second-order maps that a judge chose.
+    # (1, k, d): supplied source words of a dual head, for refits.
     vocabularies: np.ndarray | None = None
     head_kind: str = "paper"  # one of `types.HEAD_KINDS`
     spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, for second-order heads
@@ -195,7 +197,7 @@ class MapState:
     def map_spec(self) -> BuildOptions:
         """Options to build another map of this kind."""
         # A carrier that evidence decided (paper's head, judge of older maps) is not a setting.
-        decided = self.head_kind == "paper" or bool(self.database.evidence.get("candidates"))
+        decided = self.head_kind != "second-order" or bool(self.database.evidence.get("candidates"))
         return BuildOptions.from_dict(
             {
                 "head": self.head_kind,
@@ -206,6 +208,18 @@ class MapState:
                 "dims": self.head.dims,
             }
         )
+
+    @property
+    def source(self) -> SourceWords | None:
+        """Source words of a dual head that were supplied."""
+        if self.head_kind != "paper-dual" or self.vocabularies is None:
+            return None
+        return SourceWords(self.vocabularies[0], self.database.decisions.get("vocabulary"))
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the map is TFA as published, apart from its encoder."""
+        return self.map_spec == BuildOptions.paper() and self.spec == HeadSpec.paper().to_dict()
 
     def head_digest(self, name: str) -> str:
         """Return a digest of a saved head: its files and layout. Additions and removals do not change it."""
@@ -249,17 +263,21 @@ def make_state(
     """Make the first state of a map from a head fitted on the images of `records`."""
     replica: ReplicaName = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
-    stored, vocabularies = None, None
+    stored, vocabularies, kind = None, None, "second-order"
     if isinstance(head, SecondOrderHead):
         stored = StoredSpaces.of(head.fitted, replica, map_spec.storage)
+    elif isinstance(head, DualHead):
+        kind, vocabularies = "paper-dual", None if head.source is None else head.source.words[None]
     else:
+        # A head that the benchmark's judge chose may be residual, too.
+        kind = "second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper"
         vocabularies = np.stack([vocabulary.centers for vocabulary in head.vocabularies])
     named = NamedHead.of(
         DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored, dims=map_spec.dims
     )
     return MapState(
         encoder=encoder, spec=head.spec.to_dict(), heads=(named,), images=records, vocabularies=vocabularies,
-        head_kind="second-order" if isinstance(head.decisions, SecondOrderDecisions) else "paper", spaces=stored,
+        head_kind=kind, spaces=stored,
         photo_root=find_common_folder([record.path for record in records]),
         next_id=max((record.id for record in records), default=-1) + 1, compact=fitted.compact,
     )  # fmt: skip

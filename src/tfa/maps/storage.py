@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from tfa.core.arrays import backend_for
 from tfa.core.files import OpenFolder
 from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
@@ -45,6 +46,7 @@ from tfa.maps.upkeep import (
     read_map_photo,
     write_upload,
 )
+from tfa.method.device_scorer import DeviceScorer, DeviceSearch
 from tfa.method.evidence import z_scores
 from tfa.online.sequence_filter import Motion, choose_motion, project_to_meters
 from tfa.photos.token_cache import EncodedImages
@@ -102,14 +104,18 @@ class SearchableHead:
     rows: np.ndarray
     ids: np.ndarray  # ids of the images, ascending
     searcher: ExactSearch
+    on_device: DeviceScorer | None = None  # None if queries are scored by numpy
 
     @classmethod
-    def of(cls, head: NamedHead, images: Sequence[ImageRecord], rows: np.ndarray) -> SearchableHead:
+    def of(cls, head: NamedHead, images: Sequence[ImageRecord], rows: np.ndarray, device: str) -> SearchableHead:
         ids = np.array([image.id for image in images], np.int64)
         stored, galleries = head.stored, head.stored.scorer.rows
-        if stored.reduced is None:
+        if stored.reduced is not None:  # its few dimensions are searched on the CPU
+            return cls(head.name, stored, images, rows, ids, ReducedSearch(galleries, ids, rows, stored.reduced))
+        if (backend := backend_for(device, double=False)).torch_device is None:
             return cls(head.name, stored, images, rows, ids, ExactSearch(galleries, ids, rows))
-        return cls(head.name, stored, images, rows, ids, ReducedSearch(galleries, ids, rows, stored.reduced))
+        scorer = DeviceScorer(stored.scorer, backend)
+        return cls(head.name, stored, images, rows, ids, DeviceSearch(scorer, ids, rows), scorer)
 
     @cached_property
     def image_scores(self) -> DatabaseScores:
@@ -118,7 +124,8 @@ class SearchableHead:
 
     def rank(self, tokens: Tokens, width: int, admitted: np.ndarray | None) -> Ranking:
         """Rank the top images of each photo among those `admitted`, `(m,)`; z-scores are over all images."""
-        starts, query_vectors = range(0, len(tokens), _PHOTOS_PER_SEARCH), self.stored.scorer.query_vectors
+        query_vectors = (self.on_device or self.stored.scorer).query_vectors
+        starts = range(0, len(tokens), _PHOTOS_PER_SEARCH)
         try:
             vectors = [query_vectors(tokens.select(slice(start, start + _PHOTOS_PER_SEARCH))) for start in starts]
         except np.linalg.LinAlgError:  # an eigendecomposition of NaN does not converge
@@ -149,8 +156,8 @@ class SearchableHead:
 class MemorySnapshot(Snapshot):
     """A snapshot with all rows in this process."""
 
-    def __init__(self, state: MapState) -> None:
-        self.state = tie_duplicates(state)
+    def __init__(self, state: MapState, device: str = "cpu") -> None:
+        self.state, self.device = tie_duplicates(state), device
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
         self.rows = np.array(rows, dtype=np.int64)  # gallery rows of `images`
         self.images = [state.images[row] for row in rows]
@@ -175,7 +182,7 @@ class MemorySnapshot(Snapshot):
         """Return the head of that name (None: the active one) with its search index."""
         head = self.state.chosen(calibration)
         if head.name not in self._heads:
-            self._heads[head.name] = SearchableHead.of(head, self.images, self.rows)
+            self._heads[head.name] = SearchableHead.of(head, self.images, self.rows, self.device)
         return self._heads[head.name]
 
     def rank(self, calibration: str | None, tokens: Tokens, width: int, where: Where | None) -> Iterator[Ranking]:
@@ -202,7 +209,7 @@ class MemorySnapshot(Snapshot):
 
     def prepare(self) -> None:
         """Pack quantized rows for fast queries, or only the reduced ones. Answers do not change."""
-        heads = {head.name: SearchableHead.of(head, self.images, self.rows) for head in self.state.heads}
+        heads = {head.name: SearchableHead.of(head, self.images, self.rows, self.device) for head in self.state.heads}
         for head in self.state.heads:
             searcher = heads[head.name].searcher
             if isinstance(searcher, ReducedSearch):
@@ -275,6 +282,9 @@ class Storage(ABC):
 
     def prepare(self) -> None:  # noqa: B027  # optional
         """Prepare for fast single queries, also after edits."""
+
+    def use_device(self, device: str) -> None:  # noqa: B027  # a store computes scores itself
+        """Score queries on this device."""
 
     # --- images --------------------------------------------------------------------------------------------------
 
@@ -384,16 +394,21 @@ class MemoryStorage(Storage):
 
     def __init__(self, state: MapState, path: Path | None = None, facts: MapInfo | None = None) -> None:
         """Hold a state; `facts` describe the whole map if this is a sample of it."""
-        self.path, self._facts, self._prepared = path, facts, False
+        self.path, self._facts, self._prepared, self._device = path, facts, False, "cpu"
         self._header: tuple[int, ...] | None = None  # identity of the header file last compared with this state
         self._unreadable = ""  # last read error of the folder, logged once
         self.replace_state(state)
 
     def replace_state(self, state: MapState) -> None:
         """Answer from this state."""
-        self._snapshot = MemorySnapshot(state)
+        self._snapshot = MemorySnapshot(state, self._device)
         if self._prepared:
             self._snapshot.prepare()
+
+    def use_device(self, device: str) -> None:
+        if device != self._device:
+            self._device = device
+            self.replace_state(self._snapshot.state)
 
     @property
     def name(self) -> str | None:

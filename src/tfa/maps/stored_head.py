@@ -25,10 +25,12 @@ from tfa.core.tokens import Tokens
 from tfa.method.branch import row_blocks
 from tfa.method.carriers import SIGMAS, Gamma
 from tfa.method.decisions import SpectralStrengths
+from tfa.method.dual_vocabulary import DualHead
 from tfa.method.evidence import Mask
 from tfa.method.head import ENSEMBLE, Head, ReplicaName
 from tfa.method.scorer import (
     GLOBAL,
+    TRIMMED,
     ResidualSide,
     Scorer,
     ScoreTerm,
@@ -330,7 +332,7 @@ def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> 
 # --- stored head ----------------------------------------------------------------------------------
 
 _GEOMETRY_FIELDS, _TERM_FIELDS = ("grand_mean", "participation"), ("weight", "side", "gamma", "member")  # in the header
-AnyHead = Head | SecondOrderHead
+AnyHead = Head | SecondOrderHead | DualHead
 
 
 @dataclass(frozen=True)
@@ -416,6 +418,8 @@ class StoredHead:
             numbers = {key: getattr(term, key) for key in _TERM_FIELDS}
             terms.append({**numbers, "shares_anchors": self._shares_anchors(term), "same_as": same})
         layout: dict[str, Any] = {"storage": self.storage, "sides": sides, "terms": terms}
+        if self.scorer.trimmed != TRIMMED:
+            layout["trimmed"] = self.scorer.trimmed
         if self.reduced is not None:
             reduction = self.reduced.reduction
             layout["reduction"] = {"dims": reduction.dims, "mean_bias": reduction.mean_bias}
@@ -488,7 +492,8 @@ class StoredHead:
             if f"calibrators{source}" in head:
                 features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
-        scorer = Scorer(tuple(sides), tuple(terms), bias, calibrators=tuple(features) or None)
+        known, trimmed = tuple(features) or None, layout.get("trimmed", TRIMMED)
+        scorer = Scorer(tuple(sides), tuple(terms), bias, calibrators=known, trimmed=trimmed)
         return cls(scorer, layout["storage"], reduced)
 
 

@@ -6,7 +6,9 @@ The map itself does not change. If others edit it, the tracker follows the edits
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
     from tfa.maps.map import Map
 
 
+MOST_LAG = 100  # frames
+
+
 # --- tracker --------------------------------------------------------------------------------------
 
 
@@ -70,15 +75,21 @@ class Tracker:
         online: bool = True,
         sequence: bool = True,
         spec: SequenceSpec | None = None,
+        lag: int = 0,
         adaptation: Adaptation | None = None,
     ) -> None:
         check_k(options.k)
+        if not 0 <= lag <= MOST_LAG:
+            raise BadSpec(f"lag={lag} is out of range: must be 0 to {MOST_LAG} frames")
+        if lag and not sequence:
+            raise BadSpec("a lag needs frames of one drive; use sequence=True or remove lag")
         if make_where(options) is not None:
             raise BadSpec("a tracker searches the whole map; remove sessions and region")
         self.place_map, self.options, self.spec = place_map, options, spec or SequenceSpec()
         place_map.check(options)  # before photos are read
         self.calibration = place_map.state.chosen(options.calibration).name
-        self.online, self.sequence = online, sequence
+        self.online, self.sequence, self.lag = online, sequence, lag
+        self._waiting: deque[Answer | _Waiting] = deque()
         self._begin(adaptation)
 
     def _begin(self, adaptation: Adaptation | None) -> None:
@@ -86,7 +97,7 @@ class Tracker:
         self._state, scorer = self.place_map.state, self._scorer()
         self._digest, self._ids = digest_head(scorer), self._ids_of_images()
         adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
-        self._follower = Follower(adapted, spec=self.spec)
+        self._follower = Follower(adapted, spec=self.spec, lag=self.lag)
         self._image_scores = DatabaseScores(scorer, self.place_map.rows)
         # An adapting head is centered on the camera's photos after the first few.
         self.shift_monitor = (
@@ -96,6 +107,7 @@ class Tracker:
 
     def _follow_drive(self) -> None:
         """Start a new drive, or none if photos are not frames."""
+        self._waiting.clear()
         motion = self.place_map.motion(self.spec.reach) if self.sequence else None
         self._follower.follow_along(motion)
         self._lost: float | None = None if motion is None else 1 - self.spec.p_recover
@@ -109,70 +121,98 @@ class Tracker:
             photo: A photo as for `PlaceMap.query`, or its tokens.
 
         Returns:
-            The answer, adapted to earlier photos; `error` is set if the photo cannot be read.
+            The answer, adapted to earlier photos; `error` is set if the photo cannot be read. With a lag, the answer
+            to the photo that many frames earlier; the first `lag` answers are empty.
         """
         if isinstance(photo, Tokens):
-            return self.answer("", photo)
-        return next(self.steps([photo]))
+            answer = self.answer("", photo)
+            return Answer() if answer is None else answer
+        return next(self.steps([photo]), Answer())
 
     def steps(self, photos: Sequence[Photo]) -> Iterator[Answer]:
-        """Answer the next photos in order, encoding them in batches."""
+        """Answer the next photos in order, encoding them in batches. With a lag, the last answers are held back."""
         for named, tokens in self.place_map.encode_batches(photos):
             row = 0
             for name, error in named:
                 if error is not None or tokens is None:
-                    yield self._unread(name, error)
+                    answer = self._unread(name, error)
                 else:
-                    yield self.answer(name, tokens.select([row]))
+                    answer = self.answer(name, tokens.select([row]))
                     row += 1
+                if answer is not None:
+                    yield answer
 
-    def answer(self, name: str, tokens: Tokens) -> Answer:
-        """Answer the next photo by tokens of the map's encoder."""
+    def finish(self) -> Iterator[Answer]:
+        """Answer the photos that a lag held back."""
+        while self._waiting:
+            yield self._release()
+
+    def answer(self, name: str, tokens: Tokens) -> Answer | None:
+        """Answer the next photo by tokens of the map's encoder; None while a lag holds its answer back."""
         self._follow_map()
         place_map, options = self.place_map, self.options
         scorer = self._follower.scorer.scorer
-        photo = DescribedPhoto.of(scorer, tokens)
+        photo = DescribedPhoto.of(scorer, tokens, place_map.state.compact)
         if not len(place_map):
-            return Answer(query=name, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
+            return self._hold_back(self._empty_answer(name))
         candidates = resolve_candidates(options, place_map.state, tokens)
         pairs = None
         if candidates:
             rows = place_map.rows if scorer.duplicates is None else scorer.duplicates[place_map.rows]
             pairs = pair_photos(place_map.state.compact, tokens, rows)
+            patches = self._follower.scorer.center_patches(photo)
+            pairs = pairs if pairs is None or patches is None else pairs.at(patches)
         frame = self._follower.step(photo, pairs, candidates, max(options.k, ALTERNATIVES))
         vectors = self._follower.scorer.vectors
         assert vectors is not None
         self.shift_monitor.observe(scorer, [vectors], frame.ranked, place_map.rows)
-        lost = None if frame.belief is None else frame.belief.lost
-        answer = self._answer_frame(frame)
-        return dataclasses.replace(answer, query=name, lost=lost, adaptation_photos=frame.adaptation_photos)
-
-    def _answer_frame(self, frame: StreamFrame) -> Answer:
-        k, images, belief, ranked = self.options.k, self.place_map.images, frame.belief, frame.ranked
+        self._lost = None if frame.belief is None else frame.belief.lost
         calibration = name_calibration(self.calibration)
-        answering = AnsweringMap(images, self._image_scores, self.place_map.reach, calibration)
+        answering = AnsweringMap(place_map.images, self._image_scores, place_map.reach, calibration)
+        return self._hold_back(_Waiting(name, frame, answering))
+
+    def _hold_back(self, answer: Answer | _Waiting) -> Answer | None:
+        """Return the answer that is due, if any."""
+        self._waiting.append(answer)
+        return self._release() if len(self._waiting) > self.lag else None
+
+    def _release(self) -> Answer:
+        """Return the oldest answer, by all frames since."""
+        first = self._waiting.popleft()
+        return self._answer_frame(first, len(self._waiting)) if isinstance(first, _Waiting) else first
+
+    def _answer_frame(self, waiting: _Waiting, later: int) -> Answer:
+        frame = self._follower.look_back(waiting.frame, later)
+        answer = self._make_answer(frame, waiting.answering)
+        lost = None if frame.belief is None else frame.belief.lost
+        return dataclasses.replace(answer, query=waiting.name, lost=lost, adaptation_photos=frame.adaptation_photos)
+
+    def _make_answer(self, frame: StreamFrame, answering: AnsweringMap) -> Answer:
+        k, images, belief, ranked = self.options.k, answering.images, frame.belief, frame.ranked
         [alone] = answer_photos(answering, ranked, [frame.scores], k)
         if belief is None:
             return alone
-        self._lost = belief.lost
         hits: list[Hit] = []
         located: Located = (None, CAMERA_LOST)
         if not belief.is_lost:
             inliers = dict(zip(ranked.indices[0].tolist(), ranked.inliers[0].tolist(), strict=True))
-            best = np.argsort(-belief.places, kind="stable")[:k]
+            best = np.argsort(-belief.rank, kind="stable")[:k]
             # A later hit between two likely images can have more mass around it, but is not a better answer.
             trust = np.minimum.accumulate(belief.mass[best])
             # A hit is sure only if both the photo itself and the filter support it.
             sure_ids = {hit.id for hit in alone.hits if hit.sure}
             sure = {i for i in best[trust >= SURE_CONFIDENCE].tolist() if images[i].id in sure_ids}
             hits = make_hits(images, best, frame.scores, trust, inliers, sure)
-            located = locate_frame(belief.places, images, self.place_map.reach)
-        return make_answer(hits, located, confidence=belief.confidence, calibration=calibration)
+            located = locate_frame(belief.places, images, answering.reach)
+        return make_answer(hits, located, confidence=belief.confidence, calibration=answering.calibration)
 
-    def _unread(self, name: str, error: str | None) -> Answer:
+    def _unread(self, name: str, error: str | None) -> Answer | None:
         self._follow_map()
         belief = self._follower.skip()
         self._lost = None if belief is None else belief.lost
+        return self._hold_back(self._empty_answer(name, error))
+
+    def _empty_answer(self, name: str, error: str | None = None) -> Answer:
         return Answer(query=name, error=error, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
 
     # --- changes of the map ----------------------------------------------------------------------------------------
@@ -202,15 +242,19 @@ class Tracker:
         """Follow edits of the map: known images keep their state; another head resets the tracker."""
         if self.place_map.state is self._state:
             return
+        # Frames before the edit are answered by the map that they were compared with.
+        ended = list(self.finish())
         scorer, ids, before = self._scorer(), self._ids_of_images(), self._ids
         if digest_head(scorer) != self._digest:
             self._begin(None)
+            self._waiting.extend(ended)
             return
         if self._follower.filter is not None and not np.array_equal(ids, before):
             self._follower.filter.follow_edit(self.place_map.motion(self.spec.reach), before, ids)
         self._follower.scorer.set_images(scorer, ids, self.place_map.rows)
         self._image_scores = DatabaseScores(scorer, self.place_map.rows)
         self._state, self._ids = self.place_map.state, ids
+        self._waiting.extend(ended)
 
     # --- state -----------------------------------------------------------------------------------------------------
 
@@ -243,6 +287,15 @@ class Tracker:
         self._begin(adaptation)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Waiting:
+    """A frame whose answer a lag holds back, with the map as it was."""
+
+    name: str
+    frame: StreamFrame
+    answering: AnsweringMap
+
+
 def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     """Choose the scorer that photos adapt.
 
@@ -261,8 +314,8 @@ def query_sequence(place_map: Map, frames: PhotosLike, progress: bool | Progress
     limit. An unreadable frame gets an answer with `error` set, and the tracker continues.
     """
     tracker, answers, photos = place_map.follow(**how), list[Answer](), expand_photos(frames)
-    with as_progress(progress).task("following", len(photos), "frames") as task:
-        for answer in tracker.steps(photos):
+    with as_progress(progress).task("querying", len(photos), "photos") as task:
+        for answer in chain(tracker.steps(photos), tracker.finish()):
             answers.append(answer.withhold(tracker.options))
             task.advance()
     return collect_answers(answers, tracker.shift_monitor.warning(place_map.called))

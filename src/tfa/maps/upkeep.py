@@ -224,7 +224,7 @@ def _only(photo: str | Path | int, records: Sequence[ImageRecord]) -> ImageRecor
     if len(records) > 1:
         raise UnknownImage(f"{photo} matches {len(records)} photos of the map; pass its full path or its id")
     if not records:
-        raise UnknownImage(f"{photo} is not in the map; list its photos with: tfa info --json")
+        raise UnknownImage(f"{photo} is not in the map; list its images with: tfa info MAP --json")
     return records[0]
 
 

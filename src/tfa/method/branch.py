@@ -13,10 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from tfa.core.arrays import Backend, Spill, release, to_numpy
+from tfa.method import spectrum
 from tfa.method.carriers import KernelTerm, weighted_sum
 from tfa.method.evidence import Mask
 from tfa.method.residuals import HARD, Described
 from tfa.method.spectrum import Geometry, cross_products, fit_geometry, gram_matrix, probe_products
+from tfa.search.gallery import find_duplicates
 from tfa.types import HeadSpec
 
 _ROW_BLOCK = 512  # maximum number of rows in a block
@@ -68,6 +70,7 @@ class DatabaseBranch:
     products: np.ndarray  # (p, m), float64: probes with the database
     geometry: Geometry
     mask: Mask
+    duplicates: np.ndarray | None  # (m,): index of the first image with an equal descriptor; None if all differ
     half_displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
     projected: np.ndarray | None = None  # (m, r), float64: database coordinates, unless all images are anchors
 
@@ -81,6 +84,10 @@ class DatabaseBranch:
         every = len(self.split.anchors) == self.split.images
         return self.described.descriptors if every else self.described.descriptors[self.split.anchors]
 
+    def shaped(self, rows: slice | np.ndarray, gamma: float) -> np.ndarray:
+        """Return φ_γ (m, r) of some database images, float64."""
+        return self.geometry.shaped(self.coordinates(rows), gamma)
+
     def features(self, gamma: float | None, dtype: str = "float64", spill: Spill | None = None) -> np.ndarray:
         """Return the features (m, D) of a kernel term: descriptors (None) or φ_γ of the database."""
         if gamma is None:
@@ -88,7 +95,7 @@ class DatabaseBranch:
         shape = (self.split.images, self.geometry.rank)
         features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
         for start, stop in row_blocks(*shape):  # blocks, because intermediate arrays are as large as the result
-            features[start:stop] = self.geometry.shaped(self.coordinates(slice(start, stop)), gamma)
+            features[start:stop] = self.shaped(slice(start, stop), gamma)
             release(features)
             self.release()
         return features
@@ -109,12 +116,11 @@ class DatabaseBranch:
 
         def similarity(gamma: float | None) -> np.ndarray:
             if gamma is None and len(self.split.probes) == self.split.images:
-                return self.products[np.ix_(one, other)]
+                return take_entries(self.products, one, other)
             if gamma is None:
                 return cross_products(self.described.descriptors[one], self.described.descriptors[other], backend)
-            features = self.features(gamma)
-            left = backend.put(features[one])
-            right = left if other is one else backend.put(features[other])  # X Xᵀ is half the work
+            left = backend.put(self.shaped(one, gamma))
+            right = left if other is one else backend.put(self.shaped(other, gamma))  # X Xᵀ is half the work
             return to_numpy(left @ right.T)
 
         return weighted_sum((term.weight, similarity(term.gamma)) for term in terms)
@@ -141,7 +147,7 @@ def fit_branch(
 ) -> DatabaseBranch:
     """Fit products, geometry and duplicates of one assignment and construction."""
     descriptors = described.descriptors
-    if len(split.probes) == split.images:
+    if len(split.probes) == split.images <= spectrum.LARGE:
         # A word without patches is a block of zeros. A soft block is never zero, though its norm may underflow.
         filled = described.mass > 0 if assignment == HARD else None
         products = gram_matrix(descriptors, backend, filled)
@@ -152,12 +158,13 @@ def fit_branch(
     else:
         kept = spill.empty((len(split.probes), split.images), np.float64)
         probe_products(descriptors, split.probes, backend, kept)
-        gram = backend.put(kept[np.ix_(np.searchsorted(split.probes, split.anchors), split.anchors)])
+        gram = backend.put(take_entries(kept, np.searchsorted(split.probes, split.anchors), split.anchors))
     release(descriptors)
     geometry = fit_geometry(gram, descriptors.shape[1], spec.max_rank, split.anchors)
-    geometry = replace(geometry, vectors=spill.keep(geometry.vectors))
+    geometry = replace(geometry, vectors=spill.keep(geometry.vectors))  # contiguous
     del gram
     norms, displacement = _norms_and_displacement(descriptors, kept, split)
+    mask = _duplicates(kept, norms, split)
     branch = DatabaseBranch(
         assignment=assignment,
         construction=construction,
@@ -166,7 +173,8 @@ def fit_branch(
         split=split,
         products=kept,
         geometry=geometry,
-        mask=_duplicates(kept, norms, split),
+        mask=mask,
+        duplicates=_find_equal(descriptors, norms, mask, split),
         # ‖μ‖² = m
         half_displacement=displacement / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30),
         projected=None if len(split.anchors) == split.images else _projected(geometry, kept, split, spill),
@@ -214,6 +222,24 @@ def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -
         masks.append(Mask.of_duplicates(products[rows[start:stop]], split.pseudo[start:stop], norms, start))
         release(products)
     return Mask(np.concatenate([m.rows for m in masks]), np.concatenate([m.columns for m in masks]))
+
+
+def _find_equal(descriptors: np.ndarray, norms: np.ndarray, mask: Mask, split: DatabaseSplit) -> np.ndarray | None:
+    """Return the first image with an equal descriptor for each image; None if all differ."""
+    # If every image is a pseudo query that masks only itself, no two descriptors are equal, except zeros.
+    if len(mask.rows) == len(split.pseudo) == split.images and np.count_nonzero(norms == 0) < 2:
+        return None
+    return find_duplicates(descriptors)
+
+
+def take_entries(array: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return array[rows][:, columns], reading whole rows, which is fast on disk, a few at a time."""
+    taken = np.empty((len(rows), len(columns)), array.dtype)
+    for start, stop in row_blocks(len(rows), array.shape[1]):
+        taken[start:stop] = array[rows[start:stop]][:, columns]
+        if stop - start < len(rows):  # pages of a single block stay resident: few rows are read often
+            release(array)
+    return taken
 
 
 def row_blocks(count: int, width: int = 1) -> Iterator[tuple[int, int]]:

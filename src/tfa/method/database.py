@@ -5,8 +5,10 @@ It takes fitted database branches and global tokens. No parameter accepts querie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,15 @@ from tfa.core.arrays import Backend
 from tfa.core.progress import Progress, SilentProgress, track_progress
 from tfa.method.branch import Branches, DatabaseBranch, ScoreBlock
 from tfa.method.carriers import PAPER_CARRIERS, carrier_terms, smooth_step
-from tfa.method.decisions import MIXTURE, DatabaseEvidence, Decisions, GlobalEvidence, RouteEvidence, SpectralStrengths
+from tfa.method.decisions import (
+    MIXTURE,
+    DatabaseEvidence,
+    Decisions,
+    Flip,
+    GlobalEvidence,
+    RouteEvidence,
+    SpectralStrengths,
+)
 from tfa.method.evidence import Candidate, correlate
 from tfa.method.pseudo_queries import every_cosine, every_score, pseudo_facts, pseudo_tops, take_median_spread
 from tfa.method.pseudo_queries import fuse_blocks as fuse
@@ -73,6 +83,66 @@ class Rules:
 
 
 METHOD_RULES = Rules()
+
+
+# --- margins --------------------------------------------------------------------------------------
+
+_NUDGES = (-1e-9, 0.0, 1e-9)  # before, at and past a threshold
+Changes = Iterable[tuple[str, float, Sequence[Any]]]  # unit, size, changed arguments of a rule
+
+
+def find_flips(rule: Callable[..., str | bool], *evidence: Any) -> dict[str, Flip]:
+    """Return the smallest change of one number of each unit that gives a rule another outcome."""
+    chosen, flips = rule(*evidence), dict[str, Flip]()
+    for unit, size, changed in _CHANGES[type(evidence[0])](*evidence):
+        outcome = rule(*changed)
+        if outcome != chosen and (unit not in flips or size < flips[unit].change):
+            flips[unit] = Flip(size, outcome if isinstance(outcome, str) else "used" if outcome else "left out")
+    return flips
+
+
+def _change_candidates(*candidates: Candidate) -> Changes:
+    """Move the support or the agreement of each candidate to every value at which it passes another one."""
+    for at, one in enumerate(candidates):
+        for other, nudge in product(candidates, _NUDGES):
+            moved = [replace(one, support=other.support + nudge)]
+            steps = (-one.gain_over(other), other.gain_over(one))  # D is not antisymmetric
+            for step in steps:
+                a, b, c = (value + step + nudge for value in one.agreement)
+                moved.append(replace(one, agreement=(a, b, c)))
+            sizes = ("photos", other.support - one.support), *(("agreement", step) for step in steps)
+            for (unit, size), changed in zip(sizes, moved, strict=True):
+                yield unit, abs(size), [*candidates[:at], changed, *candidates[at + 1 :]]
+
+
+def _change_route(e: RouteEvidence) -> Changes:
+    """Shift both ends and the median of a view, or the interval of the capacity, so that one of them passes 0."""
+    for view, nudge in product("AG", _NUDGES):
+        (low, high), median = (e.interval_A, e.m_A) if view == "A" else (e.interval_G, e.m_G)
+        for value in (low, high, median):
+            ends, middle = (low - value + nudge, high - value + nudge), median - value + nudge
+            moved = replace(e, interval_A=ends, m_A=middle) if view == "A" else replace(e, interval_G=ends, m_G=middle)
+            yield "relation", abs(value), [moved]
+    low, high = e.interval_capacity
+    for nudge in _NUDGES:
+        yield "log capacity", abs(high), [replace(e, interval_capacity=(low - high + nudge, nudge))]
+
+
+def _change_token(e: GlobalEvidence) -> Changes:
+    for nudge in _NUDGES:
+        yield "quality", abs(e.local.Q - e.cls.Q), [replace(e, cls=replace(e.cls, Q=e.local.Q + nudge))]
+        yield "ratio", abs(e.r_T - 1), [replace(e, r_T=1 + nudge)]
+        yield "ratio", abs(e.r_C - 1), [replace(e, r_C=1 + nudge)]
+        yield "ratio", abs(e.r_J - 1), [replace(e, r_J=1 + nudge)]
+        largest = max(e.corr)
+        yield "correlation", abs(largest), [replace(e, corr=tuple(value - largest + nudge for value in e.corr))]
+
+
+_CHANGES: Mapping[type, Callable[..., Changes]] = {
+    Candidate: _change_candidates,
+    RouteEvidence: _change_route,
+    GlobalEvidence: _change_token,
+}
 
 
 # --- reasons --------------------------------------------------------------------------------------
@@ -250,9 +320,14 @@ def decide_from_database(
         "admit_cls": explain_global_token(cls is not None, fused, local),
         "carrier": explain_carrier(carrier, original, partial, local),
     }
+    margins = {
+        "assignment": find_flips(rules.assignment, candidates["hard/adaptive"], candidates["soft/adaptive"]),
+        "admit_cls": {} if fused is None else find_flips(rules.global_token, fused, local),
+        "carrier": find_flips(rules.carrier, original, partial, local),
+    }
     # The reasons explain the method's rules only, not custom rules.
     given = words if rules == METHOD_RULES else {}
-    return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given)
+    return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given, margins)
 
 
 def measure_strengths(branches: list[DatabaseBranch]) -> SpectralStrengths:

@@ -149,6 +149,23 @@ class SpectralStrengths(Value, kw_only=False):
         return cls(*values, penalize_dispersion(alpha), beta)
 
 
+class Flip(Value, kw_only=False):
+    """The smallest change of a number that gives a decision another outcome."""
+
+    change: float = req("Size of the change.")
+    choice: str = req("Outcome after the change.")
+
+
+_MARGINS = "Smallest change that flips each decision, by decision and unit (photos of support, agreement, …)."
+
+
+def find_closest(margins: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the decision that the smallest change of support flips, and its flip, if less than a photo does."""
+    flips = [(name, units["photos"]) for name, units in margins.items() if "photos" in units]
+    closest = min(flips, key=lambda one: one[1]["change"], default=None)
+    return closest if closest is not None and closest[1]["change"] < 1 else None
+
+
 class DatabaseEvidence(Value, kw_only=False, extras=True):
     """Evidence of the database-only controller, and its reasons in words."""
 
@@ -156,6 +173,7 @@ class DatabaseEvidence(Value, kw_only=False, extras=True):
     assignments: dict[str, SpectralStrengths] = req("Spectral statistics by assignment.")
     candidates: dict[str, Candidate] = req("Ways to score that were compared.")
     reasons: dict[str, str] = opt({}, "Why.")
+    margins: dict[str, dict[str, Flip]] = opt({}, _MARGINS)
 
 
 class RouteEvidence(Value, kw_only=False):
@@ -202,6 +220,7 @@ class TargetEvidence(Value, kw_only=False):
     candidates: dict[str, Candidate] = req("Ways to score that were compared.")
     global_token: GlobalEvidence | None = req("The global token; null without one.")
     reasons: dict[str, str] = opt({}, "Why.")
+    margins: dict[str, dict[str, Flip]] = opt({}, _MARGINS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the values of `route` at the top level."""

@@ -5,13 +5,16 @@
     score     = Σ_b x_b(q, d) − log mean_{q'} exp x_b(q', d)             calibrated on target photos q'
 
 The calibration subtracts a constant per database image, so a dual head is also one vector and a bias per image. The
-paper names target-score calibration without defining it.
+paper names target-score calibration without defining it. The formulas, soft branches, the scaling by σ_b and the
+absence of a global token are our reading.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,27 +28,82 @@ from tfa.method.carriers import carrier_terms
 from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, replica_scorer
 from tfa.method.pseudo_queries import pseudo_facts, score_pseudo_queries, take_median_spread
 from tfa.method.residuals import SOFT, describe_residuals
-from tfa.method.scorer import Scorer, calibrate_scorer, join_scorers
-from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
+from tfa.method.scorer import Scorer, calibrate_scorer, join_scorers, split_scorer
+from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, grid_patches, sample_patches
 from tfa.types import HeadSpec
 
 _SOURCE, _MAP = "source", "map"
 _BRANCHES = (_SOURCE, _MAP)
+_GIVEN, _DATABASE = "given", "database"
 _CARRIER = "partial"
+
+
+@dataclass(frozen=True)
+class SourceWords:
+    """A source vocabulary from elsewhere."""
+
+    words: np.ndarray  # (k, d), as given
+    name: str | None = None  # file
+
+    @property
+    def digest(self) -> str:
+        """Digest of the words in float64."""
+        return hashlib.blake2b(self.words.astype(np.float64).tobytes(), digest_size=16).hexdigest()
 
 
 class DualDecisions(Value):
     """Settings of a dual head; assignment, carrier and weights are fixed."""
 
-    source: str = req('Source of the words: "given" or "database".')
-    source_words: int = req("Source words.")
-    words: int = req("Map words.")
-    sigma_source: tuple[float, ...] = req("Median row spread of S_P in each construction, source words.")
-    sigma_map: tuple[float, ...] = req("Median row spread of S_P in each construction, map words.")
-    calibration: str = opt("none", '"none", "log mean exp" or "robust".')
-    calibration_images: int = opt(0, "Calibration photos.")
-    assignment: str = opt(SOFT, "Assignment of patches to words.")
-    carrier: str = opt(_CARRIER, "Carrier of the score.")
+    OMITTED: ClassVar = frozenset({"vocabulary", "vocabulary_blake2b"})
+
+    source: str = req('Source of the words: "given" or "database".', pattern=f"{_GIVEN}|{_DATABASE}")
+    source_words: int = req("Source words.", ge=1)
+    words: int = req("Map words.", ge=1)
+    sigma_source: tuple[float, ...] = req(
+        "Median row spread of S_P in each construction, source words.", min_length=3, max_length=3
+    )
+    sigma_map: tuple[float, ...] = req(
+        "Median row spread of S_P in each construction, map words.", min_length=3, max_length=3
+    )
+    calibration: str = opt("none", '"none", "log mean exp" or "robust".', pattern="none|log mean exp|robust")
+    calibration_images: int = opt(0, "Calibration photos.", ge=0)
+    assignment: str = opt(SOFT, "Assignment of patches to words.", pattern=SOFT)
+    carrier: str = opt(_CARRIER, "Carrier of the score.", pattern=_CARRIER)
+    vocabulary: str | None = opt(None, "File of the source words.")
+    vocabulary_blake2b: str | None = opt(None, "Digest of the source words in float64.")
+
+    @property
+    def score_calibrated(self) -> bool:
+        return self.calibration != "none"
+
+
+class DualEvidence(Value):
+    """Words and spread of each branch, and reasons in words."""
+
+    branches: dict[str, dict[str, float | tuple[float, ...]]] = req("Words and row spreads of each branch.")
+    reasons: dict[str, str] = req("Why.")
+
+    @classmethod
+    def of(cls, made: DualDecisions) -> DualEvidence:
+        """Describe decisions."""
+        source = f"{made.source_words} words " + (
+            f"of {made.vocabulary or 'the caller'}" if made.source == _GIVEN else "fitted on the map, without a file"
+        )
+        score = "no calibration photos"
+        if made.score_calibrated:
+            score = f"{made.calibration} of the scores of {made.calibration_images} photos is subtracted; our reading"
+        return cls(
+            branches={
+                _SOURCE: {"words": made.source_words, "sigma": made.sigma_source},
+                _MAP: {"words": made.words, "sigma": made.sigma_map},
+            },
+            reasons={
+                "source": source,
+                "assignment": "soft in both branches; our reading, the paper does not say",
+                "carrier": "partial whitening and equal weights, as in the paper; scores are divided by their spread",
+                "score": score,
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -58,6 +116,18 @@ class DualHead(BaseHead):
     members: Mapping[tuple[str, int], Scorer]  # x_b of each branch and construction, never calibrated
     scorers: Mapping[ReplicaName, Scorer]
     data_used: str = "database"
+    source: SourceWords | None = None  # None if its words are fitted on the database
+
+    @classmethod
+    def of_scorer(cls, spec: HeadSpec, decisions: DualDecisions, scorer: Scorer) -> DualHead:
+        """Make an uncalibrated head from the scorer of a replica or of the ensemble, as a map stores it."""
+        members = {(_BRANCHES[i % 2], i // 2): one for i, one in enumerate(split_scorer(scorer))}
+        return cls(spec, decisions, {}, members, _replicas(members))
+
+    @property
+    def evidence(self) -> DualEvidence:
+        """Words, spreads and reasons, which follow from the decisions."""
+        return DualEvidence.of(self.decisions)
 
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
         """Subtract each database image's mean score (log mean exp) on unlabeled target photos.
@@ -82,10 +152,15 @@ class DualHead(BaseHead):
         )
         return replace(self, decisions=decisions, scorers=_replicas(members), data_used="target")
 
+    def select_branch(self, name: str) -> DualHead:
+        """Return the head with one of its branches, "source" or "map"."""
+        members = {key: member for key, member in self.members.items() if key[0] == name}
+        return replace(self, members=members, scorers=_replicas(members))
+
 
 def fit_dual_head(
     tokens: Tokens,
-    source: np.ndarray | None = None,
+    source: SourceWords | None = None,
     *,
     source_words: int = 32,
     words: int | None = None,
@@ -98,7 +173,7 @@ def fit_dual_head(
 
     Args:
         tokens: Database tokens.
-        source: Source vocabulary (words, channels), normalized by row; None fits `source_words` words instead.
+        source: Source vocabulary; its rows are normalized. None fits `source_words` words instead.
         source_words: Size of a fitted source vocabulary.
         words: Size of the map vocabulary [default: from `spec`].
         spec: Head options.
@@ -121,8 +196,10 @@ def fit_dual_head(
     backend, bars = backend_for(device), as_progress(progress)
 
     # Words: both vocabularies from one sample of database patches, unless the source is supplied.
-    given = None if source is None else Vocabulary(l2_normalize(source), None, 0, float("nan"), data_used="nothing")
-    patches = sample_patches(tokens, spec.max_patches, dtype)
+    given = None
+    if source is not None:
+        given = Vocabulary(l2_normalize(source.words), None, 0, float("nan"), data_used="nothing")
+    patches = sample_patches(tokens, spec.max_patches, dtype, grid_patches)
     vocabularies = {
         name: (given,)
         if name == _SOURCE and given is not None
@@ -142,13 +219,15 @@ def fit_dual_head(
         members.update({(name, s): scorer for s, (_, scorer) in enumerate(made * times)})
         vocabularies[name] = fitted * times
     decisions = DualDecisions(
-        source="database" if given is None else "given",
+        source=_DATABASE if source is None else _GIVEN,
         source_words=len(vocabularies[_SOURCE][0].centers),
         words=spec.words,
         sigma_source=sigma[_SOURCE],
         sigma_map=sigma[_MAP],
+        vocabulary=None if source is None else source.name,
+        vocabulary_blake2b=None if source is None else source.digest,
     )
-    return DualHead(spec, decisions, vocabularies, members, _replicas(members))
+    return DualHead(spec, decisions, vocabularies, members, _replicas(members), source=source)
 
 
 def _fit_members(
@@ -181,13 +260,15 @@ def _less_usual_scores(member: Scorer, target: Tokens, robust: bool) -> Scorer:
     if robust:
         return calibrate_scorer(member, 1.0, target)  # x has unit spread already
     scores = member.scores(target).astype(np.float64)
-    return replace(member, bias=member.bias - (np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))))
+    bias = member.bias - (np.logaddexp.reduce(scores, axis=0) - np.log(len(scores)))
+    return replace(member, bias=bias, calibrators=member.query_vectors(target).terms, trimmed=0.0)
 
 
 def _replicas(members: Mapping[tuple[str, int], Scorer]) -> dict[ReplicaName, Scorer]:
-    """Join the two branches of each construction, and all six for the ensemble."""
-    pairs = [[members[name, s] for name in _BRANCHES] for s in CONSTRUCTIONS]
+    """Join the branches of each construction, and all of them for the ensemble."""
+    constructions = sorted({s for _, s in members})
+    pairs = [[members[name, s] for name in _BRANCHES if (name, s) in members] for s in constructions]
     scorers: dict[ReplicaName, Scorer] = {s: join_scorers(pair) for s, pair in enumerate(pairs)}
-    # Six members instead of three sums, so that each branch keeps its calibration for images added later.
+    # All members instead of three sums, so that each branch keeps its calibration for images added later.
     scorers[ENSEMBLE] = join_scorers([member for pair in pairs for member in pair])
     return scorers

@@ -5,7 +5,7 @@ All evidence of the controllers is computed here, in float64, from scores and to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -317,6 +317,15 @@ def relation_terms(view: RelationView, subsamples: np.ndarray) -> RelationTerms:
         mutual=(chosen * (ranks == 1)).sum(axis=0) / n,
         rank_preservation=narrow / np.where(wide > 0, wide, 1.0),
     )
+
+
+def sampled_terms(view: Callable[[np.ndarray], RelationView], count: int, subsamples: np.ndarray) -> RelationTerms:
+    """Compute the terms of `count` rows: one view of all rows, or views of each subsample if these are smaller."""
+    draws, n = subsamples.shape
+    if count**2 <= draws * n**2:
+        return relation_terms(view(np.arange(count)), subsamples)
+    terms = [vars(relation_terms(view(np.sort(rows)), np.arange(n)[None])) for rows in subsamples]
+    return RelationTerms(**{name: np.concatenate([one[name] for one in terms]) for name in terms[0]})
 
 
 def center_gram(gram: np.ndarray) -> np.ndarray:

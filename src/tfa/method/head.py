@@ -35,7 +35,7 @@ from tfa.method.scorer import (
     join_scorers,
 )
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
-from tfa.search.gallery import Gallery, find_duplicates, top_k
+from tfa.search.gallery import Gallery, find_duplicates, join_duplicates, top_k
 from tfa.types import HeadSpec
 
 ReplicaName = int | Literal["ensemble"]
@@ -182,7 +182,8 @@ def replica_scorer(
     if token is not None:
         terms.append(ScoreTerm(token[0], GLOBAL, None, Gallery.of(token[1])))
     descriptors = [branch.described.descriptors for _, branch, _ in used]
-    duplicates = find_duplicates(*descriptors, None if token is None else token[1])
+    same = [branch.duplicates for _, branch, _ in used]
+    duplicates = join_duplicates(same if token is None else [*same, find_duplicates(token[1])])
     for array in (*descriptors, *(chunk for term in terms for chunk in term.gallery.chunks)):
         if isinstance(array, np.ndarray):
             release(array)

@@ -13,6 +13,7 @@ from tfa.core.arrays import Array, Backend, Spill, l2_normalize, release, to_num
 from tfa.method.branch import DatabaseBranch, DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import KernelTerm, weighted_sum
 from tfa.method.evidence import Mask, RowFacts, row_facts, row_tops
+from tfa.search.gallery import find_duplicates, tie_scores
 
 
 def score_pseudo_queries(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
@@ -27,11 +28,15 @@ def score_pseudo_queries(branch: DatabaseBranch, terms: Sequence[KernelTerm], ba
         release(branch.products)  # the rows were copied
         return products
 
-    return lambda start, stop: weighted_sum((term.weight, similarity(term.gamma, start, stop)) for term in terms)
+    def block(start: int, stop: int) -> np.ndarray:
+        scores = weighted_sum((term.weight, similarity(term.gamma, start, stop)) for term in terms)
+        return tie_scores(scores, branch.duplicates)
+
+    return block
 
 
 def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 1) -> RowFacts:
-    """Return row facts of `count` pseudo queries with scores `block(start, stop)` of width `width`."""
+    """Return row facts of `count` queries with scores `block(start, stop)` of width `width`."""
     facts = []
     for start, stop in row_blocks(count, width):
         facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
@@ -64,7 +69,7 @@ def every_score(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Ba
             scores += plain * branch.products[rows[start:stop]]
         for array in (total, branch.products):
             release(array)  # each row is read once
-        return scores
+        return tie_scores(scores, branch.duplicates)
 
     return block
 
@@ -127,7 +132,7 @@ def empty_scores(split: DatabaseSplit) -> np.ndarray:
 def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
     """Return cosines (p, m) of the pseudo queries' global tokens with the database, float64, computed once."""
     unit = l2_normalize(np.asarray(cls, dtype=np.float64))
-    total = empty_scores(split)
+    total, same = empty_scores(split), find_duplicates(unit)
     if len(total) == split.images:
         np.matmul(unit, unit.T, out=total)
     else:
@@ -138,7 +143,7 @@ def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
     def block(start: int, stop: int) -> np.ndarray:
         scores = np.array(total[start:stop])
         release(total)
-        return scores
+        return tie_scores(scores, same)
 
     return block
 
@@ -168,4 +173,5 @@ def fuse_blocks(
 def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
     """Return cosines of the pseudo queries' global tokens with the database, block by block."""
     unit = l2_normalize(np.asarray(cls, dtype=np.float64))
-    return lambda start, stop: unit[pseudo[start:stop]] @ unit.T
+    same = find_duplicates(unit)
+    return lambda start, stop: tie_scores(unit[pseudo[start:stop]] @ unit.T, same)

@@ -218,12 +218,12 @@ def soft_weights(similarities: Array, temperature: float) -> tuple[Array, Array]
     weights = weights / total
     largest = xp.max(weights, axis=-2, keepdims=True)
     weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
-    faint = np.flatnonzero((to_numpy(largest) < FAINT_WEIGHT).any(axis=(1, 2)))
-    for image in faint.tolist():
-        log_weights = logits[image] - xp.log(total[image])
-        log_largest = xp.max(log_weights, axis=-2, keepdims=True)
-        weights[image] = xp.exp(log_weights - log_largest)
-        largest[image] = xp.exp(log_largest)
+    # Both forms are computed and one is selected, so that a GPU need not wait for the values.
+    faint = xp.any(largest < FAINT_WEIGHT, axis=(1, 2), keepdims=True)
+    log_weights = logits - xp.log(total)
+    log_largest = xp.max(log_weights, axis=-2, keepdims=True)
+    weights = xp.where(faint, xp.exp(log_weights - log_largest), weights)
+    largest = xp.where(faint, xp.exp(log_largest), largest)
     return weights, largest
 
 

@@ -43,8 +43,8 @@ from tfa.search.gallery import (
     Rows,
     WeightedGalleries,
     direct_sum,
-    find_duplicates,
     inner,
+    join_duplicates,
     query_blocks,
 )
 from tfa.search.quantized import QuantizedRows
@@ -240,6 +240,7 @@ def shape_coordinates(coordinates: np.ndarray, eigenvalues: np.ndarray, gamma: f
 
 # --- scorer ---------------------------------------------------------------------------------------
 
+TRIMMED = 0.05  # share of the largest entries of a column that score calibration ignores
 GLOBAL = -1  # "side" of terms that compare global tokens
 INTEGER_BLOCK = 64  # queries scored at a time
 
@@ -265,8 +266,9 @@ class Scorer:
     duplicates: np.ndarray | None = None  # (m,): index of the first image with identical tokens
     dtype: str = "float32"
     # Features of the calibration images, (c, D) per term, if scores were calibrated: images added later get their
-    # bias from them.
+    # bias from them, without the share `trimmed` of largest scores.
     calibrators: tuple[np.ndarray, ...] | None = None
+    trimmed: float = TRIMMED
 
     @property
     def rows(self) -> WeightedGalleries:
@@ -388,15 +390,24 @@ def join_scorers(scorers: Sequence[Scorer]) -> Scorer:
         sides.extend(scorer.sides)
         calibrators.extend(scorer.calibrators or ())
     bias = np.sum([scorer.bias for scorer in scorers], axis=0)
-    each = [scorer.duplicates for scorer in scorers if scorer.duplicates is not None]
-    # Images are duplicates of the sum only if they are duplicates in every scorer.
-    duplicates = find_duplicates(np.stack(each, axis=1)) if len(each) == len(scorers) else None
-    return Scorer(tuple(sides), tuple(terms), bias, duplicates, scorers[0].dtype, tuple(calibrators) or None)
+    duplicates = join_duplicates([scorer.duplicates for scorer in scorers])
+    known, first = tuple(calibrators) or None, scorers[0]
+    return Scorer(tuple(sides), tuple(terms), bias, duplicates, first.dtype, known, first.trimmed)
+
+
+def split_scorer(scorer: Scorer) -> list[Scorer]:
+    """Return the members of a joined scorer, without calibration; each has one side."""
+    parts = []
+    for member in sorted({term.member for term in scorer.terms}):
+        own = [term for term in scorer.terms if term.member == member]
+        [side] = {term.side for term in own}
+        terms = tuple(replace(term, side=0, member=0) for term in own)
+        bias = np.zeros_like(scorer.bias)
+        parts.append(Scorer((scorer.sides[side],), terms, bias, scorer.duplicates, scorer.dtype))
+    return parts
 
 
 # --- score calibration ----------------------------------------------------------------------------
-
-_TRIMMED = 0.05  # share of the largest entries of a column that are ignored
 
 
 def calibrate_scorer(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
@@ -407,12 +418,12 @@ def calibrate_scorer(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
     return replace(scaled, calibrators=features, bias=scaled.bias - usual_scores(scaled.scores_of(features)))
 
 
-def usual_scores(scores: np.ndarray) -> np.ndarray:
+def usual_scores(scores: np.ndarray, trimmed: float = TRIMMED) -> np.ndarray:
     """Return b_d, (m,): log mean exp of each column over target rows (c, m), without its ⌈5 %⌉ largest entries.
 
     Without them, a place is not penalized because some target photos show it.
     """
-    count = max(len(scores) - math.ceil(_TRIMMED * len(scores)), 1)
+    count = max(len(scores) - math.ceil(trimmed * len(scores)), 1)
     kept = np.partition(scores, count - 1, axis=0)[:count].astype(np.float64)
     top = kept[-1]  # log mean exp(x) = top + log mean exp(x − top) avoids overflow
     return top + np.log(np.exp(kept - top).mean(axis=0))
@@ -426,5 +437,5 @@ def compute_row_bias(scorer: Scorer, rows: Sequence[Rows]) -> np.ndarray:
     for member in sorted({term.member for term in scorer.terms}):
         chosen = [i for i, term in enumerate(scorer.terms) if term.member == member]
         scores = sum(scorer.terms[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
-        bias -= usual_scores(np.asarray(scores))
+        bias -= usual_scores(np.asarray(scores), scorer.trimmed)
     return bias

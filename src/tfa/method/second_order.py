@@ -144,7 +144,7 @@ def descriptor_width(directions: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def _upper(size: int) -> tuple[np.ndarray, np.ndarray]:
+def triangle(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return flat indices of the upper triangle of (m, m), and weights: 1 on the diagonal, √2 elsewhere."""
     rows, columns = np.triu_indices(size)
     return rows * size + columns, np.where(rows == columns, 1.0, np.sqrt(2.0))
@@ -152,7 +152,7 @@ def _upper(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def half_vector(matrix: np.ndarray) -> np.ndarray:
     """Return the half-vector of a symmetric matrix (m, m), with √2 off the diagonal to preserve inner products."""
-    places, weights = _upper(len(matrix))
+    places, weights = triangle(len(matrix))
     return matrix.reshape(-1)[places] * weights
 
 
@@ -160,7 +160,7 @@ def from_half_vector(vector: np.ndarray) -> np.ndarray:
     """Return the symmetric matrix (m, m) of a half-vector."""
     size = (int(np.sqrt(8 * len(vector) + 1)) - 1) // 2
     assert descriptor_width(size) == len(vector), len(vector)
-    places, weights = _upper(size)
+    places, weights = triangle(size)
     matrix = np.zeros(size * size, vector.dtype)
     matrix[places] = vector / weights
     matrix = matrix.reshape(size, size)

@@ -30,7 +30,7 @@ from tfa.method.spectrum import (
     gram_matrix,
     rounding,
 )
-from tfa.search.gallery import BaseRows, Gallery, Rows, ScaledRows, find_duplicates
+from tfa.search.gallery import BaseRows, Gallery, Rows, ScaledRows, find_duplicates, tie_scores
 from tfa.search.reduced import Moments
 
 MAX_RANK = 1280  # maximum number of PCA directions, so that a map of 20,000 images stays below 5 kB per image
@@ -138,7 +138,7 @@ class SecondOrderSpace:
         mean = self.side.mean.astype(np.float64)
         level = mean @ mean + coordinates @ self.side.mean_coordinates  # ⟨v, μ⟩ with v = μ + U z
         every = self.scores_of(coordinates, level, kernel, Spill(_IN_MEMORY))
-        return lambda start, stop: np.array(every[start:stop])
+        return lambda start, stop: tie_scores(np.array(every[start:stop]), self.duplicates)
 
 
 def normalize_rows(

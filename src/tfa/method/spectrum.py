@@ -26,6 +26,7 @@ from tfa.search.reduced import Moments
 COLUMN_BLOCK = 2048  # descriptor columns cast to float64 at a time
 _BLOCK_BYTES = 32 << 20  # minimum bytes of a block of columns
 IMAGE_BLOCK = 2048  # images whose products with the probes are summed at a time
+LARGE = 10_000  # images above which a Gram matrix is computed in blocks and decomposed in place
 SPREADING = 100  # cost of adding one product to its place, in multiplied channels
 SPREAD_ROWS = 64  # rows added to their places at a time, so that they stay in the cache
 
@@ -61,14 +62,18 @@ def gram_matrix(descriptors: np.ndarray, backend: Backend, filled: np.ndarray | 
 def probe_products(descriptors: np.ndarray, probes: np.ndarray, backend: Backend, products: np.ndarray) -> None:
     """Write ⟨v_p, v_d⟩ of the probes with the whole database to `products`, (p, m), float64, which may be mapped."""
     images, width = descriptors.shape
+    symmetric = len(probes) == images
     for first in range(0, images, IMAGE_BLOCK):
         last = min(first + IMAGE_BLOCK, images)
-        total = np.zeros((len(probes), last - first))
+        below = first if symmetric else 0  # rows above are the transposes of earlier blocks
+        total = np.zeros((len(probes) - below, last - first))
         for low in range(0, width, COLUMN_BLOCK):
             columns = slice(low, low + COLUMN_BLOCK)
-            left = backend.put(descriptors[probes, columns], "float64")
+            left = backend.put(descriptors[probes[below:], columns], "float64")
             total += to_numpy(left @ backend.put(descriptors[first:last, columns], "float64").T)
-        products[:, first:last] = total
+        products[below:, first:last] = total
+        if symmetric:
+            products[first:last, last:] = total[last - first :].T
         for mapped in (descriptors, products):
             release(mapped)
 
@@ -170,12 +175,18 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
     means = xp.mean(gram, axis=1)
     grand = float(xp.mean(means))
     trace = float(xp.sum(xp.linalg.diagonal(gram)))
-    squares = float(xp.linalg.vector_norm(gram)) ** 2  # ‖G‖_F²
+    large = count > LARGE and isinstance(gram, np.ndarray)
+    squares = float(np.vdot(gram, gram)) if large else float(xp.linalg.vector_norm(gram)) ** 2  # ‖G‖_F², without a copy
     participation = trace**2 / squares if squares > 0 else 0.0
     gram -= means[:, None]
     gram -= means[None, :]
     gram += grand
-    eta, vectors = xp.linalg.eigh(gram)
+    if large:
+        # One eigenvalue more than is used shows whether directions are left out. LAPACK overwrites columns: Gᵀ = G.
+        wanted = (max(count - max_rank - 1, 0), count - 1)
+        eta, vectors = scipy.linalg.eigh(gram.T, subset_by_index=wanted, overwrite_a=True, check_finite=False)
+    else:
+        eta, vectors = xp.linalg.eigh(gram)
     eta, vectors = to_numpy(eta)[::-1], to_numpy(vectors)[:, ::-1]  # eigh sorts ascending
     tolerance = max(count, width) * np.finfo(np.float64).eps
     kept = eta > max(eta[0], 0.0) * tolerance
@@ -184,7 +195,7 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
     rank = min(int(kept.sum()), max_rank)
     return Geometry(
         anchors=anchors,
-        vectors=np.ascontiguousarray(vectors[:, :rank]),
+        vectors=vectors[:, :rank] if large else np.ascontiguousarray(vectors[:, :rank]),
         eta=np.ascontiguousarray(eta[:rank]),
         anchor_means=to_numpy(means),
         grand_mean=grand,

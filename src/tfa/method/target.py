@@ -5,15 +5,16 @@ Target photos are unlabeled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from tfa.core.arrays import Backend, l2_normalize, to_numpy
+from tfa.core.arrays import Backend, Spill, l2_normalize, release, to_numpy
 from tfa.core.progress import Progress, SilentProgress
-from tfa.method.branch import Branches, DatabaseBranch, ScoreBlock, row_blocks
+from tfa.method.branch import Branches, DatabaseBranch, ScoreBlock, take_entries
 from tfa.method.carriers import PAPER_CARRIERS, KernelTerm, carrier_terms, weighted_sum
 from tfa.method.database import (
     METHOD_RULES,
@@ -22,6 +23,7 @@ from tfa.method.database import (
     explain_route,
     explain_target_strengths,
     explain_target_token,
+    find_flips,
 )
 from tfa.method.decisions import (
     MIXTURE,
@@ -45,25 +47,38 @@ from tfa.method.evidence import (
     joint_scores,
     measure_information,
     middle_interval,
-    relation_terms,
-    row_facts,
+    sampled_terms,
 )
-from tfa.method.pseudo_queries import every_score, mix_blocks, pseudo_facts, take_median_spread
+from tfa.method.pseudo_queries import every_score, mix_blocks, pseudo_facts, pseudo_tops, take_median_spread
 from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, Described
-from tfa.method.spectrum import cross_products
+from tfa.method.spectrum import IMAGE_BLOCK, cross_products
 from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.search.gallery import find_duplicates, join_duplicates, tie_scores
 
 # --- target kernels -------------------------------------------------------------------------------
 
 
+_MANY_SCORES = 1 << 16  # scores after which pages are released; smaller parts are computed often
+
+
 class ScoreKernel(Protocol):
-    """A similarity of images."""
+    """A similarity of images. Scores of equal images are equal.
 
-    def target_scores(self) -> np.ndarray:
-        """Return scores (q, m) of target images with the database."""
+    Matrices of all target images are computed in parts, because there may be thousands.
+    """
 
-    def target_gram(self) -> np.ndarray:
-        """Return scores (q, q) of target images with each other."""
+    @property
+    def duplicates(self) -> np.ndarray | None:
+        """First of equal database images, (m,); None if all differ."""
+
+    def target_block(self) -> ScoreBlock:
+        """Return scores of target images with the database, block by block."""
+
+    def target_scores(self, rows: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return scores of some target images with some database images."""
+
+    def target_gram(self, rows: np.ndarray) -> np.ndarray:
+        """Return scores of some target images with each other."""
 
     def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return scores of database images with database images."""
@@ -80,70 +95,117 @@ class VectorKernel:
             l2_normalize(np.asarray(database, np.float64)),
             l2_normalize(np.asarray(target, np.float64)),
         )
-        self.pseudo = pseudo
+        self.pseudo, self.duplicates = pseudo, find_duplicates(self.database)
+        self.target_duplicates = find_duplicates(self.target)
 
-    def target_scores(self) -> np.ndarray:
-        return self.target @ self.database.T
+    def target_block(self) -> ScoreBlock:
+        return lambda start, stop: tie_scores(self.target[start:stop] @ self.database.T, self.duplicates)
 
-    def target_gram(self) -> np.ndarray:
-        return self.target @ self.target.T
+    def target_scores(self, rows: np.ndarray, images: np.ndarray) -> np.ndarray:
+        scores = self.target[rows] @ self.database[images].T
+        return tie_some(scores, self.target_duplicates, rows, self.duplicates, images)
+
+    def target_gram(self, rows: np.ndarray) -> np.ndarray:
+        target = self.target[rows]
+        return target @ target.T
 
     def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return self.database[one] @ self.database[other].T
 
     def pseudo_block(self) -> ScoreBlock:
-        return lambda start, stop: self.database[self.pseudo[start:stop]] @ self.database.T
+        queries, gallery = self.database[self.pseudo], self.database.T
+        return lambda start, stop: tie_scores(queries[start:stop] @ gallery, self.duplicates)
 
 
 @dataclass(frozen=True)
 class TargetBranch:
-    """Target images under the assignment and construction of a database branch."""
+    """Target images under the assignment and construction of a database branch. Large arrays are on disk."""
 
     branch: DatabaseBranch
     described: Described
     products: np.ndarray  # (q, m), float64, with the database
-    gram: np.ndarray  # (q, q), float64
     coordinates: np.ndarray  # (q, r)
+    displacement: float  # ‖mean_Q v − μ‖ / ‖μ‖; μ is the mean of the anchors
+    duplicates: np.ndarray | None  # (q,): first target image with an equal descriptor; None if all differ
 
     @classmethod
     def of(cls, branch: DatabaseBranch, described: Described, backend: Backend) -> TargetBranch:
-        products = cross_products(described.descriptors, branch.described.descriptors, backend)
-        gram = cross_products(described.descriptors, described.descriptors, backend)
-        with_anchors = products[:, branch.split.anchors]
-        return cls(branch, described, products, gram, branch.geometry.coordinates(with_anchors))
+        spill, geometry, descriptors = Spill(), branch.geometry, described.descriptors
+        count, anchors = len(descriptors), branch.split.anchors
+        products = spill.empty((count, branch.split.images), np.float64)
+        coordinates = spill.empty((count, geometry.rank), np.float64)
+        mean, mixed = np.zeros(descriptors.shape[1]), 0.0
+        for low in range(0, count, IMAGE_BLOCK):
+            rows = slice(low, low + IMAGE_BLOCK)
+            some = cross_products(descriptors[rows], branch.described.descriptors, backend)
+            with_anchors = some if len(anchors) == branch.split.images else some[:, anchors]
+            products[rows] = tie_scores(some, branch.duplicates)
+            coordinates[rows] = geometry.coordinates(with_anchors)
+            mean += descriptors[rows].sum(axis=0, dtype=np.float64) / count
+            mixed += float(with_anchors.sum()) / (count * len(anchors))
+            for array in (products, coordinates, descriptors):
+                release(array)
+            branch.release()
+        squared = float(mean @ mean) - 2 * mixed + geometry.grand_mean
+        displacement = float(np.sqrt(max(squared, 0.0)) / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30))
+        return cls(branch, described, products, coordinates, displacement, find_duplicates(descriptors))
 
-    def scores(self, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
-        """Return the kernel (q, m) of the target images with the database."""
+    def score_block(self, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
+        """Return the kernel (q, m) of the target images with the database, block by block."""
+        gammas = {term.gamma for term in terms if term.gamma is not None}
+        features = {gamma: backend.put(self.branch.features(gamma, spill=Spill())) for gamma in gammas}
 
-        def similarity(gamma: float) -> np.ndarray:
-            database = self.branch.features(gamma)
-            return to_numpy(backend.put(self._shaped(gamma)) @ backend.put(database).T)
+        def similarity(gamma: float | None, start: int, stop: int) -> np.ndarray:
+            if gamma is None:
+                return self.products[start:stop]
+            scores = to_numpy(backend.put(self._shaped(slice(start, stop), gamma)) @ features[gamma].T)
+            return tie_scores(scores, self.branch.duplicates)
 
-        return weighted_sum((t.weight, self.products if t.gamma is None else similarity(t.gamma)) for t in terms)
+        def block(start: int, stop: int) -> np.ndarray:
+            scores = weighted_sum((term.weight, similarity(term.gamma, start, stop)) for term in terms)
+            self.release()
+            return scores
 
-    def kernel(self, terms: Sequence[KernelTerm]) -> np.ndarray:
-        """Return the kernel (q, q) of the target images with each other."""
-        shaped = {term.gamma: self._shaped(term.gamma) for term in terms if term.gamma is not None}
-        return weighted_sum(
-            (t.weight, self.gram if t.gamma is None else shaped[t.gamma] @ shaped[t.gamma].T) for t in terms
-        )
+        return block
 
-    def _shaped(self, gamma: float) -> np.ndarray:
-        return self.branch.geometry.shaped(self.coordinates, gamma)
+    def scores(self, terms: Sequence[KernelTerm], rows: np.ndarray, images: np.ndarray, backend: Backend) -> np.ndarray:
+        """Return the kernel of some target images with some database images."""
+
+        def similarity(gamma: float | None) -> np.ndarray:
+            if gamma is None:
+                return take_entries(self.products, rows, images)
+            return to_numpy(backend.put(self._shaped(rows, gamma)) @ backend.put(self.branch.shaped(images, gamma)).T)
+
+        scores = weighted_sum((term.weight, similarity(term.gamma)) for term in terms)
+        return tie_some(scores, self.duplicates, rows, self.branch.duplicates, images)
+
+    def kernel(self, terms: Sequence[KernelTerm], rows: np.ndarray, backend: Backend) -> np.ndarray:
+        """Return the kernel of some target images with each other."""
+
+        def similarity(gamma: float | None) -> np.ndarray:
+            if gamma is None:
+                descriptors = self.described.descriptors[rows]
+                return cross_products(descriptors, descriptors, backend)
+            shaped = self._shaped(rows, gamma)
+            return shaped @ shaped.T
+
+        return weighted_sum((term.weight, similarity(term.gamma)) for term in terms)
+
+    def _shaped(self, rows: slice | np.ndarray, gamma: float) -> np.ndarray:
+        return self.branch.geometry.shaped(self.coordinates[rows], gamma)
 
     def energies(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean squared coordinate on each axis, over the database and over the target images."""
         one, two = self.branch.half_energies()
         sizes = [len(half) for half in self.branch.split.halves]
         database = (one * sizes[0] + two * sizes[1]) / sum(sizes)
-        return database, (self.coordinates**2).mean(axis=0)
+        return database, np.einsum("ij,ij->j", self.coordinates, self.coordinates) / len(self.coordinates)
 
-    def displacement(self) -> float:
-        """Return ‖mean_Q v − μ‖ / ‖μ‖ from products only; μ is the mean of the anchors."""
-        geometry = self.branch.geometry
-        mixed = float(self.products[:, self.branch.split.anchors].mean())
-        squared = float(self.gram.mean()) - 2 * mixed + geometry.grand_mean
-        return float(np.sqrt(max(squared, 0.0)) / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30))
+    def release(self) -> None:
+        """Release the resident pages of arrays on disk."""
+        for array in (self.products, self.coordinates, self.described.descriptors):
+            release(array)
+        self.branch.release()
 
 
 class BranchKernel:
@@ -151,22 +213,31 @@ class BranchKernel:
 
     def __init__(self, used: Sequence[tuple[float, TargetBranch, Sequence[KernelTerm]]], backend: Backend) -> None:
         self.used, self.backend = used, backend
+        self.duplicates = join_duplicates([target.branch.duplicates for _, target, _ in used])
 
-    def target_scores(self) -> np.ndarray:
-        return weighted_sum((weight, target.scores(terms, self.backend)) for weight, target, terms in self.used)
+    def target_block(self) -> ScoreBlock:
+        return mix_blocks([(weight, target.score_block(terms, self.backend)) for weight, target, terms in self.used])
 
-    def target_gram(self) -> np.ndarray:
-        return weighted_sum((weight, target.kernel(terms)) for weight, target, terms in self.used)
+    def target_scores(self, rows: np.ndarray, images: np.ndarray) -> np.ndarray:
+        return self._sum(lambda target, terms: target.scores(terms, rows, images, self.backend))
+
+    def target_gram(self, rows: np.ndarray) -> np.ndarray:
+        return self._sum(lambda target, terms: target.kernel(terms, rows, self.backend))
 
     def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return weighted_sum(
-            (weight, target.branch.kernel_among(terms, one, other, self.backend)) for weight, target, terms in self.used
-        )
+        return self._sum(lambda target, terms: target.branch.kernel_among(terms, one, other, self.backend))
 
     def pseudo_block(self) -> ScoreBlock:
         return mix_blocks(
             [(weight, every_score(target.branch, terms, self.backend)) for weight, target, terms in self.used]
         )
+
+    def _sum(self, compute: Callable[[TargetBranch, Sequence[KernelTerm]], np.ndarray]) -> np.ndarray:
+        summed = weighted_sum((weight, compute(target, terms)) for weight, target, terms in self.used)
+        if summed.size > _MANY_SCORES:
+            for _, target, _ in self.used:
+                target.release()
+        return summed
 
 
 @dataclass(frozen=True)
@@ -178,32 +249,52 @@ class PseudoRows:
     masks: Sequence[Mask]
     counted: np.ndarray
 
+    def excluded(self, construction: int) -> csr_array:
+        """Return the mask of one construction as a matrix (p, m)."""
+        mask = self.masks[construction]
+        pairs = np.ones(len(mask.rows), dtype=bool), (mask.rows, mask.columns)
+        return csr_array(pairs, shape=(len(self.pseudo), self.images))
+
 
 def branch_relation(
-    kernel: ScoreKernel, scores: np.ndarray, rows: PseudoRows, construction: int, samples: Subsamples
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count.
+    kernel: ScoreKernel, tops: np.ndarray, reached: np.ndarray, rows: PseudoRows, construction: int, samples: Subsamples
+) -> np.ndarray:
+    """Return J of each subsample under one kernel.
 
-    `scores` are `kernel.target_scores()`.
+    `tops` are the top-1 answers of the target images, `reached` those of the pseudo queries that count.
     """
-    tops = scores.argmax(axis=1)
-    target = RelationView(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
-    reference, reached = _pseudo_view(kernel, rows, construction)
-    return joint_scores(relation_terms(target, samples.target), relation_terms(reference, samples.pseudo)), reached
+    queries = rows.pseudo[rows.counted]
+    masked = rows.excluded(construction)[np.flatnonzero(rows.counted)]
+
+    def view_target(chosen: np.ndarray) -> RelationView:
+        answers = tops[chosen]
+        return RelationView(
+            kernel.target_gram(chosen), kernel.among(answers, answers), kernel.target_scores(chosen, answers)
+        )
+
+    def view_pseudo(chosen: np.ndarray) -> RelationView:
+        return view_pseudo_queries(kernel, queries[chosen], reached[chosen], masked[chosen])
+
+    return joint_scores(
+        sampled_terms(view_target, len(tops), samples.target), sampled_terms(view_pseudo, len(queries), samples.pseudo)
+    )
 
 
-def _pseudo_view(kernel: ScoreKernel, rows: PseudoRows, construction: int) -> tuple[RelationView, np.ndarray]:
-    """Return the relation of the pseudo queries that count to their unmasked answers, and these answers."""
-    pseudo, mask = rows.pseudo, rows.masks[construction]
-    block = kernel.pseudo_block()
-    scores = np.empty((len(pseudo), rows.images))
-    for start, stop in row_blocks(len(pseudo)):
-        scores[start:stop] = block(start, stop)
-    scores[mask.rows, mask.columns] = -np.inf
-    scores = scores[rows.counted]
-    tops = scores.argmax(axis=1)
-    queries = pseudo[rows.counted]
-    return RelationView(kernel.among(queries, queries), kernel.among(tops, tops), scores[:, tops]), tops
+def view_pseudo_queries(
+    kernel: ScoreKernel, queries: np.ndarray, answers: np.ndarray, masked: csr_array
+) -> RelationView:
+    """Return the relation of pseudo queries to their answers; `masked` (p, m) marks images excluded for each query."""
+    crossed = tie_some(kernel.among(queries, answers), kernel.duplicates, queries, kernel.duplicates, answers)
+    crossed[masked[:, answers].toarray()] = -np.inf
+    return RelationView(kernel.among(queries, queries), kernel.among(answers, answers), crossed)
+
+
+def tie_some(
+    scores: np.ndarray, same_rows: np.ndarray | None, rows: np.ndarray, same: np.ndarray | None, images: np.ndarray
+) -> np.ndarray:
+    """Copy scores of some rows with some images between equal rows and images, so that ranks do not split a tie."""
+    first_images = None if same is None else find_duplicates(same[images, None])
+    return tie_scores(scores, first_images, None if same_rows is None else find_duplicates(same_rows[rows, None]))
 
 
 Targets = Mapping[tuple[str, int], TargetBranch]
@@ -222,8 +313,8 @@ def decide_from_target(
     with (progress or SilentProgress()).task("calibration", 4) as task:
         targets = {key: TargetBranch.of(branches[key], described[key], backend) for key in branches}
         task.advance()
-        counted = select_counted(branches)
-        samples = Subsamples.draw(len(targets[SOFT, 0].products), int(counted.sum()))
+        counted, count = select_counted(branches), len(described[SOFT, 0].descriptors)
+        samples = Subsamples.draw(count, int(counted.sum()))
         route_evidence = judge_route(targets, samples, counted, backend)
         route = rules.route(route_evidence)
         soft_weight = {HARD: 0.0, SOFT: 1.0}.get(route, mixture_weight(route_evidence.m_A))
@@ -236,8 +327,8 @@ def decide_from_target(
             terms = {a: carrier_terms(m, strengths[a].c, strengths[a].beta) for a in weights}
             used = [[(weight, targets[a, s], terms[a]) for a, weight in weights.items()] for s in CONSTRUCTIONS]
             kernels[m] = [BranchKernel(branches_used, backend) for branches_used in used]
-        scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in PAPER_CARRIERS}
-        candidates = {m: Candidate.of(np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in PAPER_CARRIERS}
+        answers = {m: [target_facts(kernel, count) for kernel in kernels[m]] for m in PAPER_CARRIERS}
+        candidates = {m: Candidate.of(np.stack([rows.top for rows in answers[m]])) for m in PAPER_CARRIERS}
         carrier = rules.carrier(*(candidates[m] for m in PAPER_CARRIERS))
         task.advance()
 
@@ -255,8 +346,8 @@ def decide_from_target(
             similar = VectorKernel(cls, target_cls, split.pseudo)
             cls_facts = [pseudo_facts(similar.pseudo_block(), len(split.pseudo), mask) for mask in masks]
             sigma_cls = tuple(take_median_spread(rows) for rows in cls_facts)
-            local = ScoreBranch(kernels["adaptive"], scores["adaptive"], facts)
-            whole = ScoreBranch([similar] * len(masks), [similar.target_scores()] * len(masks), cls_facts)
+            local = ScoreBranch(kernels["adaptive"], answers["adaptive"], facts)
+            whole = ScoreBranch([similar] * len(masks), [target_facts(similar, count)] * len(masks), cls_facts)
             token = judge_global_token(local, whole, pseudo, samples)
         scaled = min(sigma_local) > 0 and min(sigma_cls) > 0  # a zero scale rejects the token
         admit = token is not None and scaled and rules.target_token(token)
@@ -277,11 +368,20 @@ def decide_from_target(
         "carrier": f"{explain_carrier(carrier, *(candidates[m] for m in PAPER_CARRIERS))} (on the target photos)",
         "admit_cls": explain_target_token(token, admit, scaled),
     }
+    margins = {
+        "route": find_flips(rules.route, route_evidence),
+        "carrier": find_flips(rules.carrier, *(candidates[m] for m in PAPER_CARRIERS)),
+        "admit_cls": find_flips(rules.target_token, token) if token is not None and scaled else {},
+    }
     # The reasons explain the method's rules only, not custom rules.
     given = words if rules == METHOD_RULES else {}
-    count = len(targets[SOFT, 0].products)
-    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, given)
+    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, given, margins)
     return decisions, evidence
+
+
+def target_facts(kernel: ScoreKernel, count: int) -> RowFacts:
+    """Return the row facts of the target images under a kernel."""
+    return pseudo_facts(kernel.target_block(), count, None)
 
 
 def select_counted(branches: Branches) -> np.ndarray:
@@ -303,7 +403,7 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
     per_image, reference = {}, {}
     relation: dict[tuple[str, str], np.ndarray] = {}
     for assignment in ASSIGNMENT_KINDS:
-        tops, pseudo_tops = [], []
+        tops, reached = [], []
         joint: dict[str, list[np.ndarray]] = {"A": [], "G": []}
         masks = [targets[assignment, s].branch.mask for s in CONSTRUCTIONS]
         rows = PseudoRows(split.images, split.pseudo, masks, counted)
@@ -315,14 +415,15 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
                 "G": BranchKernel([(1.0, target, original)], backend),
             }
             for name, kernel in views.items():
-                joint_values, reached = branch_relation(kernel, kernel.target_scores(), rows, s, samples)
-                joint[name].append(joint_values)
-            tops.append(target.products.argmax(axis=1))
-            pseudo_tops.append(reached)  # in view G, the last one
-            branch.release()
+                answers = target_facts(kernel, len(target.products)).top
+                found = pseudo_tops(kernel.pseudo_block(), masks[s], len(split.pseudo), split.images)[counted]
+                joint[name].append(branch_relation(kernel, answers, found, rows, s, samples))
+            tops.append(answers)  # in view G, the last one
+            reached.append(found)
+            target.release()
         per_image[assignment] = measure_information(np.stack(tops), split.images)
         reference[assignment] = (
-            float(measure_information(np.stack(pseudo_tops), split.images).mean()) if counted.any() else 0.0
+            float(measure_information(np.stack(reached), split.images).mean()) if counted.any() else 0.0
         )
         for name, values in joint.items():
             relation[assignment, name] = np.mean(values, axis=0)
@@ -350,7 +451,7 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
     return SpectralStrengths.of(
         [correlate(*target.energies()) for target in targets],
         [target.branch.geometry.participation for target in targets],
-        [target.displacement() for target in targets],
+        [target.displacement for target in targets],
     )
 
 
@@ -359,45 +460,41 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
 
 @dataclass(frozen=True)
 class ScoreBranch:
-    """Local patches or the global token: kernel, target scores and pseudo-query rows in each construction."""
+    """Local patches or the global token: kernel, target rows and pseudo-query rows in each construction."""
 
     kernels: Sequence[ScoreKernel]
-    scores: Sequence[np.ndarray]
+    target_facts: Sequence[RowFacts]
     pseudo_facts: Sequence[RowFacts]
 
 
 def judge_global_token(local: ScoreBranch, cls: ScoreBranch, pseudo: PseudoRows, samples: Subsamples) -> GlobalEvidence:
     """Measure the quality of both branches, their ratios, and the correlation of their row spreads."""
-    local_rows, cls_rows = ([row_facts(scores.copy()) for scores in branch.scores] for branch in (local, cls))
-    ours, theirs = _quality(local, local_rows, pseudo, samples), _quality(cls, cls_rows, pseudo, samples)
+    ours, theirs = _quality(local, pseudo, samples), _quality(cls, pseudo, samples)
     return GlobalEvidence(
         local=ours,
         cls=theirs,
         r_T=theirs.T / (ours.T + ROW_EPSILON),
         r_C=theirs.B / (ours.B + ROW_EPSILON),
         r_J=float(np.sqrt(theirs.B * theirs.J) / (np.sqrt(ours.B * ours.J) + ROW_EPSILON)),
-        corr=tuple(correlate(a.spread, b.spread) for a, b in zip(local_rows, cls_rows, strict=True)),
+        corr=tuple(correlate(a.spread, b.spread) for a, b in zip(local.target_facts, cls.target_facts, strict=True)),
     )
 
 
-def _quality(
-    branch: ScoreBranch, target_rows: Sequence[RowFacts], pseudo: PseudoRows, samples: Subsamples
-) -> BranchQuality:
+def _quality(branch: ScoreBranch, pseudo: PseudoRows, samples: Subsamples) -> BranchQuality:
     images, counted = pseudo.images, pseudo.counted
-    tops = np.stack([rows.top for rows in target_rows])
-    pseudo_tops = np.stack([rows.top[counted] for rows in branch.pseudo_facts])
+    tops = np.stack([rows.top for rows in branch.target_facts])
+    reached = np.stack([rows.top[counted] for rows in branch.pseudo_facts])
     kept = measure_information(tops, images).mean()
-    reference = measure_information(pseudo_tops, images).mean() if pseudo_tops.shape[1] else 0.0
+    reference = measure_information(reached, images).mean() if reached.shape[1] else 0.0
     information_kept = max(float(min(kept, reference)), 0.0)
     joint = [
-        branch_relation(kernel, scores, pseudo, s, samples)[0]
-        for s, (kernel, scores) in enumerate(zip(branch.kernels, branch.scores, strict=True))
+        branch_relation(kernel, tops[s], reached[s], pseudo, s, samples) for s, kernel in enumerate(branch.kernels)
     ]
     relation = float(np.median(np.mean(joint, axis=0)))
     support = extreme_support(tops, images)
     retention = [
         float(target.peak.mean() / (rows.peak[counted].mean() + ROW_EPSILON)) if counted.any() else 0.0
-        for target, rows in zip(target_rows, branch.pseudo_facts, strict=True)
+        for target, rows in zip(branch.target_facts, branch.pseudo_facts, strict=True)
     ]
     quality = float(np.cbrt(information_kept * relation * support))
     return BranchQuality(information_kept, relation, support, quality, float(np.mean(retention)))

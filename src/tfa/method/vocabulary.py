@@ -6,13 +6,17 @@ One matrix product per iteration serves the k-means of all constructions over th
     S_k = Σ x,  n_k = #{x : label(x) = k}                               updated by the patches that changed their word
     Σ_x ‖x − c_label‖² = Σ ‖x‖² − 2 Σ_k ⟨S_k, c_k⟩ + Σ_k n_k ‖c_k‖²     without distances of single patches
 
-The start (k-means++) measures every patch against every first word, which gives the first assignment. Sums are float64,
-and a patch changes its word a few times at most, so updated sums are as exact as new ones. Rows and words are split
-equally for any number of threads, so results do not depend on it.
+The start (k-means++) measures every patch against every first word, which gives the first assignment.
+
+Unit patches, and the words they are compared with, are rounded to multiples of 2⁻¹¹. Then every product, norm and sum
+above is a multiple of 2⁻²³ (of 2⁻¹¹ for S_k) that its dtype holds exactly: |⟨x, c⟩| ≤ ‖x‖ ‖c‖ bounds each partial sum
+by 2, which float32 counts in 2²⁴ steps. So the order of additions does not matter, and neither do processor, device,
+library, block size and number of threads. The means S_k / n_k are rounded only to compare patches with them.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +27,14 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
-from tfa.core.arrays import NOT_FINITE, ONE_THREAD_PRODUCTS, Array, Backend, count_cores, l2_normalize, to_numpy, widen
+from tfa.core.arrays import NOT_FINITE, ONE_THREAD_PRODUCTS, Array, Backend, count_cores, to_numpy, widen
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 
 # --- kmeans ---------------------------------------------------------------------------------------
 
+GRID = 2.0**11  # grid steps in 1
 STOP_DECREASE = 1e-4  # stop if the mean squared distance decreases by less than this share
 # Patches per block. On a CPU the similarities of a block stay in the second-level cache; a GPU needs larger blocks.
 ROWS, DEVICE_ROWS = 1024, 65536
@@ -76,6 +81,10 @@ def squared_norms(x: Array, threads: ProductThreads) -> np.ndarray:
 
     threads.each(block, range(0, len(x), START_ROWS))
     return squared
+
+
+def round_to_grid(x: np.ndarray) -> np.ndarray:
+    return np.rint(x * GRID) / GRID
 
 
 def rows_at_a_time(x: Array) -> int:
@@ -162,7 +171,8 @@ class Lloyd:
         self.dtype = to_numpy(x[:1, :1]).dtype
         self.squared = squared_norms(x, threads)
         start = Start(x, words, seeds, self.squared, threads)
-        self.centers = to_numpy(start.draw()).astype(np.float64)  # (s, k, d)
+        self.means = to_numpy(start.draw()).astype(np.float64)  # (s, k, d)
+        self.centers = round_to_grid(self.means)
         self.first: np.ndarray | None = start.labels
         self.sums = np.zeros_like(self.centers)
         self.counts = np.zeros((len(seeds), words), np.int64)
@@ -247,9 +257,10 @@ class Lloyd:
         empty = np.flatnonzero(self.counts[s] == 0)
         # Empty words restart at the patches farthest from their words.
         farthest = np.argsort(-self._distances(s), kind="stable")[: len(empty)] if len(empty) else empty
-        self.centers[s] = self.sums[s] / np.maximum(self.counts[s], 1)[:, None]
+        self.means[s] = self.sums[s] / np.maximum(self.counts[s], 1)[:, None]
         for word, patch in zip(empty, farthest, strict=False):
-            self.centers[s, word] = to_numpy(self.x[int(patch)])
+            self.means[s, word] = to_numpy(self.x[int(patch)])
+        self.centers[s] = round_to_grid(self.means[s])
 
     def _distances(self, s: int) -> np.ndarray:
         """Return ‖x − c_label‖² of every patch."""
@@ -280,11 +291,31 @@ class Vocabulary:
 def unit_patches(patches: np.ndarray, out: np.ndarray) -> bool:
     """Write normalized rows of `patches` to `out`, L2(0) = 0; return False if a value is not finite."""
     widen(patches, out)
-    lengths = np.sqrt(np.vecdot(out, out))
+    return _divide(patches, out, np.sqrt(np.vecdot(out, out)))
+
+
+def grid_patches(patches: np.ndarray, out: np.ndarray) -> bool:
+    """Write normalized rows like `unit_patches`, rounded to the grid: equal bits on every processor."""
+    widen(patches, out)
+    squares = out * out
+    while (width := squares.shape[1]) > 1:  # a tree of sums, because a library's order depends on the processor
+        squares[:, : width // 2] += squares[:, -(width // 2) :]
+        squares = squares[:, : -(-width // 2)]
+    finite = _divide(patches, out, np.sqrt(squares[:, 0]))
+    out *= GRID
+    np.rint(out, out=out)
+    out /= GRID
+    return finite
+
+
+def _divide(patches: np.ndarray, out: np.ndarray, lengths: np.ndarray) -> bool:
     if not (lengths < NOT_FINITE).all() and not np.isfinite(patches).all():
         return False
     out /= np.where(lengths > 0, lengths, 1)[:, None]
     return True
+
+
+Normalize = Callable[[np.ndarray, np.ndarray], bool]
 
 
 @dataclass(frozen=True)
@@ -316,24 +347,26 @@ class DrawnPatches:
         """Number of drawn patches of each image."""
         return np.diff(self.bounds)
 
-    def load(self, index: int, out: np.ndarray) -> None:
+    def load(self, index: int, out: np.ndarray, normalize: Normalize = unit_patches) -> None:
         """Write the normalized drawn patches of one image to `out`."""
         image = self.tokens.patches[index]
         drawn = self.chosen[self.bounds[index] : self.bounds[index + 1]] - self.firsts[index]
-        if not unit_patches(image if len(drawn) == len(image) else image[drawn], out):
+        if not normalize(image if len(drawn) == len(image) else image[drawn], out):
             self.tokens.load(index, index + 1)  # raises an error that names the image
 
+    def read(self, dtype: str = "float32", normalize: Normalize = unit_patches) -> np.ndarray:
+        """Return all drawn patches (t, d), normalized; images are loaded one at a time."""
+        patches = np.empty((len(self.chosen), self.tokens.channels), dtype)
+        for index in np.flatnonzero(self.counts).tolist():
+            self.load(index, patches[self.bounds[index] : self.bounds[index + 1]], normalize)
+        return patches
 
-def sample_patches(tokens: Tokens, max_patches: int, dtype: str = "float32") -> np.ndarray:
-    """Return at most `max_patches` normalized patches (t, d), sampled uniformly without replacement.
 
-    Images are loaded one at a time, so the tokens may be larger than memory.
-    """
-    drawn = DrawnPatches.draw(tokens, max_patches)
-    patches = np.empty((len(drawn.chosen), tokens.channels), dtype)
-    for index in np.flatnonzero(drawn.counts).tolist():
-        drawn.load(index, patches[drawn.bounds[index] : drawn.bounds[index + 1]])
-    return patches
+def sample_patches(
+    tokens: Tokens, max_patches: int, dtype: str = "float32", normalize: Normalize = unit_patches
+) -> np.ndarray:
+    """Return at most `max_patches` normalized patches (t, d), sampled uniformly without replacement."""
+    return DrawnPatches.draw(tokens, max_patches).read(dtype, normalize)
 
 
 def fit_vocabularies(
@@ -344,7 +377,7 @@ def fit_vocabularies(
     seeds: tuple[int, ...] = CONSTRUCTIONS,
     progress: Progress | None = None,
 ) -> list[Vocabulary]:
-    """Fit one vocabulary per seed on normalized patches (t, d)."""
+    """Fit one vocabulary per seed on `grid_patches` (t, d)."""
     x = backend.put(patches)
     with (
         ProductThreads() as threads,
@@ -356,9 +389,15 @@ def fit_vocabularies(
                 break
             task.advance()
     return [
-        Vocabulary(l2_normalize(lloyd.centers[s].astype(patches.dtype)), seed, lloyd.iterations[s], lloyd.distortion[s])
+        Vocabulary(_unit_words(lloyd.means[s]).astype(patches.dtype), seed, lloyd.iterations[s], lloyd.distortion[s])
         for s, seed in enumerate(seeds)
     ]
+
+
+def _unit_words(means: np.ndarray) -> np.ndarray:
+    """Return normalized rows; `fsum` rounds once, whatever the processor."""
+    lengths = np.array([math.sqrt(math.fsum(row)) for row in (means * means).tolist()])
+    return means / np.where(lengths > 0, lengths, 1)[:, None]
 
 
 def wrap_vocabularies(centers: Any, channels: int) -> list[Vocabulary]:

@@ -17,6 +17,11 @@ A camera that stands still must not adapt to one place. A photo counts only if i
 
 Adding mean b keeps the scale of scores. Columns are identified by image ids.
 
+`CellMeans` are the running means of the stream's patches in each grid cell, for reranking (`verification.patches`):
+
+    shift    g = Σ mean p / (Σ 1 + 2)                          decay 1 − 1/32 a photo; p relative to the map's mean
+    cell     μ_cell = (Σ p + 8 (map's μ_cell + g)) / (Σ 1 + 8)  decay 1 − 1/256 a photo
+
 Adaptation is causal: a photo never changes its own answer, and the first photo is scored without adaptation. The state
 of a camera is a few vectors and rows of scores; photos are not stored. `AdaptedScorer` applies it.
 """
@@ -27,17 +32,19 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tfa.core.arrays import l2_normalize
 from tfa.core.files import BadFile, map_tensors, parse_json, write_tensors
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.scorer import QuerySide, ResidualSide, Scorer, SideView, usual_scores
 from tfa.search.gallery import QueryVectors
+from tfa.verification.patches import CompactTokens
 
 WINDOW_ROWS = 256  # photos in the window
 MIN_ROWS = 32  # photos before a bias is estimated: fewer consecutive photos show too few places
@@ -135,11 +142,56 @@ class ScoreWindow:
         return window
 
 
+_CELL_COUNTS = 8.0  # weight of the map's cell means, in photos
+_CELL_DECAY = 1 - 1 / 256  # factor on the weight of earlier photos in cell means, per photo
 _PSEUDO_COUNTS = 2.0  # weight of c_0, in photos
 _DECAY = 1 - 1 / 32  # factor on the weight of earlier photos, per photo
 _DIFFERENT = 0.2  # squared distance, in s², below which a photo shows the same as the last counted one
 _KIND = "tfa online adaptation 2"
 _INTEGERS, _FLOATS = ("seen", "counted"), ("_count", "_square", "_weight")  # values in the file besides arrays
+
+
+class CellMeans:
+    """Running means of the projected patches of a stream, in each cell."""
+
+    def __init__(self, cells: np.ndarray | None = None, shift: np.ndarray | None = None, counts: Any = (0, 0)) -> None:
+        """Start without photos, or with the sums (n, r) and (r,) and the counts of `tensors`."""
+        self._cells, self._shift = cells, shift
+        self._cell_count, self._shift_count = map(float, counts)
+
+    def center(self, patches: np.ndarray, cells: np.ndarray) -> np.ndarray:
+        """Return unit patches (n, r) of the next photo from its projected ones; `cells` (n, r) are the map's."""
+        if self._cells is None or self._shift is None or self._cells.shape != cells.shape:
+            return l2_normalize(patches - cells)
+        shift = self._shift / (self._shift_count + _PSEUDO_COUNTS)
+        return l2_normalize(
+            patches - (self._cells + _CELL_COUNTS * (cells + shift)) / (self._cell_count + _CELL_COUNTS)
+        )
+
+    def observe(self, patches: np.ndarray) -> None:
+        """Count a photo's projected patches (n, r)."""
+        if self._cells is None or self._shift is None or self._cells.shape != patches.shape:  # another map
+            self._cells, self._shift = np.zeros_like(patches), np.zeros_like(patches[0])
+            self._cell_count = self._shift_count = 0.0
+        self._cells, self._cell_count = _CELL_DECAY * self._cells + patches, _CELL_DECAY * self._cell_count + 1
+        self._shift = _DECAY * self._shift + patches.mean(axis=0)
+        self._shift_count = _DECAY * self._shift_count + 1
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        if self._cells is None or self._shift is None:
+            return {}
+        counts = np.array([self._cell_count, self._shift_count])
+        return {"cells": self._cells, "cell_shift": self._shift, "cell_counts": counts}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> CellMeans:
+        """Restore cell means from `tensors()`, or start without photos."""
+        if "cells" not in tensors:
+            return cls()
+        cells, shift = (np.array(tensors[name], np.float32) for name in ("cells", "cell_shift"))
+        if cells.shape[1:] != shift.shape or not (np.isfinite(cells).all() and np.isfinite(shift).all()):
+            raise ValueError(f"cell means have shape {cells.shape} and {shift.shape}, or values that are not finite")
+        return cls(cells, shift, tensors["cell_counts"])
 
 
 class Adaptation:
@@ -158,6 +210,7 @@ class Adaptation:
         self._count = 0.0  # n
         self._last: np.ndarray | None = None  # y of the last counted photo
         self._square, self._weight = 0.0, 0.0  # s² = square / weight
+        self.cells = CellMeans()
         self.window.clear()
 
     @property
@@ -177,10 +230,12 @@ class Adaptation:
         """s²; 0 before a photo counted."""
         return self._square / self._weight if self._weight else 0.0
 
-    def observe(self, coordinates: np.ndarray, scale: np.ndarray, row: np.ndarray) -> bool:
+    def observe(
+        self, coordinates: np.ndarray, scale: np.ndarray, row: np.ndarray, patches: np.ndarray | None = None
+    ) -> bool:
         """Update with a photo's coordinates (r,) and centered scores (m,) without the bias; return whether it counted.
 
-        `scale` (r,) is λ^(−1/4), the metric in which coordinates are compared.
+        `scale` (r,) is λ^(−1/4), the metric in which coordinates are compared. `patches` are projected.
         """
         self.seen += 1
         z = np.asarray(coordinates, np.float64)
@@ -196,6 +251,8 @@ class Adaptation:
         self._square, self._weight = _DECAY * self._square + float(away @ away), _DECAY * self._weight + 1
         self._sum, self._count = (z if self._sum is None else _DECAY * self._sum + z), _DECAY * self._count + 1
         self.window.add(row)
+        if patches is not None:
+            self.cells.observe(patches)
         self.counted += 1
         return True
 
@@ -218,7 +275,7 @@ class Adaptation:
     def contents(self, about: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return arrays and metadata for the file, as copies that later photos do not change."""
         facts = {key: getattr(self, key) for key in (*_INTEGERS, *_FLOATS)}
-        tensors = self.window.tensors()
+        tensors = {**self.window.tensors(), **self.cells.tensors()}
         for name, array in (("start", self.start), ("sum", self._sum), ("last", self._last)):
             if array is not None:
                 tensors[name] = np.asarray(array, np.float64)
@@ -239,6 +296,7 @@ class Adaptation:
                 setattr(loaded, key, (int if key in _INTEGERS else float)(facts[key]))
             loaded._sum = np.array(tensors["sum"]) if "sum" in tensors else None
             loaded._last = np.array(tensors["last"]) if "last" in tensors else None
+            loaded.cells = CellMeans.from_tensors(tensors)
             return loaded, dict(facts["about"])
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None
@@ -253,18 +311,25 @@ class DescribedPhoto:
 
     views: tuple[SideView, ...]
     cls: np.ndarray | None  # (1, d)
+    patches: np.ndarray | None = None  # (n, r): projected, if the map has cell means for them
+    cells: np.ndarray | None = None  # (n, r): the map's cell means
 
     @classmethod
-    def of(cls, scorer: Scorer, tokens: Tokens) -> DescribedPhoto:
+    def of(cls, scorer: Scorer, tokens: Tokens, compact: CompactTokens | None = None) -> DescribedPhoto:
+        """Describe one photo; `compact` are the map's compact tokens, if answers are reranked."""
         if len(tokens) != 1:
             raise BadSpec(f"a frame is one photo, got tokens of {len(tokens)}; pass one photo at a time")
-        return cls(tuple(scorer.describe(tokens)), tokens.cls)
+        described = cls(tuple(scorer.describe(tokens)), tokens.cls)
+        patches = None if compact is None else compact.project(tokens)
+        if compact is None or patches is None:
+            return described
+        return replace(described, patches=patches[0], cells=compact.compaction.cells)
 
 
-def describe_photos(scorer: Scorer, tokens: Tokens) -> Iterator[DescribedPhoto]:
+def describe_photos(scorer: Scorer, tokens: Tokens, compact: CompactTokens | None = None) -> Iterator[DescribedPhoto]:
     """Describe photos one by one, so that results do not depend on the batch."""
     for row in range(len(tokens)):
-        yield DescribedPhoto.of(scorer, tokens.select([row]))
+        yield DescribedPhoto.of(scorer, tokens.select([row]), compact)
 
 
 class AdaptedScorer:
@@ -312,6 +377,12 @@ class AdaptedScorer:
         """Number of photos that the next answer is adapted to."""
         return self.adaptation.counted if self.adapts else 0
 
+    def center_patches(self, photo: DescribedPhoto) -> np.ndarray | None:
+        """Return unit patches (n, r) of the next photo, centered on the cell means so far; None for the map's means."""
+        if not self.adapts or photo.patches is None or photo.cells is None:
+            return None
+        return self.adaptation.cells.center(photo.patches, photo.cells)
+
     def step(self, photo: DescribedPhoto) -> np.ndarray:
         """Return scores (m,) of the next photo, then update the adaptation with it."""
         adaptation, scorer = self.adaptation, self.scorer
@@ -326,7 +397,7 @@ class AdaptedScorer:
         bias = adaptation.bias() if self.adapts else None
         z, scale = np.concatenate(coordinates), np.concatenate(scales)
         self._look(scale * z)
-        adaptation.observe(z, scale, plain)
+        adaptation.observe(z, scale, plain, photo.patches)
         return row if bias is None else plain + bias.astype(row.dtype)
 
     def _look(self, y: np.ndarray) -> None:

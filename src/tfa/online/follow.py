@@ -4,13 +4,15 @@
     ranked   its best images, the top candidates reranked                `verification.reranking`
     belief   where the camera is, from all photos so far                 `sequence_filter`
 
-`follow_scores` does this for heads in memory, `tfa.maps.tracker` for maps. No result depends on later photos.
+`follow_scores` does this for heads in memory, `tfa.maps.tracker` for maps. Without a lag, no result depends on later
+photos.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from tfa.method.scorer import Scorer
 from tfa.online.adaptation import AdaptedScorer, DescribedPhoto
 from tfa.online.sequence_filter import Belief, Motion, SequenceFilter, SequenceSpec
 from tfa.types import AUTO, Candidates
+from tfa.verification.patches import PhotoPairs
 from tfa.verification.reranking import Compared, Comparison, Reranked, count_candidates, rerank
 
 # "auto" for a filtered frame. The filter also uses images that are unlikely to win their own frame, which the adaptive
@@ -38,13 +41,15 @@ class StreamFrame:
 class Follower:
     """Tracker of one camera, updated photo by photo."""
 
-    def __init__(self, scorer: AdaptedScorer, motion: Motion | None = None, spec: SequenceSpec | None = None) -> None:
-        self.scorer, self.spec = scorer, spec or SequenceSpec()
+    def __init__(
+        self, scorer: AdaptedScorer, motion: Motion | None = None, spec: SequenceSpec | None = None, lag: int = 0
+    ) -> None:
+        self.scorer, self.spec, self.lag = scorer, spec or SequenceSpec(), lag
         self.follow_along(motion)
 
     def follow_along(self, motion: Motion | None) -> None:
         """Restart the filter with this motion, or stop filtering (None). The adaptation stays."""
-        self.filter = None if motion is None else SequenceFilter(motion, self.spec)
+        self.filter = None if motion is None else SequenceFilter(motion, self.spec, self.lag)
         self._started = False
 
     def reset(self) -> None:
@@ -70,9 +75,15 @@ class Follower:
         if self.filter is not None:
             # The camera stands still: a frame that shows the same as the last one adds no evidence.
             still = self._started and self.scorer.moved < self.spec.still
-            belief = self.filter.belief() if still else self.filter.update(scores, ranked)
+            belief = self.filter.hold() if still else self.filter.update(scores, ranked)
         self._started = True
         return StreamFrame(scores, ranked, belief, adaptation_photos)
+
+    def look_back(self, frame: StreamFrame, frames: int) -> StreamFrame:
+        """Return an earlier frame with the belief by all frames since; `frames` is how many came after it."""
+        if self.filter is None or not frames:
+            return frame
+        return replace(frame, belief=self.filter.look_back(frames))
 
     def skip(self) -> Belief | None:
         """Skip a photo that could not be read: the filter predicts, and nothing is learned."""
@@ -88,27 +99,38 @@ def follow_scores(
     motion: Motion | None = None,
     spec: SequenceSpec | None = None,
     online: bool = True,
+    lag: int = 0,
 ) -> Iterator[StreamFrame]:
     """Yield a `StreamFrame` for each photo of `describe_photos(scorer, tokens)`, in order.
 
     Args:
         scorer: Scorer of the head.
         photos: Described photos of one camera.
-        comparison: Compares photos, by position in the stream, with columns of the scorer.
+        comparison: Compares photos, by position in the stream, with columns of the scorer; `PhotoPairs` if photos
+            were described with compact tokens.
         candidates: Number of top images to rerank.
         motion: Camera motion, such as `OrderMotion(m, reach)` for a map in driving order; None: no filter.
         spec: Options of the filter.
         online: Adapt scores to earlier photos.
+        lag: Number of later photos that a frame's belief also uses; needs `motion`.
 
-    Rank images by `frame.scores` without a filter, by `frame.belief.places` with one:
+    Rank images by `frame.scores` without a filter, by `frame.belief.rank` with one:
 
         online   rows = np.stack([frame.scores for frame in follow_scores(scorer, photos)])
-        follow   rows = np.stack([frame.belief.places for frame in follow_scores(
+        follow   rows = np.stack([frame.belief.rank for frame in follow_scores(
                      scorer, photos, pairs, candidates=20, motion=OrderMotion(m, SequenceSpec().reach))])
     """
-    follower = Follower(AdaptedScorer(scorer, adapts=online), motion, spec)
+    follower, waiting = Follower(AdaptedScorer(scorer, adapts=online), motion, spec, lag), deque[StreamFrame]()
     for row, photo in enumerate(photos):
-        yield follower.step(photo, None if comparison is None else _OnePhoto(comparison, row), candidates)
+        patches = follower.scorer.center_patches(photo)
+        frame: Comparison | None = None if comparison is None else _OnePhoto(comparison, row)
+        if patches is not None and isinstance(comparison, PhotoPairs):
+            frame = comparison.at(patches)
+        waiting.append(follower.step(photo, frame, candidates))
+        if len(waiting) > lag:
+            yield follower.look_back(waiting.popleft(), len(waiting))
+    while waiting:
+        yield follower.look_back(waiting.popleft(), len(waiting))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ Filter. A hidden Markov model over these states and one more, *lost* (outside th
     move     T((v, i) → (v, j)) = (1 − ε) T_v(j − i);   before a move the pace is redrawn with probability η
              T(· → lost) = ε,   T(lost → lost) = 1 − ρ,   T(lost → (v, j)) = ρ / (paces · m)
     see      log L(j) = κ (μ x_j − μ²/2),   L(lost) = 1,   μ = √(2 ln m)
-             x = z + 4 (√M − √median M) for reranked images, x = z for the others;
+             x = z + 5 (√M − √median M) for reranked images, x = z for the others;
              then + clip(3 (max √M − 1.3), −1, 0) for all
     filter   p_t(v, j) ∝ L(j) Σ_i T((v, i) → (v, j)) p_{t−1}(v, i)        causal: frames up to t
+    answer   the image with the largest p_t(j − 1) + p_t(j) + p_t(j + 1), summed over paces
+    lag      p_{t−N}(v, i) times the probability of frames t − N + 1 … t after (v, i), normalized
 
 z is the z-score of an image in the frame's row of scores, M its evidence. L is the likelihood ratio of a normal score
 of mean μ to one of mean 0. The best of m scores reaches μ by chance, so in a single frame an image is likelier than
@@ -28,6 +30,7 @@ the last one. Arrays in, arrays out.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +41,7 @@ from scipy.spatial import cKDTree
 from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
 from tfa.method.evidence import ROW_EPSILON, mean_and_spread, z_scores
-from tfa.verification.reranking import UNVERIFIED, WEIGHT, Reranked
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 # --- motion ---------------------------------------------------------------------------------------
 
@@ -46,6 +49,8 @@ SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, per fram
 PACES = tuple(sign * speed for speed in SPEEDS for sign in (1, -1) if speed or sign > 0)
 MAX_STEPS_PER_FRAME = 30  # images, or usual steps, per frame
 MIN_SHARE = math.exp(-12.0)  # smallest probability of a move by position, as a share of the likeliest move
+_BESIDE = 1  # images, or usual steps, to each side whose probability counts for an answer
+_CENTER_WEIGHT = 0.5  # additional weight of the image itself, so that a certain image ranks before its neighbors
 _MAX_NEIGHBORS = 128  # images that a move by position can reach
 EARTH_RADIUS = 6_371_000.0  # meters
 _DRIVE_STEP = 0.25  # largest step in driving order, as a share of the median distance between images
@@ -63,8 +68,16 @@ class Motion(Protocol):
         """Return probabilities (v, m) of pace and image one frame later."""
         ...
 
+    def move_back(self, likelihood: np.ndarray) -> np.ndarray:
+        """Return the likelihood (v, m) before a move from the likelihood after it: the transpose of `moved`."""
+        ...
+
     def around(self, places: np.ndarray) -> np.ndarray:
-        """Return the probability (m,) of each image together with nearby images."""
+        """Return the probability (m,) of each image together with the images within reach."""
+        ...
+
+    def beside(self, places: np.ndarray) -> np.ndarray:
+        """Return the probability (m,) of each image together with its direct neighbors."""
         ...
 
 
@@ -85,14 +98,21 @@ class OrderMotion:
         every = np.ones(images)
         # Moves beyond the ends of the map are redistributed over the moves within it.
         self._total = np.stack([self._along(every, shares[::-1]) for shares in self._shares])
-        self._near = np.ones(2 * math.floor(reach) + 1)
+        self._near, self._beside = np.ones(2 * math.floor(reach) + 1), np.ones(2 * _BESIDE + 1)
 
     def moved(self, believed: np.ndarray) -> np.ndarray:
         leaving = believed / self._total
         return np.stack([self._along(own, shares) for own, shares in zip(leaving, self._shares, strict=True)])
 
+    def move_back(self, likelihood: np.ndarray) -> np.ndarray:
+        arriving = [self._along(own, shares[::-1]) for own, shares in zip(likelihood, self._shares, strict=True)]
+        return np.stack(arriving) / self._total
+
     def around(self, places: np.ndarray) -> np.ndarray:
         return self._along(places, self._near)
+
+    def beside(self, places: np.ndarray) -> np.ndarray:
+        return self._along(places, self._beside)
 
     def _along(self, values: np.ndarray, kernel: np.ndarray) -> np.ndarray:
         """Convolve with a kernel whose center is a move of 0, within the map."""
@@ -121,14 +141,21 @@ class PositionMotion:
             share = np.where(exists, weigh_moves(np.where(exists, distance, np.inf), speed), 0.0)
             share[share < MIN_SHARE * share.max(axis=1, keepdims=True)] = 0.0
             self._moves.append(matrix(share / share.sum(axis=1, keepdims=True), share > 0))
-        near = exists & (distance <= reach)
-        self._near = matrix(np.ones(to.shape), near).T.tocsr()
+        ones = np.ones(to.shape)
+        self._near = matrix(ones, exists & (distance <= reach)).T.tocsr()
+        self._beside = matrix(ones, exists & (distance <= _BESIDE)).T.tocsr()
 
     def moved(self, believed: np.ndarray) -> np.ndarray:
         return np.stack([moves @ own for moves, own in zip(self._moves, believed, strict=True)])
 
+    def move_back(self, likelihood: np.ndarray) -> np.ndarray:
+        return np.stack([moves.T @ own for moves, own in zip(self._moves, likelihood, strict=True)])
+
     def around(self, places: np.ndarray) -> np.ndarray:
         return self._near @ places
+
+    def beside(self, places: np.ndarray) -> np.ndarray:
+        return self._beside @ places
 
 
 def choose_motion(images: int, places: np.ndarray | None, reach: float) -> Motion:
@@ -211,11 +238,12 @@ class Belief:
     places: np.ndarray  # (m,): probability of each image
     lost: float
     mass: np.ndarray  # (m,): probability of each image together with the images within reach
+    rank: np.ndarray  # (m,): images are ranked by this, the probability of an image and its direct neighbors
 
     @property
     def best(self) -> int:
-        """Index of the likeliest image; ties go to the first."""
-        return int(self.places.argmax())
+        """Index of the best-ranked image; ties go to the first."""
+        return int(self.rank.argmax())
 
     @property
     def confidence(self) -> float:
@@ -227,11 +255,23 @@ class Belief:
         return self.lost > self.confidence
 
 
-class SequenceFilter:
-    """Forward filter over frames; it uses no later frame."""
+@dataclass(frozen=True)
+class _Frame:
+    """The filter after a frame, as a later frame needs it to look back."""
 
-    def __init__(self, motion: Motion, spec: SequenceSpec | None = None) -> None:
+    believed: np.ndarray  # (v, m)
+    lost: float
+    seen: np.ndarray | float  # (m,): likelihood of the frame, up to a factor
+    seen_lost: float
+    moved: bool = True  # False: the camera stood still before this frame
+
+
+class SequenceFilter:
+    """Forward filter over frames. `look_back` answers an earlier frame, up to `lag` frames ago, by all frames since."""
+
+    def __init__(self, motion: Motion, spec: SequenceSpec | None = None, lag: int = 0) -> None:
         self.motion, self.spec = motion, spec or SequenceSpec()
+        self._frames: deque[_Frame] = deque(maxlen=lag + 1)
         self.reset()
 
     def reset(self) -> None:
@@ -239,6 +279,7 @@ class SequenceFilter:
         found, states = self.spec.p_recover, (self.motion.paces, self.motion.images)
         self._believed = np.full(states, found / math.prod(states))  # (v, m)
         self._lost, self._first = 1 - found, True
+        self._frames.clear()
 
     def update(self, scores: np.ndarray, ranked: Reranked | None = None) -> Belief:
         """Update with the scores (m,) of the next frame and, if reranked, its best images (one row)."""
@@ -247,18 +288,38 @@ class SequenceFilter:
         logs = compute_log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
         believed, lost = self._predicted()
         top = max(float(logs.max()), 0.0)  # log of the largest factor, subtracted to avoid overflow
-        believed, lost = believed * np.exp(logs - top), lost * math.exp(-top)
+        seen, seen_lost = np.exp(logs - top), math.exp(-top)
+        believed, lost = believed * seen, lost * seen_lost
         total = float(believed.sum()) + lost
-        return self._believe(believed / total, lost / total)
+        return self._believe(_Frame(believed / total, lost / total, seen, seen_lost))
 
     def skip(self) -> Belief:
         """Predict a frame that could not be read."""
-        return self._believe(*self._predicted())
+        believed, lost = self._predicted()
+        return self._believe(_Frame(believed, lost, 1.0, 1.0))
 
-    def belief(self) -> Belief:
-        """Return the belief after the last frame."""
-        places = self._believed.sum(axis=0)
-        return Belief(places, self._lost, self.motion.around(places).clip(max=1.0))
+    def hold(self) -> Belief:
+        """Keep the belief for a frame that shows the same as the last one."""
+        return self._believe(_Frame(self._believed, self._lost, 1.0, 1.0, moved=False))
+
+    def look_back(self, frames: int) -> Belief:
+        """Return the belief about the frame `frames` ago, by all frames up to the last one."""
+        then, *since = list(self._frames)[-frames - 1 :]
+        likelihood, lost = np.ones(then.believed.shape), 1.0
+        for frame in reversed(since):
+            likelihood, lost = likelihood * frame.seen, lost * frame.seen_lost
+            if frame.moved:
+                likelihood, lost = self._before_move(likelihood, lost)
+            top = max(float(likelihood.max()), lost)  # only ratios count; this avoids underflow
+            likelihood, lost = likelihood / top, lost / top
+        believed, lost = then.believed * likelihood, then.lost * lost
+        total = float(believed.sum()) + lost
+        return self._make_belief(believed / total, lost / total)
+
+    def _make_belief(self, believed: np.ndarray, lost: float) -> Belief:
+        places = believed.sum(axis=0)
+        rank = self.motion.beside(places) + _CENTER_WEIGHT * places
+        return Belief(places, lost, self.motion.around(places).clip(max=1.0), rank)
 
     def follow_edit(self, motion: Motion, before: np.ndarray, ids: np.ndarray) -> None:
         """Carry the belief over a map edit, from image ids `before` to `ids`, both ascending.
@@ -276,6 +337,7 @@ class SequenceFilter:
         self._believed = np.zeros((motion.paces, motion.images))
         for own, was in zip(self._believed, old, strict=True):
             own += np.bincount(known[nearer], was, minlength=motion.images)
+        self._frames.clear()
 
     def _predicted(self) -> tuple[np.ndarray, float]:
         if self._first:  # no motion before the first frame
@@ -287,9 +349,17 @@ class SequenceFilter:
         lost = spec.p_lost * float(anywhere.sum()) + (1 - spec.p_recover) * self._lost
         return believed, lost
 
-    def _believe(self, believed: np.ndarray, lost: float) -> Belief:
-        self._believed, self._lost, self._first = believed, lost, False
-        return self.belief()
+    def _before_move(self, likelihood: np.ndarray, lost: float) -> tuple[np.ndarray, float]:
+        """Return the likelihood of each state and of *lost* before a move: the transpose of `_predicted`."""
+        spec = self.spec
+        arriving = (1 - spec.p_lost) * self.motion.move_back(likelihood)
+        paced = (1 - spec.new_pace) * arriving + spec.new_pace / self.motion.paces * arriving.sum(axis=0)
+        return paced + spec.p_lost * lost, spec.p_recover * float(likelihood.mean()) + (1 - spec.p_recover) * lost
+
+    def _believe(self, frame: _Frame) -> Belief:
+        self._believed, self._lost, self._first = frame.believed, frame.lost, False
+        self._frames.append(frame)
+        return self._make_belief(frame.believed, frame.lost)
 
 
 def observe_frame(scores: np.ndarray, ranked: Reranked | None = None) -> np.ndarray:
@@ -301,7 +371,7 @@ def observe_frame(scores: np.ndarray, ranked: Reranked | None = None) -> np.ndar
     seen = z_scores(row[0], mean, spread)
     if ranked is not None:
         compared = ranked.inliers[0] != UNVERIFIED
-        seen[ranked.indices[0, compared]] += WEIGHT * ranked.lead[0, compared]
+        seen[ranked.indices[0, compared]] += ranked.lead[0, compared]
         best = math.sqrt(float(ranked.evidence[0, compared].max()))
         seen += min(max(PER_ROOT * (best - PLENTY), -MOST_OFF), 0.0)
     return seen

@@ -351,8 +351,8 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
         reason = "it is a folder; pass one photo, or use query_many for a folder"
     except Exception as error:  # decoders of damaged files may raise anything
         reason = str(error) or type(error).__name__
-        if isinstance(error, OSError) and error.strerror:  # omits the name, which may be very long
-            reason = f"{error.strerror}; {A_FILE}"
+        if isinstance(error, OSError):  # `strerror` omits the name, which may be very long
+            reason = f"{error.strerror}; {A_FILE}" if error.strerror else f"the file is damaged ({reason})"
     label = name or shorten_photo_name(photo)
     raise BadImage(f"{label} cannot be opened: {reason}", label)
 

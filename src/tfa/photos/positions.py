@@ -42,8 +42,8 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
     pair = next((pair for pair in POSITION_KINDS if {"file", *pair} <= set(names)), None)
     if pair is None:
         raise BadPositions(
-            f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}, must have the columns "
-            "file,lat,lon or file,x,y (separated by commas; other columns are ignored)"
+            f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}; it must have the columns "
+            "file,lat,lon or file,x,y, separated by commas (other columns are ignored)"
         )
     wanted = (*pair, *(name for name in POSITION_EXTRAS if name in names))
     columns = [names.index(name) for name in ("file", *wanted)]

@@ -21,8 +21,26 @@ def l2(x: np.ndarray) -> np.ndarray:
     return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
 
+def tied(scores: np.ndarray, q: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """Return scores (q, m) in which equal vectors have equal scores, whatever the rounding: those of the first."""
+
+    def first_equal(v: np.ndarray) -> np.ndarray:
+        _, first, inverse = np.unique(v, axis=0, return_index=True, return_inverse=True)
+        return first[inverse.reshape(-1)]
+
+    return scores[np.ix_(first_equal(q), first_equal(d))]
+
+
+def cosine(q: np.ndarray, d: np.ndarray) -> np.ndarray:
+    return tied(l2(q) @ l2(d).T, q, d)
+
+
 def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
-    """Return unit centers (k, d) of Lloyd's k-means with a k-means++ start."""
+    """Return unit centers (k, d) of Lloyd's k-means with a k-means++ start.
+
+    Patches, and the centers they are compared with, are multiples of 1/2048, so every sum below is exact.
+    """
+    x = np.rint(x * 2048) / 2048
     rng = np.random.default_rng(seed)
     chosen = [int(rng.integers(len(x)))]
     nearest = np.full(len(x), np.inf)
@@ -33,7 +51,7 @@ def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
         chosen.append(min(int(drawn), len(x) - 1))
     centers, before = x[chosen].copy(), np.inf
     for _ in range(100):
-        squared = ((x[:, None, :] - centers[None]) ** 2).sum(axis=2)
+        squared = ((x[:, None, :] - np.rint(centers * 2048)[None] / 2048) ** 2).sum(axis=2)
         label, distance = squared.argmin(axis=1), squared.min(axis=1)
         farthest = iter(np.argsort(-distance, kind="stable"))
         for k in range(words):
@@ -95,8 +113,8 @@ class Pca:
 
     def carrier(self, name: str, q: np.ndarray, d: np.ndarray, c: float, beta: float) -> np.ndarray:
         if name == "original":
-            return q @ d.T
-        return self.whitened(q, d, 0.5) if name == "partial" else self.adaptive(q, d, c, beta)
+            return tied(q @ d.T, q, d)
+        return tied(self.whitened(q, d, 0.5) if name == "partial" else self.adaptive(q, d, c, beta), q, d)
 
 
 def dispersion_penalized(x: np.ndarray) -> float:
@@ -174,7 +192,7 @@ class PlainHead:
         local = self.pcas[replica].carrier(self.carrier, v, self.vs[replica], self.c, self.beta)
         if not self.admit_cls or cls is None or self.cls is None:
             return local
-        return (local / self.sigma_local[replica] + l2(cls) @ l2(self.cls).T / self.sigma_cls[replica]) / 2
+        return (local / self.sigma_local[replica] + cosine(cls, self.cls) / self.sigma_cls[replica]) / 2
 
 
 def decide(descriptors: dict[str, list[np.ndarray]], cls: np.ndarray | None) -> PlainHead:
@@ -191,7 +209,7 @@ def decide(descriptors: dict[str, list[np.ndarray]], cls: np.ndarray | None) -> 
     sigma_local = [median_spread(s, m) for s, m in zip(scored(a, "adaptive"), may[a], strict=True)]
     sigma_cls, admit = [0.0] * 3, False
     if cls is not None:
-        similar = l2(cls) @ l2(cls).T
+        similar = cosine(cls, cls)
         sigma_cls = [median_spread(similar, m) for m in may[a]]
         fused = [
             (s / x + similar / y) / 2 for s, x, y in zip(scored(a, "adaptive"), sigma_local, sigma_cls, strict=True)

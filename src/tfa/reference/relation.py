@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.reference.database import l2
+from tfa.reference.database import l2, tied
 
 EPS = 1e-12
 ASSIGNMENTS = ("hard", "soft")
@@ -92,8 +92,8 @@ def capacity_evidence(database: Sets, target: Sets, may: Sets) -> tuple[dict[str
     of_target, of_database = {}, {}
     for a in ASSIGNMENTS:
         gallery = len(database[a][0])
-        scores = [q @ d.T for q, d in zip(target[a], database[a], strict=True)]
-        masked = [np.where(m, d @ d.T, -np.inf) for d, m in zip(database[a], may[a], strict=True)]
+        scores = [tied(q @ d.T, q, d) for q, d in zip(target[a], database[a], strict=True)]
+        masked = [np.where(m, tied(d @ d.T, d, d), -np.inf) for d, m in zip(database[a], may[a], strict=True)]
         of_target[a] = information(best(scores), gallery)
         of_database[a] = float(information(best(masked), gallery).mean())
     return of_target, of_database
@@ -187,7 +187,7 @@ def soft_minus_hard(target: Sets, database: Sets, may: Sets, draws: Draws) -> np
     """Return J_S − J_H of every draw in a view of unit vectors, with cosines as scores and Gram matrices."""
     j = {}
     for a in ASSIGNMENTS:
-        found = [Seen(q @ d.T, q @ q.T, d @ d.T) for q, d in zip(target[a], database[a], strict=True)]
-        reference = [pseudo(d @ d.T, m) for d, m in zip(database[a], may[a], strict=True)]
+        found = [Seen(tied(q @ d.T, q, d), q @ q.T, d @ d.T) for q, d in zip(target[a], database[a], strict=True)]
+        reference = [pseudo(tied(d @ d.T, d, d), m) for d, m in zip(database[a], may[a], strict=True)]
         j[a] = relation(found, reference, draws)
     return j["soft"] - j["hard"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.reference.database import Pca, allowed, l2, median_spread, support
+from tfa.reference.database import Pca, allowed, cosine, median_spread, support
 from tfa.reference.relation import (
     ASSIGNMENTS,
     CARRIERS,
@@ -105,9 +105,9 @@ def weigh_local(local: Local, database: Sets, target: Sets, may: list[np.ndarray
 
 def weigh_cls(cls: np.ndarray, target_cls: np.ndarray, may: list[np.ndarray], draws: Draws) -> Branch:
     """Weigh branch g: the cosine of global tokens; only the pseudo queries' mask differs between constructions."""
-    d, q = l2(cls), l2(target_cls)
-    found = Seen(q @ d.T, q @ q.T, d @ d.T)
-    return weigh([found] * 3, [pseudo(d @ d.T, m) for m in may], draws)
+    among = cosine(cls, cls)
+    found = Seen(cosine(target_cls, cls), cosine(target_cls, target_cls), among)
+    return weigh([found] * 3, [pseudo(among, m) for m in may], draws)
 
 
 def retention_ratios(local: Branch, cls: Branch) -> tuple[float, float, float]:
@@ -172,7 +172,7 @@ class PlainTarget:
         local = self.local.scores(self.carrier, v, at(self.database, replica), replica)
         if not self.admit_cls or cls is None or self.cls is None:
             return local
-        similar = l2(cls.astype(np.float64)) @ l2(self.cls).T
+        similar = cosine(cls.astype(np.float64), self.cls)
         w = self.local_weight
         return w * local / self.sigma_local[replica] + (1 - w) * similar / self.sigma_cls[replica]
 

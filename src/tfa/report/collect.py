@@ -229,7 +229,7 @@ def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> l
 def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
     calibrate, budget = format_command("tfa", "calibrate", name, "PHOTOS"), CalibrateOptions.budget
     made = facts["calibrations"]
-    if hubs and not any(one["decisions"].get("score_calibrated") for one in made):
+    if hubs and not any(one["calibration"]["score"] for one in made):
         most = hubs[0]
         sentence = (
             f"Calibrate with {budget} photos of your camera: {len(hubs)} "
@@ -312,6 +312,8 @@ _DECISIONS = (
     ("assignment", "", "Scores with one and with several visual words per patch are mixed."),
     ("global token", "used", "The encoder's summary of the whole photo counts in addition to the patches."),
     ("global token", "", "Only patches count, not the encoder's summary of the whole photo."),
+    ("source words", "", "Visual words from elsewhere, or of this map, that every photo is described with as well."),
+    ("map words", "", "Visual words that were found in the map's photos."),
     ("strengths", "", "How strongly descriptors are reshaped, computed from the photos."),
 )
 

@@ -54,7 +54,7 @@ def collect_evidence(place_map: PlaceMap) -> dict[str, Any]:
     """
     head = place_map.state.chosen()
     made = head.decisions
-    compared = {} if is_second_order(made) else head.evidence["candidates"]
+    compared = {} if is_second_order(made) else head.evidence.get("candidates", {})
     candidates = [{"name": name, **numbers, "chosen": name in _chosen(made)} for name, numbers in compared.items()]
     return {
         "calibration": None if head.name == DATABASE else head.name,

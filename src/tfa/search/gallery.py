@@ -285,6 +285,18 @@ def find_duplicates(*galleries: np.ndarray | None) -> np.ndarray | None:
     return None if (first == np.arange(len(first))).all() else first
 
 
+def join_duplicates(each: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Return for each row the first row that is its duplicate in every gallery, from `find_duplicates` of each."""
+    present = [first for first in each if first is not None]
+    return find_duplicates(np.stack(present, axis=1)) if len(present) == len(each) else None
+
+
+def tie_scores(scores: np.ndarray, columns: np.ndarray | None, rows: np.ndarray | None = None) -> np.ndarray:
+    """Copy the scores (q, m) of the first of equal images to the others, so that rounding does not split a tie."""
+    scores = scores if columns is None else np.take(scores, columns, axis=1)
+    return scores if rows is None else scores[rows]
+
+
 def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return indices and scores of the k best per row, ties to the smaller index; fewer if the gallery is smaller."""
     k = min(k, scores.shape[1])

@@ -325,7 +325,7 @@ def find_opener(url: str) -> Opener:
         hint = f"; install it with: pip install {_DISTRIBUTIONS[scheme]}"
     else:
         near = get_close_matches(scheme, [*schemes, *_DISTRIBUTIONS], 1)
-        hint = f"; did you mean {near[0]}://?" if near else f". For example {URL_EXAMPLES}"
+        hint = f"; did you mean {near[0]}://?" if near else ""
     installed = ", ".join(f"{one}://" for one in schemes)
     raise BadSpec(f"{hide_password(url)}: no store for {scheme}:// is installed; available: {installed}{hint}")
 

@@ -153,6 +153,9 @@ class MapCameras:
     def most(self) -> int:
         """Cameras per owner, limited by memory for large maps."""
         rows = WINDOW_ROWS * 4 * max(len(self._map), 1)  # bytes of float32 scores of the last photos with every image
+        compact = self._map.state.compact
+        cells = None if compact is None else compact.compaction.cells
+        rows += 0 if cells is None else cells.nbytes  # cell means of the camera
         return max(1, min(self._most, _MOST_BYTES // rows // len(self._owners)))
 
     # --- queries ---------------------------------------------------------------------------------------------------
@@ -165,7 +168,7 @@ class MapCameras:
         with self._lock:
             camera = self._camera(key, options)
             camera.tracker.rebind(self._map, options, sequence=options.sequence)
-            answer = camera.tracker.answer("", tokens)
+            answer = camera.tracker.step(tokens)
             camera.last_used = time.time()
             self._cameras[key] = camera
             self._cameras.move_to_end(key)

@@ -3,10 +3,12 @@
     match      patches i and j match if each is the other's most similar patch
     vote       a match votes for its displacement (row_j − row_i, column_j − column_i), in cells of the patch grid,
                weighted by distinctiveness: how much more similar i is to j than to any other patch
-    evidence   M, the most votes in a window of 5 × 5 displacements
+    evidence   M = s · max over windows of votes / side        windows of 3, 5, 7, 9 and 13 cells a side, s = 4
 
-In photos of one place most matches share a displacement; in photos of two places they scatter. Sky above road lines up
-anyway, but resembles many patches and has little weight. Arrays in, arrays out.
+In photos of one place most matches share a displacement; in photos of two places they scatter. A narrow window is
+selective if the viewpoint is shared; a wide one is needed if it is not. Dividing by the side lets them compete. The
+scale s gives √M the spread that one window of 5 × 5 cells has, the only window of maps without cell means (`patches`).
+Arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from itertools import pairwise
 
 import numpy as np
 
-WINDOW = 2  # cells to each side of the strongest displacement that still count as inliers
+Windows = tuple[tuple[int, float], ...]  # cells a side (odd) and weight of a vote of each window, narrow ones first
+SCALE = 4.0  # s
+BY_EVIDENCE: Windows = tuple((side, SCALE / side) for side in (3, 5, 7, 9, 13))
+ONE_WINDOW: Windows = ((5, 1.0),)
 _UNITS = 2**20  # units per vote
 
 
@@ -28,6 +33,7 @@ class Matches:
     theirs: np.ndarray  # candidate patch of each match
     distinct: np.ndarray  # similarity minus that of the query patch's second-best match
     consistent: np.ndarray  # bool: inliers
+    weight: float = 1.0  # weight of a vote in the strongest window
 
     @property
     def count(self) -> int:
@@ -35,8 +41,8 @@ class Matches:
 
     @property
     def evidence(self) -> float:
-        """M: the sum of the inliers' votes."""
-        return float(self.distinct[self.consistent].sum())
+        """M: the weighted sum of the inliers' votes."""
+        return self.weight * float(self.distinct[self.consistent].sum())
 
 
 Nearest = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -78,27 +84,45 @@ def compute_displacements(
 
 
 def find_strongest_windows(
-    candidate: np.ndarray, moved: tuple[np.ndarray, np.ndarray], votes: np.ndarray, reach: tuple[int, int], count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the center of the displacement window with the most votes, for each of `count` candidates.
+    candidate: np.ndarray,
+    moved: tuple[np.ndarray, np.ndarray],
+    votes: np.ndarray,
+    reach: tuple[int, int],
+    count: int,
+    windows: Windows = BY_EVIDENCE,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the center (down, right) of each candidate's strongest displacement window, and the window's index.
 
-    Ties go to the first window. Displacements (down, right) are at most `reach`.
+    Ties go to the first window, then to the first center. Displacements are at most `reach`; there are `count`
+    candidates.
     """
     height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
     # Zero padding gives windows at the edge their full size; one more row and column serve the prefix sums.
-    rows, columns = height + 2 * WINDOW + 1, width + 2 * WINDOW + 1
-    down, right = moved[0] + reach[0] + WINDOW + 1, moved[1] + reach[1] + WINDOW + 1
+    pad = max(side for side, _ in windows) // 2
+    rows, columns = height + 2 * pad + 1, width + 2 * pad + 1
+    down, right = moved[0] + reach[0] + pad + 1, moved[1] + reach[1] + pad + 1
     cells = np.bincount((candidate * rows + down) * columns + right, votes, minlength=count * rows * columns)
     total = cells.reshape(count, rows, columns)
     total.cumsum(axis=1, out=total).cumsum(axis=2, out=total)  # prefix sums
-    side = 2 * WINDOW + 1
-    tall = total[:, side:] - total[:, :-side]
-    at = (tall[:, :, side:] - tall[:, :, :-side]).reshape(count, height * width).argmax(axis=1)
-    return at // width - reach[0], at % width - reach[1]
+    strongest, at = np.empty((2, len(windows), count))
+    for index, (side, weight) in enumerate(windows):
+        low = pad - side // 2
+        tall = total[:, low + side : low + side + height] - total[:, low : low + height]
+        sums = tall[:, :, low + side : low + side + width] - tall[:, :, low : low + width]
+        flat = sums.reshape(count, height * width)
+        at[index] = flat.argmax(axis=1)
+        strongest[index] = weight * flat.max(axis=1)
+    index = strongest.argmax(axis=0)
+    center = np.take_along_axis(at, index[None], axis=0)[0].astype(np.int64)
+    return center // width - reach[0], center % width - reach[1], index
 
 
 def find_matches(
-    query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
+    query: np.ndarray,
+    candidates: np.ndarray,
+    grid: tuple[int, int],
+    other: tuple[int, int],
+    windows: Windows = BY_EVIDENCE,
 ) -> list[Matches]:
     """Match compact patches (n, r) of a photo with those of candidates (c, m, r); one result per candidate."""
     count = len(candidates)
@@ -116,15 +140,22 @@ def find_matches(
     distinct = np.rint((highest - second)[candidate, ours].astype(np.float64) * _UNITS) / _UNITS
     down, right = compute_displacements(ours, theirs, grid, other)
     reach = (max(grid[0], other[0]) - 1, max(grid[1], other[1]) - 1)
-    middle = find_strongest_windows(candidate, (down, right), distinct, reach, count)
-    alike = (np.abs(down - middle[0][candidate]) <= WINDOW) & (np.abs(right - middle[1][candidate]) <= WINDOW)
-    ends = np.searchsorted(candidate, np.arange(count + 1))
-    parts = [slice(start, stop) for start, stop in pairwise(ends)]
-    return [Matches(ours[part], theirs[part], distinct[part], alike[part]) for part in parts]
+    *middle, index = find_strongest_windows(candidate, (down, right), distinct, reach, count, windows)
+    half = np.array([side // 2 for side, _ in windows])[index][candidate]
+    alike = (np.abs(down - middle[0][candidate]) <= half) & (np.abs(right - middle[1][candidate]) <= half)
+    parts = [slice(start, stop) for start, stop in pairwise(np.searchsorted(candidate, np.arange(count + 1)))]
+    return [
+        Matches(ours[part], theirs[part], distinct[part], alike[part], windows[which][1])
+        for part, which in zip(parts, index.tolist(), strict=True)
+    ]
 
 
 def measure_evidence(
-    query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
+    query: np.ndarray,
+    candidates: np.ndarray,
+    grid: tuple[int, int],
+    other: tuple[int, int],
+    windows: Windows = BY_EVIDENCE,
 ) -> np.ndarray:
     """Return M of each candidate, (c,), from compact patches (n, r) and (c, m, r)."""
-    return np.array([found.evidence for found in find_matches(query, candidates, grid, other)], np.float64)
+    return np.array([found.evidence for found in find_matches(query, candidates, grid, other, windows)], np.float64)

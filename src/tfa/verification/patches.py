@@ -1,4 +1,11 @@
-"""Compact patch descriptors of map images: projected, quantized, and read from memory or a store.
+"""Compact patch descriptors of map images: centered, projected, quantized, and read from memory or a store.
+
+    y = L2(λ^(−1/4) Uᵀ(p̃ − μ_cell))      p̃: unit patch,   U, λ: PCA of the map's centered patches
+
+μ_cell is the mean of the map's patches in that cell of the patch grid, with 2 pseudo-counts at the mean μ of all cells.
+What every photo has in a cell (sky above, road below, a hood, the encoder's position code) would otherwise line up in
+photos of different places. A photo with another grid uses the cell at the same relative place. Photos of a stream are
+centered on the stream's own cell means (`tfa.online.adaptation.CellMeans`). Older maps have μ in place of μ_cell.
 
 Full patches are int8. Small patches have two bits per dimension, four dimensions in a byte:
 
@@ -19,16 +26,17 @@ from functools import cached_property, reduce
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from tfa.core.arrays import Spill, l2_normalize, map_in_threads, to_float32
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
-from tfa.method.vocabulary import sample_patches
+from tfa.method.vocabulary import DrawnPatches
 from tfa.search.gallery import rows_between, take_rows
 from tfa.types import RerankSpec
-from tfa.verification.admission import PairEvidence, cache_evidence
-from tfa.verification.matching import Matches, find_matches, measure_evidence
-from tfa.verification.reranking import Compared
+from tfa.verification.matching import BY_EVIDENCE, ONE_WINDOW, Matches, Windows, find_matches, measure_evidence
+from tfa.verification.reranking import EARLIER_WEIGHT, WEIGHT, Compared
+from tfa.verification.usual_evidence import PairEvidence, cache_evidence
 
 # --- two bits -------------------------------------------------------------------------------------
 
@@ -80,6 +88,7 @@ _INT8_LEVELS = 127
 SMALL_DIMENSIONS = 120  # dimensions of two bits: 30 bytes per patch, 15,870 for 23 × 23 patches
 _DEVIATION_PATCHES = 20_000  # patches used to measure deviations
 _RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
+_CELL_PSEUDO_COUNTS = 2.0  # weight of μ in a cell mean, in patches: the cell means of a few photos are the photos
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class Compaction:
     mean: np.ndarray  # (d,)
     projection: np.ndarray  # (d, r): directions scaled by λ^(−1/4)
     deviations: np.ndarray | None = None  # (r,): deviation of each dimension; None for int8 patches
+    cells: np.ndarray | None = None  # (n, r): μ_cell − μ, projected; None in older maps
 
     @property
     def dimensions(self) -> int:
@@ -103,12 +113,27 @@ class Compaction:
         """Dtype of packed patches."""
         return np.int8 if self.deviations is None else np.uint8
 
-    def compact(self, patches: np.ndarray) -> np.ndarray:
-        """Project patches (…, n, d) to unit rows (…, n, r), float32."""
+    def project(self, patches: np.ndarray) -> np.ndarray:
+        """Project patches (…, n, d) to rows (…, n, r) relative to μ, float32."""
         # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: normalizing after the projection scales r values, not d.
         rows = to_float32(patches)
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
-        return l2_normalize(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
+        return rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection
+
+    def compact(self, patches: np.ndarray, cell: np.ndarray | None = None) -> np.ndarray:
+        """Center and project patches (…, n, d) to unit rows (…, n, r), float32.
+
+        `cell` (n,) is the cell of each patch [default: cells in order].
+        """
+        projected = self.project(patches)
+        if self.cells is None:
+            return l2_normalize(projected)
+        return l2_normalize(projected - (self.cells if cell is None else self.cells[cell]))
+
+    @property
+    def weight(self) -> float:
+        """Weight of √M next to a z-score."""
+        return EARLIER_WEIGHT if self.cells is None else WEIGHT
 
     def pack(self, rows: np.ndarray) -> np.ndarray:
         """Quantize unit rows (…, n, r) to the stored bytes."""
@@ -125,8 +150,11 @@ class Compaction:
         return None if self.deviations is None else build_level_table(self.deviations)
 
 
-def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
-    """Fit a compaction to unit patches (t, d) of the map."""
+def fit_compaction(patches: np.ndarray, dimensions: int, cell: np.ndarray | None = None, cells: int = 0) -> Compaction:
+    """Fit a compaction to unit patches (t, d) of the map; `cell` (t,) is the grid cell of each, of that many cells.
+
+    Without `cell`, patches are centered on μ, as in older maps.
+    """
     mean = patches.mean(axis=0, dtype=np.float64)
 
     def squares(start: int) -> np.ndarray:
@@ -135,6 +163,13 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
 
     # Block by block, because a float64 copy of all patches would be several times their size.
     covariance = reduce(np.add, map_in_threads(squares, range(0, len(patches), _BLOCK))) / len(patches)
+    offsets = None
+    if cell is not None:
+        counts = np.bincount(cell, minlength=cells)[:, None]
+        members = csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), (cells, len(cell)))
+        offsets = (members @ patches - counts * mean) / (counts + _CELL_PSEUDO_COUNTS)  # o = μ_cell − μ
+        # Σ (x − o)(x − o)ᵀ = Σ x xᵀ − (n + 4) o oᵀ over the n patches of a cell, because Σ x = (n + 2) o.
+        covariance -= (offsets * (counts + 2 * _CELL_PSEUDO_COUNTS)).T @ offsets / len(patches)
     variance, directions = np.linalg.eigh(covariance)
     variance, directions = variance[::-1], directions[:, ::-1]
     kept = variance[:dimensions] > _RANK_FLOOR * max(float(variance[0]), 0.0)
@@ -142,7 +177,9 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
     variance, directions = variance[:dimensions][kept], directions[:, :dimensions][:, kept]
     scale = np.where(variance > 0, variance, 1.0) ** -0.25
     # C order, as in files: products of other layouts differ in their last bits.
-    return Compaction(mean.astype(np.float32), np.ascontiguousarray(directions * scale, np.float32))
+    projection = np.ascontiguousarray(directions * scale, np.float32)
+    projected = None if offsets is None else (offsets @ projection).astype(np.float32)
+    return Compaction(mean.astype(np.float32), projection, cells=projected)
 
 
 def count_dimensions(patches: str, dimensions: int) -> int:
@@ -150,10 +187,11 @@ def count_dimensions(patches: str, dimensions: int) -> int:
     return dimensions if patches == "full" else min(dimensions, SMALL_DIMENSIONS)
 
 
-def use_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
-    """Return the compaction with two bits per dimension, fitted on unit patches (t, d) of the map."""
-    spread = patches[:: -(-len(patches) // _DEVIATION_PATCHES)]
-    return replace(compaction, deviations=measure_deviations(compaction.compact(spread)))
+def use_two_bits(compaction: Compaction, patches: np.ndarray, cell: np.ndarray | None = None) -> Compaction:
+    """Return the compaction with two bits per dimension, fitted on unit patches (t, d) of these cells (t,)."""
+    every = slice(None, None, -(-len(patches) // _DEVIATION_PATCHES))
+    rows = compaction.compact(patches[every], None if cell is None else cell[every])
+    return replace(compaction, deviations=measure_deviations(rows))
 
 
 def quantize_rows(rows: np.ndarray) -> np.ndarray:
@@ -189,18 +227,17 @@ class CompactTokens:
     spec: RerankSpec
 
     @classmethod
-    def fit(cls, tokens: Tokens, spec: RerankSpec | None = None) -> CompactTokens:
-        """Fit a compaction on a sample of the patches, and compact all images."""
-        spec = spec or RerankSpec()
-        return cls.of(tokens, fit_spec_compaction(sample_patches(tokens, spec.max_patches), spec), spec)
+    def fit(cls, tokens: Tokens, spec: RerankSpec | None = None, *, cells: bool = True) -> CompactTokens:
+        """Fit a compaction on a sample of the patches, and compact all images; without `cells` as in older maps."""
+        spec, grid = spec or RerankSpec(), _require_grid(tokens)
+        drawn, count = DrawnPatches.draw(tokens, spec.max_patches), grid[0] * grid[1]
+        cell = drawn.chosen % count if cells else None
+        return cls.of(tokens, fit_spec_compaction(drawn.read(), spec, cell, count), spec)
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: RerankSpec | None = None) -> CompactTokens:
         """Compact images, which must have one patch grid."""
-        if tokens.grid is None:
-            raise BadTokens(f"{explain_missing_grid(tokens)}; pass it: Tokens(patches, grid=(rows, columns))")
-        empty = cls(compaction, tokens.grid, (), spec or RerankSpec())
-        return empty.grown(tokens)
+        return cls(compaction, _require_grid(tokens), (), spec or RerankSpec()).grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
         """Return compact tokens with one more chunk of images."""
@@ -227,14 +264,26 @@ class CompactTokens:
     def bytes_per_image(self) -> int:
         return self.grid[0] * self.grid[1] * self.compaction.bytes_per_patch
 
+    @property
+    def windows(self) -> Windows:
+        """Windows in which votes are counted."""
+        return ONE_WINDOW if self.compaction.cells is None else BY_EVIDENCE
+
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Return unit patches (c, n, r) of some images, float32, without reading other rows."""
         return self.compaction.unpack(take_rows(self.chunks, indices, self.compaction.dtype))
 
     def query(self, tokens: Tokens) -> np.ndarray:
-        """Return unit patches (q, n, r) of query photos, not quantized."""
-        patches = tokens.load(0, len(tokens))
-        return self.compaction.compact(patches)
+        """Return unit patches (q, n, r) of query photos, centered on the map's cells, not quantized."""
+        grid = self.resolve_grid(tokens)
+        cell = None if grid is None else find_cells(grid, self.grid)
+        return self.compaction.compact(tokens.load(0, len(tokens)), cell)
+
+    def project(self, tokens: Tokens) -> np.ndarray | None:
+        """Return projected patches (q, n, r) for the cell means of a stream; None without the map's cells."""
+        if self.compaction.cells is None or self.resolve_grid(tokens) != self.grid:
+            return None
+        return self.compaction.project(tokens.load(0, len(tokens)))
 
     def resolve_grid(self, tokens: Tokens) -> PatchGrid | None:
         """Return the patch grid of query photos: their own, or the map's if the number of patches is equal."""
@@ -244,7 +293,7 @@ class CompactTokens:
 
     def evidence(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> np.ndarray:
         """Return the evidence (c,) of a photo's compact patches (n, r) with some images."""
-        return measure_evidence(query, self.rows(indices), grid, self.grid)
+        return measure_evidence(query, self.rows(indices), grid, self.grid, self.windows)
 
     def evidence_between(self, image: int, others: np.ndarray) -> np.ndarray:
         """Return the evidence (c,) of a map image with other map images."""
@@ -252,7 +301,7 @@ class CompactTokens:
 
     def matches(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> list[Matches]:
         """Match a photo's compact patches (n, r) with some images."""
-        return find_matches(query, self.rows(indices), grid, self.grid)
+        return find_matches(query, self.rows(indices), grid, self.grid, self.windows)
 
     def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
@@ -271,13 +320,13 @@ class CompactTokens:
     # --- files ---------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry for the map header."""
-        return {"spec": self.spec.to_dict(), "grid": list(self.grid)}
+        """Return the entry for the map header; without "cells" in older maps."""
+        entry: dict[str, Any] = {"spec": self.spec.to_dict(), "grid": list(self.grid)}
+        return entry if self.compaction.cells is None else {**entry, "cells": True}
 
     def compaction_tensors(self) -> dict[str, np.ndarray]:
-        tensors = {"mean": self.compaction.mean, "projection": self.compaction.projection}
-        deviations = self.compaction.deviations
-        return tensors if deviations is None else {**tensors, "deviations": deviations}
+        names = ("mean", "projection", "deviations", "cells")
+        return {name: array for name in names if (array := getattr(self.compaction, name)) is not None}
 
     def patch_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Return the patches of rows `start` to `stop`."""
@@ -289,20 +338,40 @@ class CompactTokens:
     def from_tensors(cls, entry: dict[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
         spec, grid = RerankSpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
         deviations = head["deviations"] if spec.patches == "small" else None
-        compaction = Compaction(head["mean"], head["projection"], deviations)
+        compaction = Compaction(
+            head["mean"], head["projection"], deviations, head["cells"] if entry.get("cells") else None
+        )
         if compaction.deviations is not None and compaction.deviations.shape != (compaction.dimensions,):
             raise ValueError(f"deviations must be {compaction.dimensions}, one per dimension of a patch")
         chunks = tuple(gallery["patches"] for gallery in galleries)
         shape, kind = (grid[0] * grid[1], compaction.bytes_per_patch), np.dtype(compaction.dtype)
         if any(chunk.dtype != kind or chunk.shape[1:] != shape for chunk in chunks):
             raise ValueError(f"compact tokens must be {kind} of {shape[0]} patches × {shape[1]} bytes")
+        if compaction.cells is not None and compaction.cells.shape != (shape[0], compaction.dimensions):
+            raise ValueError(f"cells must be {shape[0]} × {compaction.dimensions}, a row per patch")
         return cls(compaction, grid, chunks, spec)
 
 
-def fit_spec_compaction(patches: np.ndarray, spec: RerankSpec) -> Compaction:
-    """Fit the compaction that `spec` names on unit patches (t, d) of the map."""
-    full = fit_compaction(patches, count_dimensions(spec.patches, spec.dimensions))
-    return full if spec.patches == "full" else use_two_bits(full, patches)
+def fit_spec_compaction(
+    patches: np.ndarray, spec: RerankSpec, cell: np.ndarray | None = None, cells: int = 0
+) -> Compaction:
+    """Fit the compaction that `spec` names on unit patches (t, d) of the map, as `fit_compaction` does."""
+    full = fit_compaction(patches, count_dimensions(spec.patches, spec.dimensions), cell, cells)
+    return full if spec.patches == "full" else use_two_bits(full, patches, cell)
+
+
+def find_cells(grid: PatchGrid, other: PatchGrid) -> np.ndarray:
+    """Return the cell of `other` at the place of each cell (n,) of `grid`; the cells in order if both are equal."""
+    rows, columns = (
+        (2 * np.arange(cells) + 1) * others // (2 * cells) for cells, others in zip(grid, other, strict=True)
+    )
+    return (rows[:, None] * other[1] + columns).ravel()
+
+
+def _require_grid(tokens: Tokens) -> PatchGrid:
+    if tokens.grid is None:
+        raise BadTokens(f"{explain_missing_grid(tokens)}; pass it: Tokens(patches, grid=(rows, columns))")
+    return tokens.grid
 
 
 def fit_compact_tokens(tokens: Tokens, spec: RerankSpec) -> CompactTokens | None:
@@ -323,6 +392,9 @@ def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> Pai
 class ComparesPhotos(Protocol):
     """A holder of map patches that compares photos with them: `CompactTokens` or `SourcedTokens`."""
 
+    @property
+    def compaction(self) -> Compaction: ...
+
     def query(self, tokens: Tokens) -> np.ndarray:
         """Return unit patches (q, n, r) of photos."""
         ...
@@ -340,19 +412,30 @@ class PhotoPairs:
     `grid` is the photos' patch grid; `stored_rows` (m,) maps score columns to rows of the store.
     """
 
-    def __init__(self, store: ComparesPhotos, photos: Tokens, grid: PatchGrid, stored_rows: np.ndarray) -> None:
+    def __init__(
+        self,
+        store: ComparesPhotos,
+        photos: Tokens,
+        grid: PatchGrid,
+        stored_rows: np.ndarray,
+        patches: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
+        """Pair photos with images; `patches` are unit patches (n, r) by photo [default: those of `store.query`]."""
         self.store, self.photos, self.grid, self.stored_rows = store, photos, grid, stored_rows
-        self._last: dict[int, np.ndarray] = {}  # patches of the last photos, which the next round may need again
+        self._last = dict(patches or {})  # patches of the last photos, which the next round may need again
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         known = self._last  # another thread may replace it
         self._last = last = {row: known[row] if row in known else self.patches(row) for row in rows}
         patches = [last[row] for row in rows]
         found = self.store.match_each(patches, self.grid, [self.stored_rows[own] for own in images])
-        return [
-            Compared(np.array([m.evidence for m in one], np.float64), np.array([m.count for m in one], np.int64))
-            for one in found
-        ]
+        evidence = [np.array([match.evidence for match in one], np.float64) for one in found]
+        inliers = [np.array([match.count for match in one], np.int64) for one in found]
+        return [Compared(*one, self.store.compaction.weight) for one in zip(evidence, inliers, strict=True)]
+
+    def at(self, patches: np.ndarray) -> PhotoPairs:
+        """Return the comparison of one photo, row 0, by its unit patches (n, r)."""
+        return PhotoPairs(self.store, self.photos, self.grid, self.stored_rows, {0: patches})
 
     def patches(self, row: int) -> np.ndarray:
         """Return unit patches (n, r) of a photo, computed separately so that results do not depend on the batch."""

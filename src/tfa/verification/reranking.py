@@ -1,12 +1,12 @@
 """Rerank the top candidates of a head by score and geometric evidence.
 
-order   z + 4 √M                                z: the candidate's z-score in the query's row of scores
+order   z + 5 √M                                z: the candidate's z-score in the query's row of scores
 auto    rerank c = 10 candidates, then 5 more at a time up to 100, until no later image is likely to win:
 
-            max_{i ≤ c} (z_i + 4 √M_i)  >  z_{c+1} + 4 (median_{i ≤ c} √M_i + 0.625)
+            max_{i ≤ c} (z_i + 5 √M_i)  >  z_{c+1} + 5 (median_{i ≤ c} √M_i + 0.625)
 
 Most candidates show other places, so the median of their √M is the chance level of this photo; chance rarely exceeds it
-by 0.625. Images after c have at most the z-score of the next one.
+by 0.625. Images after c have at most the z-score of the next one. In maps without cell means the weight is 4.
 
 Maps, the service and the benchmark all rank with `rerank`.
 """
@@ -24,7 +24,7 @@ from tfa.method.evidence import standardize_ranked
 from tfa.search.gallery import top_k
 from tfa.types import AUTO, Candidates
 
-WEIGHT = 4.0  # weight of √M, added to a z-score
+WEIGHT, EARLIER_WEIGHT = 5.0, 4.0  # weight of √M, added to a z-score; the second in maps without cell means
 AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of reranked candidates
 CHANCE = 0.625  # margin in √M over the median that candidates of other places rarely reach
 _QUERIES_PER_ROUND = 64  # queries compared at a time
@@ -36,18 +36,20 @@ def count_candidates(candidates: Candidates) -> int:
     return AUTO_MAX if candidates == AUTO else candidates
 
 
-def combine_scores(standardized: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+def combine_scores(standardized: np.ndarray, evidence: np.ndarray, weight: float = WEIGHT) -> np.ndarray:
     """Combine z-scores (…, c) and evidence (…, c) of candidates."""
-    return standardized + WEIGHT * np.sqrt(evidence)
+    return standardized + weight * np.sqrt(evidence)
 
 
-def is_settled(standardized: np.ndarray, evidence: np.ndarray, following: np.ndarray) -> np.ndarray:
+def is_settled(
+    standardized: np.ndarray, evidence: np.ndarray, following: np.ndarray, weight: float = WEIGHT
+) -> np.ndarray:
     """Return, for each query, whether no image after the candidates is likely to win.
 
     The candidates have z-scores (q, c) and evidence (q, c); `following` are the z-scores (q,) of the next images.
     """
     chance = np.median(np.sqrt(evidence), axis=1) + CHANCE
-    return combine_scores(standardized, evidence).max(axis=1) > following + WEIGHT * chance
+    return combine_scores(standardized, evidence, weight).max(axis=1) > following + weight * chance
 
 
 def compute_leads(evidence: np.ndarray) -> np.ndarray:
@@ -60,6 +62,7 @@ class Compared(NamedTuple):
 
     evidence: np.ndarray  # (c,): M, float64
     inliers: np.ndarray  # (c,)
+    weight: float = WEIGHT  # weight of √M, equal for all images of a map
 
 
 class Comparison(Protocol):
@@ -78,7 +81,7 @@ class Reranked:
     standardized: np.ndarray  # (q, k): z-score in the query's row of scores
     ordering: np.ndarray  # (q, k): sort key; the z-score if not a candidate
     evidence: np.ndarray  # (q, k): 0 if not a candidate
-    lead: np.ndarray  # (q, k): evidence lead over all candidates
+    lead: np.ndarray  # (q, k): weighted evidence lead over all candidates, added to a z-score
     inliers: np.ndarray  # (q, k): UNVERIFIED if not a candidate
 
 
@@ -117,8 +120,9 @@ def reorder(
         with (progress or SilentProgress()).task("reranking", len(ranked), "photos") as task:
             for start in range(0, len(ranked), _QUERIES_PER_ROUND):
                 rows = np.arange(start, min(start + _QUERIES_PER_ROUND, len(ranked)))
-                for row, count in zip(rows.tolist(), _compare(result, rows, ends, comparison), strict=True):
-                    _reorder_row(result, row, count)
+                counts, weight = _compare(result, rows, ends, comparison)
+                for row, count in zip(rows.tolist(), counts, strict=True):
+                    _reorder_row(result, row, count, weight)
                 task.advance(len(rows))
     return Reranked(*(getattr(result, field.name)[:, :k] for field in fields(Reranked)))
 
@@ -130,33 +134,36 @@ def plan_rounds(candidates: Candidates, ranked: int) -> list[int]:
     return [*earlier, most] if most else []
 
 
-def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison: Comparison) -> list[int]:
+def _compare(
+    result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison: Comparison
+) -> tuple[list[int], float]:
     """Fill evidence and inliers of some consecutive rows of `result`, in the head's order.
 
-    Returns the number of candidates of each row. Rows that need another round are compared together.
+    Returns the number of candidates of each row, and the weight of √M. Rows that need another round are compared
+    together.
     """
-    first, counts, done = rows[0], np.zeros(len(rows), np.int64), 0
+    first, counts, done, weight = rows[0], np.zeros(len(rows), np.int64), 0, WEIGHT
     for end in ends:
         images = [result.indices[row, done:end] for row in rows]
         for row, compared in zip(rows, comparison.with_queries(rows.tolist(), images), strict=True):
-            result.evidence[row, done:end], result.inliers[row, done:end] = compared
+            result.evidence[row, done:end], result.inliers[row, done:end], weight = compared
         counts[rows - first], done = end, end
         if end < ends[-1]:
             stop = is_settled(
-                result.standardized[rows, :end], result.evidence[rows, :end], result.standardized[rows, end]
+                result.standardized[rows, :end], result.evidence[rows, :end], result.standardized[rows, end], weight
             )
             rows = rows[~stop]
         if not len(rows):
             break
-    return counts.tolist()
+    return counts.tolist(), weight
 
 
-def _reorder_row(result: Reranked, row: int, count: int) -> None:
+def _reorder_row(result: Reranked, row: int, count: int, weight: float) -> None:
     """Sort the first `count` candidates of a query from the head's order into the reranked order."""
     z, evidence = result.standardized[row, :count], result.evidence[row, :count]
-    standing = combine_scores(z, evidence)
+    standing = combine_scores(z, evidence, weight)
     order = np.argsort(-standing, kind="stable")  # ties keep the head's order
-    result.ordering[row, :count], result.lead[row, :count] = standing, compute_leads(evidence)
+    result.ordering[row, :count], result.lead[row, :count] = standing, weight * compute_leads(evidence)
     for field in fields(Reranked):
         table = getattr(result, field.name)
         table[row, :count] = table[row, :count][order]

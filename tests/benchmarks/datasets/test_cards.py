@@ -1,4 +1,4 @@
-"""Every packaged card is valid, every protocol of the paper has one, and a bad card says what is wrong with it."""
+"""Dataset cards are valid and cover the paper's protocols; errors of a bad card name the problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from tfa.types import HeadSpec
 from tfa_bench.datasets.card import DATASET_GROUPS, BadCard, UnknownDataset, cards, collect, find_card, read_card
-from tfa_bench.datasets.load import layout_names, load_layout
+from tfa_bench.datasets.files import BadDataset
+from tfa_bench.datasets.load import card_for, layout_names, load_layout
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
 
@@ -136,6 +137,27 @@ def test_svox_has_five_conditions_that_make_up_its_queries():
 
 def test_unpublished_protocols_say_so():
     assert {"gsv-brussels", "v4rl-shopping", "park", "urbanscape"} <= {c.name for c in cards().values() if not c.public}
+
+
+def test_the_pca_is_sampled_for_pitts250k_only():
+    specs = {name: (card.counts.database or 0, HeadSpec.from_dict(card.spec)) for name, card in cards().items()}
+    assert [name for name, (images, spec) in specs.items() if images > spec.max_pca] == ["pitts250k"]
+    assert HeadSpec.paper().max_pca in range(max(n for n, _ in specs.values() if n != 83_952), 83_952)
+
+
+def test_a_card_in_the_folder_overrides_a_packaged_one(tmp_path):
+    known = find_card("uav-visloc")
+    (tmp_path / "card.json").write_text('{"options": {"coverage": false}, "spec": {"max_pca": 9}, "title": "Tiles"}')
+    card, notes = card_for("uav-visloc", tmp_path)
+    assert card.options == {"radius": 100.0, "coverage": False}
+    assert (card.spec, card.title, card.layout) == ({"max_pca": 9}, "Tiles", known.layout)
+    assert notes == ("uav-visloc is changed by its card.json",)
+    (tmp_path / "card.json").write_text('{"name": "sped"}')
+    with pytest.raises(BadDataset, match="describes 'sped', not 'uav-visloc'"):
+        card_for("uav-visloc", tmp_path)
+    (tmp_path / "card.json").write_text('{"spec": {"max_pcs": 3}}')
+    with pytest.raises(BadCard, match=r"card.json: spec: HeadSpec has no field 'max_pcs'"):
+        card_for("uav-visloc", tmp_path)
 
 
 def test_a_card_survives_json():

@@ -13,6 +13,7 @@ from tfa_bench.datasets.files import BadDataset
 from tfa_bench.datasets.layouts import uav_visloc
 from tfa_bench.datasets.layouts.anyloc import camera
 from tfa_bench.datasets.layouts.uav_visloc import east_and_north
+from tfa_bench.datasets.load import load_dataset
 
 UNTURNED = "1 0 0\n0 1 0\n0 0 1"
 QUARTER = "0 -1 0\n1 0 0\n0 0 1"  # 90 degrees about z
@@ -105,6 +106,12 @@ def test_tiles_within_a_hundred_metres_are_positives(visloc: Path) -> None:
 def test_coverage_requires_that_a_tile_shows_the_position(visloc: Path) -> None:
     found = uav_visloc.load(visloc, coverage=True)
     assert [own.tolist() for own in found.positives] == [[0], [1]]
+
+
+def test_the_card_requires_coverage(visloc: Path) -> None:
+    assert [own.tolist() for own in load_dataset("uav-visloc", visloc).positives] == [[0], [1]]
+    (visloc / "card.json").write_text('{"options": {"coverage": false}}')
+    assert [own.tolist() for own in load_dataset("uav-visloc", visloc).positives] == [[0, 1], [1]]
 
 
 def test_a_query_far_from_every_tile_has_no_positives(visloc: Path) -> None:

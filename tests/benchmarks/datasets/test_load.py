@@ -1,4 +1,4 @@
-"""From a name and a folder to a dataset, and what is said of a copy that is not whole."""
+"""Load datasets by name and folder; messages for incomplete copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that others pickled are read; whatever else a pickle names is refused and not run."""
+"""Pickled arrays are read; any other pickled object is refused without executing it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,26 @@
 """Ablations: one rule replaced, decided by hand-made evidence."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.errors import BadSpec
-from tfa.method.database import METHOD_RULES
+from tfa.method.database import METHOD_RULES, Rules
+from tfa.method.dual_vocabulary import fit_dual_head
 from tfa.method.evidence import Candidate
 from tfa.types import HeadSpec
-from tfa_bench.heads.controls import ABLATIONS, CONTROLS, calibrate_by, fit_by, under_control
+from tfa_bench.heads.controls import (
+    ABLATIONS,
+    CONTROLS,
+    calibrate_by,
+    calibrate_on_database,
+    fit_by,
+    under_control,
+    under_control_of_target,
+)
 
 
 def candidate(support, agreement):
@@ -39,6 +51,21 @@ def test_a_tie_goes_to_partial():
     assert ABLATIONS["ties-partial"].rules.carrier(*given) == "partial"
     apart = [candidate(5, 0.5), candidate(8, 0.5), candidate(9, 0.6)]
     assert ABLATIONS["ties-partial"].rules.carrier(*apart) == "adaptive"
+
+
+@pytest.mark.parametrize(
+    ("original", "partial", "adaptive", "method", "contraction"),
+    [
+        ((10, 0.5), (9, 0.6), (12, 0.7), "adaptive", "original"),  # support contracts, agreement does not contradict
+        ((10, 0.5), (10, 0.6), (9, 0.7), "partial", "original"),  # as in the method's rule, a tie is no expansion
+        ((10, 0.5), (12, 0.6), (14, 0.5), "partial", "partial"),  # the other conditions on agreement stay
+        ((10, 0.5), (12, 0.4), (14, 0.5), "adaptive", "adaptive"),
+    ],
+)
+def test_the_fallback_by_contraction_drops_one_condition(original, partial, adaptive, method, contraction):
+    given = [candidate(*one) for one in (original, partial, adaptive)]
+    assert METHOD_RULES.carrier(*given) == method
+    assert ABLATIONS["support-contraction"].rules.carrier(*given) == contraction
 
 
 def test_support_and_agreement_alone_choose_assignment_and_token():
@@ -91,3 +118,59 @@ def test_controls_are_taken_from_a_database_head_only(head):
     target = pipeline.calibrate(head, seen_again(world(20)))
     with pytest.raises(BadSpec, match="database-only head"):
         under_control(target, "soft", CONTROLS["partial"])
+
+
+@pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
+def test_a_forced_carrier_changes_nothing_else(head, carrier):
+    rules, target = ABLATIONS[f"forced-{carrier}"].rules, seen_again(world(20))
+    assert fit_by(rules, head).decisions == replace(head.decisions, carrier=carrier)
+    calibrated = pipeline.calibrate(head, target)
+    assert calibrate_by(rules, head, target).decisions == replace(calibrated.decisions, carrier=carrier)
+
+
+def test_controls_of_fullq_have_its_assignment_and_strengths(head):
+    target = seen_again(world(20))
+    made = pipeline.calibrate(head, target).decisions
+    adaptive = under_control_of_target(head, target, CONTROLS["adaptive"])
+    assert adaptive.decisions == replace(made, carrier="adaptive", admit_cls=False)
+    assert adaptive.data_used == "target"
+    full = under_control_of_target(head, target, CONTROLS["full"]).decisions
+    assert set(full.strengths) == set(made.strengths)
+    assert all(own == {"c": 1.0, "beta": 0.0} for own in full.strengths.values())
+
+
+@pytest.mark.parametrize("control", ["original", "partial", "full"])
+def test_a_mixture_mixes_every_control(head, control):
+    target = seen_again(world(20))
+    mixed = under_control_of_target(head, target, CONTROLS[control], Rules(route=lambda evidence: "mixture"))
+    weight = mixed.decisions.soft_weight
+    assert 0 < weight < 1
+    hard, soft = (under_control(head, assignment, CONTROLS[control]).scores(target) for assignment in ("hard", "soft"))
+    np.testing.assert_allclose(mixed.scores(target), (1 - weight) * hard + weight * soft, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def dual():
+    return fit_dual_head(world(20), source_words=4, spec=HeadSpec(words=6))
+
+
+def test_the_branches_of_a_dual_head_add_up_calibrated_or_not(dual):
+    target = seen_again(world(20))
+    source, mapped = dual.select_branch("source"), dual.select_branch("map")
+    for replica in (0, 1, 2, "ensemble"):
+        parts = source.scores(target, replica) + mapped.scores(target, replica)
+        np.testing.assert_allclose(parts, dual.scores(target, replica), atol=1e-4)
+        calibrated = source.calibrate(target).scores(target, replica) + mapped.calibrate(target).scores(target, replica)
+        np.testing.assert_allclose(calibrated, dual.calibrate(target).scores(target, replica), atol=1e-4)
+    assert not np.allclose(source.scores(target), mapped.scores(target))
+
+
+def test_a_dual_head_calibrated_on_its_database_leaves_each_image_out(dual):
+    database, target = world(20), seen_again(world(20))
+    branch = dual.select_branch("map")
+    scores = branch.scores(database).astype(np.float64)
+    np.fill_diagonal(scores, -np.inf)
+    usual = np.log(np.exp(scores).sum(axis=0) / (len(database) - 1))
+    found = calibrate_on_database(branch, database)
+    np.testing.assert_allclose(found.scores(target), branch.scores(target) - usual, atol=1e-4)
+    assert (found.data_used, found.decisions.calibration_images) == ("database", 20)

@@ -82,6 +82,11 @@ def test_the_heads_of_the_paper_are_there():
         ("tfa-c64-v-always", "TFA-C64 +V, always", "C64", "target"),
         ("tfa-c64+-ensemble-v", "TFA-C64+ ensemble +V", "C64", "target"),
         ("dual-c64-v", "TFA dual-C64 +V", "C64", "target"),
+        ("tfa-c16-forced-original", "TFA-C16, forced original cosine", "C16", "target"),
+        ("tfa-fullq-forced-partial", "TFA-FullQ, forced partial whitening", "FullQ", "target"),
+        ("dual-k32", "TFA dual, K32 branch", "no calibration", "database"),
+        ("dual-k64-crossfit", "TFA dual-FullQ (cross-fit), K64 branch", "cross-fit even-odd", "target"),
+        ("dual-database", "TFA dual, calibrated on the database", "no calibration", "database"),
     ],
 )
 def test_names_of_our_own_heads_say_what_happens(name, title, plan, sees):
@@ -90,13 +95,23 @@ def test_names_of_our_own_heads_say_what_happens(name, title, plan, sees):
     assert card.note.startswith("ours") == any(ours in name for ours in ("+", "ensemble", "-v"))
 
 
-def test_reconstructions_and_fallbacks_say_so():
+def test_reconstructions_and_fallbacks_say_so(tmp_path):
     assert head_card("ria").note.startswith("reconstruction")
+    for name in ("hard-original", "tfa-fullq-support-contraction", "tfa-c64-support-contraction", "dual-database"):
+        assert head_card(name).note.startswith("our reading")
+    np.save(tmp_path / "words.npy", np.eye(5))
+    fitted, released = (head_card("dual-c64", Supplied(file)) for file in (None, tmp_path / "words.npy"))
+    for card in (fitted, released):
+        assert card.note.startswith("our reading of a system that the paper names without a formula")
+    assert fitted.note == f"{released.note}, source words fitted on the database"
     assert "ours" in head_card("segvlad-superpixels").note
     assert "SAM" in head_card("segvlad-superpixels").note
 
 
-@pytest.mark.parametrize("name", ["tfa-c0", "tfa+", "dual-c", "tfa-c64-plus", "anylock", ""])
+@pytest.mark.parametrize(
+    "name",
+    ["tfa-c0", "tfa+", "dual-c", "dual-k16", "dual-database-c64", "tfa-c64-forced", "tfa-c64-plus", "anylock", ""],
+)
 def test_an_unknown_name_is_refused(name):
     with pytest.raises(BadSpec, match="unknown head"):
         head_card(name)

@@ -1,4 +1,4 @@
-"""The judge: what it sees, what it decides, and in which words; judged heads of made-up worlds."""
+"""The judge: its evidence, its decisions and their wording, on synthetic worlds."""
 
 import numpy as np
 import pytest
@@ -132,7 +132,7 @@ def test_a_judged_head_names_every_candidate():
     assert not any("full" in name for name in head.evidence.candidates)  # pseudo queries say nothing about it
     assert head.decisions.name in head.evidence.candidates
     assert head.evidence.to_dict()["photos"] == 40
-    assert "evidence with 40 photos of the map itself" in head.evidence.reasons["judge"]
+    assert "evidence with 40 map images" in head.evidence.reasons["judge"]
     assert head.search(database, k=1)[0][:, 0].tolist() == list(range(40))
 
 

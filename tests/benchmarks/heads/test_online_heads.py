@@ -115,7 +115,7 @@ def test_other_heads_are_queried_some_at_a_time(shared):
 def test_a_camera_is_followed_along_the_database(shared):
     followed, single = fit("judged-follow", shared), fit("judged-online", shared)
     places = followed.scores(PHOTOS, "0")
-    assert (places.sum(axis=1) <= 1 + 1e-9).all()
+    assert (places <= 1.5 + 1e-9).all()  # the image and its neighbors, the image itself with half a weight more
     right = [(rows.argmax(axis=1) == np.arange(len(QUERIES))).mean() for rows in (places, single.scores(PHOTOS, "0"))]
     assert right[0] > right[1]
     assert followed.decisions["verification"] == fit("judged-v", shared).decisions["verification"]

@@ -14,7 +14,7 @@ from tfa.core.progress import SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps.answer import answer_tokens
-from tfa.maps.fit_map import decide_calibration_admission, fit_map
+from tfa.maps.fit_map import describe_calibrated_reranking, fit_map
 from tfa.maps.map import Map
 from tfa.maps.state import MapState, NamedHead, make_state
 from tfa.maps.storage import MemorySnapshot, MemoryStorage
@@ -74,7 +74,7 @@ def test_judged_heads_are_the_judges(shared, calibrated):
     assert_same_head(fit("judged", shared), judged)
     base = pipeline.fit_second_order(DATABASE, spec=SPEC)
     target = QUERIES.select(TARGET)
-    expected = calibrate_judged(base, target, prepare_photo_evidence(CompactTokens.fit(DATABASE), target))
+    expected = calibrate_judged(base, target, prepare_photo_evidence(CompactTokens.fit(DATABASE, cells=False), target))
     assert_same_head(calibrated[""], expected)
     assert calibrated[""].data_used == "target"
 
@@ -264,7 +264,7 @@ def placed_map(target: Tokens | None = None) -> MapState:
         return state
     assert state.spaces is not None
     tuned = pipeline.calibrate(state.spaces.fitted(len(records), SPEC, None), target)
-    admission = decide_calibration_admission(tuned, target, prepare_photo_evidence(state.compact, target))
+    admission = describe_calibrated_reranking(tuned, target, prepare_photo_evidence(state.compact, target))
     head = NamedHead.of("target", tuned, 0, options.storage, {}, admission, state.spaces, None)
     return state.with_calibration(head)
 
@@ -285,7 +285,7 @@ def test_the_default_rows_answer_as_a_map_does(photos, rerank, shared):
     np.testing.assert_array_equal(found, [[hit.id for hit in answer.hits] for answer in answers])
     assert any(answer.reranked for answer in answers) == (confidence is not None)
     if confidence is not None:
-        np.testing.assert_array_equal(confidence, [answer.confidence for answer in answers])
+        np.testing.assert_allclose(confidence, [answer.confidence for answer in answers], rtol=1e-12)
     if rerank:
         used = head.decisions["verification"]["used"]
         assert used == state.chosen(None).verifies

@@ -1,4 +1,4 @@
-"""Verified heads: the order of their candidates, what is remembered, and when they are the head they stand on."""
+"""Reranking heads: order of candidates, caching, and when they equal the base head."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tfa.maps.confidence import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.gallery import top_k
 from tfa.types import AUTO, HeadSpec, RerankSpec
-from tfa.verification import matching, patches, reranking
-from tfa.verification.admission import VerificationEvidence
+from tfa.verification import patches, reranking
+from tfa.verification.matching import ONE_WINDOW, measure_evidence
 from tfa.verification.patches import CompactTokens
 from tfa.verification.reranking import UNVERIFIED, rerank
+from tfa_bench.heads.admission import VerificationEvidence
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.tfa_heads import PatchPairs
@@ -50,11 +51,11 @@ def plain_order(row: np.ndarray, query: np.ndarray, database: list[np.ndarray]) 
     ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
     score, roots = {}, []
     for image in ranked:
-        votes = matching.measure_evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
+        votes = measure_evidence(query, database[image][None], DATABASE.grid, DATABASE.grid, ONE_WINDOW)
         z = (row[image] - row.mean()) / (row.std() + 1e-12)
         if len(roots) in (10, 15, 20, 25) and max(score.values()) > z + 4 * (np.median(roots) + 0.625):
             break
-        score[image] = reranking.combine_scores(np.array([z]), votes)[0]
+        score[image] = reranking.combine_scores(np.array([z]), votes, reranking.EARLIER_WEIGHT)[0]
         roots.append(np.sqrt(votes[0]))
     return sorted(score, key=lambda i: (-score[i], i)) + ranked[len(score) :]
 

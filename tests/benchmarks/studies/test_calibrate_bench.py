@@ -1,4 +1,4 @@
-"""The calibration benchmark in small: what it times, reports and prints."""
+"""The calibration benchmark on small data: times, report and output."""
 
 import json
 from dataclasses import replace

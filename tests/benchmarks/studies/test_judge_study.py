@@ -1,4 +1,4 @@
-"""What the judge sees beside what labels say: hand-made tables, and a made-up town."""
+"""The judge compared with labels: hand-made tables and a synthetic town."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learned matcher beside verification: the same candidates, ties, what is kept; and the real one, where it is."""
+"""A learned matcher compared with reranking: equal candidates, ties, caching, and the real matcher if installed."""
 
 from __future__ import annotations
 

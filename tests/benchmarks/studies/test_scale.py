@@ -1,4 +1,4 @@
-"""Made-up places, rows that are kept, what is counted as wrong, and the tables."""
+"""The scale study: synthetic places, reused rows, error counts and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script serve.py apart from what it calls; the whole way is in tests/service and tests/faults."""
+"""The script serve.py with stubs; tests/service and tests/faults run the real service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of descriptors in small: what it times, reports and prints."""
+"""The descriptor benchmark on small data: times, report and output."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The benchmark of encoding in small: what it times, reports and prints."""
+"""The encoding benchmark on small data: times, report and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks of fitting in small: what they time, tell and print."""
+"""The fitting benchmarks on small data: times, report and output."""
 
 import json
 from dataclasses import replace

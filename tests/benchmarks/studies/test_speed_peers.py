@@ -1,4 +1,4 @@
-"""The side by side in small: the peers do what they should, are timed alike, and may be absent."""
+"""The peers of the speed benchmark are correct, timed alike, and optional."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks of queries, of size and of growth in small: what they time, report and print."""
+"""The benchmarks of queries, map size and growth on small data: times, report and output."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The scripts speed/run.py and speed/page.py: what they run, print, write and refuse."""
+"""The scripts speed/run.py and speed/page.py: output, files and errors."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from studies.verification import VARIANTS
 from tests.cli.conftest import write_drive
 
 PLACES = 7
-FUSIONS = [f"fusion-{weight}" for weight in (1, 2, 4, 8)]
+FUSIONS = [f"fusion-{weight}" for weight in (1, 2, 5, 10)]
 
 
 @pytest.fixture

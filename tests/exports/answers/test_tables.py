@@ -1,4 +1,4 @@
-"""Tables and points as GDAL reads them, and what it would not: refused, or written whole."""
+"""Exported tables and points as GDAL reads them; values that it cannot represent."""
 
 from __future__ import annotations
 

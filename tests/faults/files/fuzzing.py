@@ -1,4 +1,4 @@
-"""Runs targets in a worker, the seeds that once found something first, and says what failed."""
+"""Run targets in a worker, stored seeds first, and report failures."""
 
 from __future__ import annotations
 

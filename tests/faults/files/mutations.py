@@ -1,4 +1,4 @@
-"""Damage to a file, drawn from a seed: what disks, networks and people in bad faith do to bytes."""
+"""Damage files by seed, as disks, networks and attackers do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved maps, shards of the token cache, and what a service keeps of its cameras."""
+"""Targets: saved maps, token cache shards and camera states of a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that stand for something huge, endless or executable: one error each, within a bounded memory."""
+"""Small files that expand to huge, endless or executable content: one error each, within bounded memory."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_one_error_within_bounds(name: str, tmp_path: Path, campaign: Campaign) 
         read(tmp_path / file)
     assert file in str(caught.value)
     assert len(str(caught.value)) < 1000
-    campaign.count("files that stand for something huge or endless", 1)
+    campaign.count("small files that expand to huge or endless data", 1)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_what_a_pickle_would_run_is_not_run(file: str, read: Read, tmp_path: Pat
     assert not mark.exists()
     pickle.loads(pickle.dumps(Trap(mark)))
     assert mark.exists()  # the trap works
-    campaign.count("files that would run a program", 1)
+    campaign.count("files that contain executable code", 1)
 
 
 def test_a_compressed_record_is_not_expanded_beyond_its_size(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every verb that prints, with a standard output that is closed, full or no longer read."""
+"""Every verb that prints, with a standard closed, full or abandoned output."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_the_end_is_quiet_and_the_exit_code_says_why(campaign: Campaign, folder:
         quiet = "Traceback" not in text and "Exception ignored" not in text and "defect" not in text
         if code not in expected or not quiet or (complaint != (kind == "full") and words[-1] not in HELP):
             wrong.append(f"{' '.join(words)}, {kind}: exit code {code}\n{text}")
-    campaign.count("output that is closed, full or no longer read", len(plan), len(wrong))
+    campaign.count("closed, full or abandoned output", len(plan), len(wrong))
     assert wrong == []

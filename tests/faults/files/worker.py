@@ -112,7 +112,7 @@ def run_job(job: dict[str, Any], failures: Path) -> None:
             finally:
                 os._exit(0)
         _, status = os.waitpid(process, 0)
-        if status:  # it was killed: by the alarm, for memory, or by a crash in somebody's C
+        if status:  # killed by the alarm, by the memory limit or by a crash in C code
             at = struct.unpack("<q", os.pread(progress, 8, 0))[0]
             note(failures, target, at, f"the process ended with status {status} (14: it hung, 27: it worked too long)")
             for name, content in target.files.items():

@@ -1,4 +1,4 @@
-"""Files and bodies that nobody sends by accident."""
+"""Hostile files and request bodies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def long_comment(size: int) -> bytes:
 
 
 def png_bomb(width: int, height: int) -> bytes:
-    """A small PNG that really has so many pixels, all black."""
+    """Return a small PNG that has this many black pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-"""Sockets and a real service in a process of its own, for clients that do not behave."""
+"""Raw sockets and a service in a separate process, for misbehaving clients."""
 
 from __future__ import annotations
 

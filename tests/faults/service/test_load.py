@@ -41,7 +41,7 @@ def test_200_clients_at_once_are_answered_without_an_error(town, tmp_path, campa
             thread.join(PATIENCE)
             assert not thread.is_alive()
     assert (errors[:3], wrong) == ([], [])
-    campaign.count("requests of 200 clients at once", requests)
+    campaign.count("requests from 200 concurrent clients", requests)
 
 
 def test_a_kill_in_the_midst_of_edits_loses_none_that_was_answered(monkeypatch, campaign):
@@ -55,4 +55,4 @@ def test_a_kill_in_the_midst_of_edits_loses_none_that_was_answered(monkeypatch, 
         assert (result.errors, result.lost) == ([], [])
         added += result.added
     assert added
-    campaign.count("services killed under edits, nothing lost", rounds)
+    campaign.count("services killed during edits", rounds)

@@ -1,4 +1,4 @@
-"""A fault is injected, told, and over when its cause is: without a restart, every map queries and edits as before."""
+"""The service reports an injected fault and recovers without a restart."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_fault_of_the_encoder(serve, town, campaign, fault, status, says, came
         assert ask(client, picture(5), k=1, **fields).json()["hits"][0]["id"] == 5
         wait_until(lambda: client.get("/readyz").status_code == 200)
     assert add(client, ("a.png", picture(40))).json()["added"] == [14]
-    campaign.count("faults of the encoder survived without a restart", 2 * campaign.size(1, 20))
+    campaign.count("faults in the encoder, without a restart", 2 * campaign.size(1, 20))
 
 
 @pytest.mark.parametrize("fault", [OSError(errno.EIO, "Input/output error"), MemoryError(), SystemExit()], ids=repr)
@@ -72,7 +72,7 @@ def test_a_fault_of_a_camera_fails_its_query_alone(serve, monkeypatch, campaign,
         assert ask(client, picture(number % 14), camera="cam0", k=1).json()["hits"][0]["id"] == number % 14
         wait_until(lambda: client.get("/readyz").status_code == 200)
     assert client.get("/v1/cameras/cam0").json()["seen"] == times  # those that failed taught nothing
-    campaign.count("faults of cameras survived without a restart", times)
+    campaign.count("faults in camera adaptation, without a restart", times)
 
 
 def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, campaign):
@@ -93,7 +93,7 @@ def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, camp
                 assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
         assert add(client, ("a.png", picture(40 + number))).json()["added"] == [14 + number]
     assert len(opened(town)) == 14 + times
-    campaign.count("full disks survived without a restart", len(places) * times)
+    campaign.count("full disks, without a restart", len(places) * times)
 
 
 def test_cameras_on_a_full_disk_cost_the_log_one_line(serve, town, monkeypatch, caplog, campaign):
@@ -115,7 +115,7 @@ def test_cameras_on_a_full_disk_cost_the_log_one_line(serve, town, monkeypatch, 
         ask(client, picture(3), camera="cam0")
     wait_until(lambda: len(files(town)) == 2)
     wait_until(lambda: "cameras of town.tfa can be saved again" in caplog.text)
-    campaign.count("queries of cameras answered on a full disk", queries)
+    campaign.count("camera queries on a full disk", queries)
 
 
 def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, campaign):
@@ -136,4 +136,4 @@ def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, camp
                 assert ask(client, picture(5), k=1, **camera).json()["hits"][0]["id"] == 5
         assert add(client, ("a.png", picture(40 + number))).json()["added"] == [14 + number]
     assert len(opened(town)) == 14 + times
-    campaign.count("read-only disks survived without a restart", times)
+    campaign.count("read-only disks, without a restart", times)

@@ -1,4 +1,4 @@
-"""An emulated disk: what a power cut may leave of the operations of an edit.
+"""An emulated disk: states that a power cut can leave during an edit.
 
 The model is that of POSIX, where a file system promises no more than it must. A file's content survives if it was
 synced after it was written; otherwise it may be there, cut off, zeros, or absent. What a folder was told (a name made,
@@ -116,7 +116,7 @@ class Disk:
             names[entry.folder, entry.name] = entry.inode
 
     def crashes(self, rng: random.Random, most: int) -> Iterator[State]:
-        """Different states that a power cut now may leave; at most so many."""
+        """Return the distinct states that a power cut can leave now, up to a maximum."""
         subsets = list(itertools.product((True, False), repeat=len(self.pending))) if len(self.pending) <= 6 else []
         choices = [(subset, damage) for subset in subsets for damage in DAMAGE]
         while len(choices) < most and len(self.pending) > 6:

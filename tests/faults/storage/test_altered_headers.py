@@ -89,7 +89,7 @@ def test_an_altered_header_is_refused_or_makes_sense(world, tmp_path, campaign, 
         except Exception as error:
             failures.append((repr(error), [p for p in places(changed) if p not in places(header)][:3]))
         assert original <= {file.name for file in path.iterdir()}
-    campaign.count("headers altered and signed again", attempts, len(failures))
+    campaign.count("altered map headers with valid checksums", attempts, len(failures))
     assert failures == []
     assert refused > attempts // 3
     sign(path, header)
@@ -128,4 +128,4 @@ def test_a_file_that_is_a_link_out_of_the_map_is_refused(world, tmp_path, campai
     inside = outside.rename(path / f"kept-{file.name}")
     file.symlink_to(inside.name)
     assert len(PlaceMap.load(path)) == 8  # a link within the folder is the map's own affair
-    campaign.count("files of a map that are links out of it", 1)
+    campaign.count("map files that are links to other folders", 1)

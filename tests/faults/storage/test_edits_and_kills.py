@@ -1,4 +1,4 @@
-"""Any order of edits, some ended by a kill, against a plain account of what the map must hold."""
+"""Random sequences of edits and kills, compared with a simple model of the map."""
 
 from __future__ import annotations
 

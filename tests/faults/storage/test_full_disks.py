@@ -1,4 +1,4 @@
-"""No room, no open files, no memory, a folder that cannot be written: said in words, and the map is as it was."""
+"""Full disk, no open files, no memory, read-only folder: a clear error, and the map is unchanged."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tfa.pipeline import fit
 from tfa.types import HeadSpec
 
 FAULTS = {
-    "the disk is full": (OSError(errno.ENOSPC, "No space left on device"), DiskFull),
-    "the quota is used up": (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFull),
-    "no open files are left": (OSError(errno.EMFILE, "Too many open files"), OutOfResources),
-    "the folder cannot be written": (OSError(errno.EROFS, "Read-only file system"), OSError),
+    "full disk": (OSError(errno.ENOSPC, "No space left on device"), DiskFull),
+    "quota exceeded": (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFull),
+    "too many open files": (OSError(errno.EMFILE, "Too many open files"), OutOfResources),
+    "read-only folder": (OSError(errno.EROFS, "Read-only file system"), OSError),
 }
 
 
@@ -52,12 +52,12 @@ def failure(edit: Callable[[], object], number: int, error: OSError) -> Exceptio
 def test_any_operation_of_any_edit_fails(world, tmp_path, campaign, fault):
     error, kind = FAULTS[fault]
     made, attempts = prepared(world, "paper", tmp_path / "made"), 0
-    if fault == "the quota is used up" and not campaign.full:
+    if fault == "quota exceeded" and not campaign.full:
         pytest.skip("as a full disk; the full campaign tries it")
     for name, edit in EDITS.items():
         if name == "refit" and not campaign.full:
             continue  # as overwriting, after a fit
-        number, step = 0, campaign.size(23, 1 if fault == "the disk is full" else 4)
+        number, step = 0, campaign.size(23, 1 if fault == "full disk" else 4)
         while True:
             path = tmp_path / "town.tfa"
             shutil.rmtree(path, ignore_errors=True)
@@ -66,23 +66,23 @@ def test_any_operation_of_any_edit_fails(world, tmp_path, campaign, fault):
             before, files = facts_of(opened), contents(path)
             said = failure(lambda opened=opened, edit=edit: edit(opened, world), number, error)
             if said is None:
-                break  # there are not so many operations
+                break  # the edit has fewer operations
             assert isinstance(said, kind)
             assert str(path) in str(said)
             attempts += 1
             again = PlaceMap.load(path, checksum=True, encoder=FakeEncoder())
             if again.state.digest == opened.state.digest:  # else the header was in place when its folder was synced
                 assert facts_of(opened) == facts_of(again) == before
-                assert contents(path) == files  # nothing of a revision that was not born
+                assert contents(path) == files  # no files of the uncommitted revision
             again.remove([4])
             number += step
-    campaign.count(f"operations that fail: {fault}", attempts)
+    campaign.count(f"failing operations: {fault}", attempts)
 
 
 @pytest.mark.parametrize("number", range(0, 40, 13))
 def test_a_first_save_that_fails_leaves_nothing(world, tmp_path, number):
     opened = world.opened(world.folder / "paper.tfa")
-    with pytest.raises(DiskFull), failing_at(number, FAULTS["the disk is full"][0]):
+    with pytest.raises(DiskFull), failing_at(number, FAULTS["full disk"][0]):
         opened.save(tmp_path / "new.tfa")
     assert list(tmp_path.iterdir()) == []
     assert opened.path == world.folder / "paper.tfa"
@@ -119,7 +119,7 @@ def test_a_full_disk_of_temporary_data_does_not_end_the_process(tmp_path, campai
     assert done.returncode == 0, done.stderr
     assert f"temporary data needs 4,194,304 bytes in {tmp_path}" in done.stdout
     assert "TMPDIR" in done.stdout
-    campaign.count("temporary data on a full disk", 1)
+    campaign.count("temporary files on a full disk", 1)
 
 
 def test_without_room_for_temporary_data_a_fit_says_where_and_how_much(tmp_path, monkeypatch, campaign):
@@ -132,7 +132,7 @@ def test_without_room_for_temporary_data_a_fit_says_where_and_how_much(tmp_path,
     with pytest.raises(DiskFull, match=r"temporary data needs [0-9,]+ bytes in .*TMPDIR"):
         fit(tokens_of_a_world(), HeadSpec(words=4))
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
-    campaign.count("temporary data on a full disk", 1)
+    campaign.count("temporary files on a full disk", 1)
 
 
 def test_a_file_system_that_reserves_nothing(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_memory_that_runs_out_inside_a_fit_leaves_the_map(world, tmp_path, monke
         assert facts_of(opened) == facts_of(PlaceMap.load(path, checksum=True))
     opened.refit()
     assert PlaceMap.load(path).state.revision == 2
-    campaign.count("memory that runs out inside a fit", campaign.size(3, 12))
+    campaign.count("fits that run out of memory", campaign.size(3, 12))
 
 
 def until_refused(path: Path) -> list[int]:
@@ -200,4 +200,4 @@ def test_open_files_that_run_out_are_named(world, tmp_path, campaign):
             os.close(handle)
     assert opened.remove([1]).removed == [1]
     assert len(PlaceMap.load(path, checksum=True)) == 7
-    campaign.count("open files that run out", 1)
+    campaign.count("no more open files allowed", 1)

@@ -74,7 +74,7 @@ def test_a_kill_at_any_operation_of_an_edit(world, tmp_path, campaign, processes
             check(world, path, before, after)
             shutil.rmtree(path.parent)
             kills += 1
-    campaign.count("kills at an operation of an edit", kills)
+    campaign.count("kills at each file operation of an edit", kills)
 
 
 def test_a_kill_at_any_operation_of_a_first_save(world, tmp_path, campaign, processes):
@@ -89,7 +89,7 @@ def test_a_kill_at_any_operation_of_a_first_save(world, tmp_path, campaign, proc
         else:
             world.opened(world.folder / "second-order.tfa").save(path)
             assert len(PlaceMap.load(path, checksum=True)) == 8
-    campaign.count("kills at an operation of an edit", len(numbers))
+    campaign.count("kills at each file operation of an edit", len(numbers))
 
 
 def loop_of_edits(folder: str, path: str, started: Any) -> None:
@@ -134,4 +134,4 @@ def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(world, tmp_path,
         opened.remove([opened.images[0].id])
         assert len(PlaceMap.load(path, checksum=True)) == len(opened)
         shutil.rmtree(path.parent)
-    campaign.count("kills (kill -9) at any moment of edits", kills)
+    campaign.count("kills (kill -9) at random moments of edits", kills)

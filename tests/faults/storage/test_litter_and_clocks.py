@@ -1,4 +1,4 @@
-"""What killed processes leave is removed by name and age, and nothing that lives, whatever the clock says."""
+"""Leftovers of killed processes are removed, and nothing in use, even if the clock is wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_folder_of_a_killed_save_is_removed_by_the_next_save(world, tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".town.tfa.foreign", ".town.tfa.fresh", ".village.tfa.left", "town.tfa",
     ]  # fmt: skip
-    campaign.count("folders of killed saves", 1)
+    campaign.count("folders left by killed saves", 1)
 
 
 @pytest.mark.parametrize("when", [LONG_AGO, IN_THE_FUTURE])

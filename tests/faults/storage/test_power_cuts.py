@@ -1,4 +1,4 @@
-"""Power cuts at every operation of every edit, on a disk that keeps only what was synced."""
+"""Power cuts at every operation of every edit, on a disk that loses unsynced writes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_map_that_cannot_be_written_answers_and_refuses_edits(campaign: Campai
             good = good and "permission" in text.lower()
         if not good or "Traceback" in text or "defect" in text:
             wrong.append(f"{' '.join(words)}: exit code {code}\n{text}")
-    campaign.count("verbs on a map that cannot be written", len(READS) + len(EDITS), len(wrong))
+    campaign.count("commands on a read-only map", len(READS) + len(EDITS), len(wrong))
     assert wrong == []
     assert {file.name: file.read_bytes() for file in (folder / MAP).iterdir()} == before
     assert len(PlaceMap.load(folder / MAP, checksum=True)) > 0

@@ -89,7 +89,7 @@ def test_two_edit_and_one_reads(world, tmp_path, campaign):
     assert opened.state.revision == 1 + done  # each acknowledged edit is a revision
     assert done > 0
     assert loads > 0
-    campaign.count("edits by two processes at once", done)
+    campaign.count("concurrent edits by two processes", done)
     campaign.count("loads while two processes edit", loads, len(failed))
 
 
@@ -110,4 +110,4 @@ def test_a_load_between_two_commits_of_another_process(world, tmp_path, monkeypa
     monkeypatch.setattr(reader, "check_file", overtaken)
     opened = PlaceMap.load(path)
     assert opened.state.digest == editor.state.digest
-    campaign.count("loads overtaken by commits", campaign.size(2, 10))
+    campaign.count("loads during commits", campaign.size(2, 10))

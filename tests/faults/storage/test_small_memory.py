@@ -67,7 +67,7 @@ def test_a_build_within_limits_of_memory(campaign: Campaign, tmp_path: Path, the
             good = good and ((path / "map.json").read_bytes() == old if there else not path.exists())
         if not good:
             wrong.append(f"{way}: exit code {code}\n{text}")
-    campaign.count("builds within a limit of memory", len(plan), len(wrong))
+    campaign.count("builds under a memory limit", len(plan), len(wrong))
     assert wrong == []
     assert codes[0] == 1
     assert codes[-1] == 0

@@ -1,4 +1,4 @@
-"""Whoever holds a map that was built again at the same path changes nothing of the new one."""
+"""A process that loaded a map cannot edit it after a rebuild at the same path."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_map_built_again_is_not_changed_by_who_held_the_old_one(world, tmp_pat
         again = PlaceMap.load(path, checksum=True, encoder=FakeEncoder())
         assert len(again) == 5
         assert again.remove([0]).removed == [0]
-    campaign.count("edits by who holds a map that was built again", len(edits))
+    campaign.count("edits of a map that was rebuilt meanwhile", len(edits))
 
 
 @pytest.mark.parametrize("how", REBUILT)
@@ -152,7 +152,7 @@ def test_a_map_built_again_within_a_commit_is_not_changed(world, tmp_path, campa
             assert done
         shutil.rmtree(path.parent)
         number += step
-    campaign.count("maps built again within a commit", attempts)
+    campaign.count("rebuilds during a commit", attempts)
 
 
 def test_a_map_that_is_being_edited_is_not_overwritten(world, tmp_path):

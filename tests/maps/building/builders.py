@@ -1,4 +1,4 @@
-"""Sharded builds of tests: encoders that workers load by name, and what a build has put into its store."""
+"""Helpers for sharded builds: encoders that workers load by name, and contents of a store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ store._BUILT_IN["sqlite"] = "tests.maps.building.sqlite_store:SqliteStore.connec
 
 
 class LoggedEncoder(FakeEncoder):
-    """Writes down how many images it encodes, in whichever process."""
+    """Records how many images it encodes, in any process."""
 
     def encode(self, images: Sequence[Image.Image]) -> Any:
         if folder := os.environ.get(LOG):

@@ -1,4 +1,4 @@
-"""Photos for sharded builds, and a cache of its own for every test."""
+"""Photos for sharded builds, and a separate cache for every test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A driver of builds on Ray in a process of its own: Ray reads its environment once, and a driver can be killed.
+"""A Ray build driver in a separate process: it has its own environment and can be killed.
 
 `python -m tests.maps.building.ray_driver ADDRESS` builds what each line of its input names and prints how it went.
 """

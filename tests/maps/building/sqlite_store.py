@@ -1,4 +1,4 @@
-"""A store in one SQLite file: what several processes of a test can all write to."""
+"""A store in one SQLite file, which several processes can write."""
 
 from __future__ import annotations
 

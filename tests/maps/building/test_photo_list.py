@@ -1,4 +1,4 @@
-"""Photos of folders, manifests and buckets: what is listed, in which order, and what is said of mistakes."""
+"""Photo lists from folders, manifests and buckets: content, order and errors."""
 
 import sys
 from pathlib import Path

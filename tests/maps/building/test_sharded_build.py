@@ -1,4 +1,4 @@
-"""One map, whoever computes the shards and in whichever order; equal to the ordinary build and to the formulas."""
+"""A sharded build does not depend on workers or order, and equals the ordinary build and the formulas."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence

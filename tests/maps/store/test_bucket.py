@@ -1,4 +1,4 @@
-"""A map in a bucket, of photos in a bucket, on an S3 server: built, asked, edited."""
+"""A map and photos in an S3 bucket: built, queried, edited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who builds a map in a store: one at a time, whoever is slow to be seen, and nobody drops what another one builds."""
+"""Build locks of a store: one build at a time, and no build deletes another one's data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY = r"memory://x/town is being built by process \d+ of .* for 0 min; try agai
 
 
 class SlowStore(MemoryStore):
-    """What is swapped is there for others before whoever swapped it goes on, as on a server far away."""
+    """Others see a swapped value before the swapping process continues, as with a remote server."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ def test_a_collection_that_another_builder_was_faster_to_make_is_told_of_as_that
     with pytest.raises(StoreConflict) as refusal, one.claim():
         one.begin(8)
     assert str(refusal.value).startswith(said)
-    assert store.names() == ([] if doing is None else ["town__v1"])  # what nobody builds is dropped
+    assert store.names() == ([] if doing is None else ["town__v1"])  # tables without a running build are dropped
 
 
 def test_a_store_that_refuses_for_another_reason_says_so_itself(monkeypatch):

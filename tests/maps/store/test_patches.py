@@ -1,4 +1,4 @@
-"""Patches of a map in a store: read in batches, kept up to a limit, small ones, and in a store of their own."""
+"""Patches of a map in a store: batched reads, bounded cache, small patches, a separate store."""
 
 from __future__ import annotations
 

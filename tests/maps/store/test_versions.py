@@ -1,4 +1,4 @@
-"""Versions of a map in a store: published all at once, taken back, tidied, claimed; and what is refused."""
+"""Versions of a map in a store: atomic publishing, rollback, cleanup, locks and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
     assert told(opened.query(dusk)) == told(town.query(dusk))
     assert repr(opened) == (
         f"<PlaceMap {url}: 14 photos; encoder fake@28; second-order head (second-order, tempered); no calibration; "
-        "not reranked>"
+        "reranked>"
     )
     info = opened.info().to_dict()
     assert (info["images"], info["positions"], info["sample"], info["dims"]) == (PLACES, PLACES, PLACES, 64)
@@ -151,7 +151,7 @@ def test_a_newer_format_is_refused(town, url):
     store = memory_store(url)
     newer = {**json.loads(store.read(header_key("town"))), "format_version": 99}
     store.put(header_key("town"), json.dumps(newer).encode())
-    with pytest.raises(BadMap, match="this release reads tfa-engine-map 2; use a newer tfa-vpr"):
+    with pytest.raises(BadMap, match="this release reads tfa-engine-map 2 and 3; use a newer tfa-vpr"):
         PlaceMap.load(url)
     store.put(header_key("town"), b"{not json")
     with pytest.raises(BadMap, match="has no readable header"):
@@ -172,7 +172,7 @@ def test_another_encoder_is_refused(town, url, dusk):
 
 def test_a_map_of_the_papers_head_is_refused(tmp_path, small, url):
     paper = PlaceMap.build(tmp_path / "town", head="paper", encoder=FakeEncoder(), spec=SPEC)
-    with pytest.raises(BadSpec, match="this map has the paper's; build with --head second-order"):
+    with pytest.raises(BadSpec, match="this map has the paper head; build with --head second-order"):
         paper.publish(url)
 
 

@@ -1,4 +1,4 @@
-"""Bags of all three forms: which frames they give, where those were taken, and what is refused."""
+"""Bags of all three formats: frames, positions and errors."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_positions_of_all_kinds_follow_the_clock(tmp_path):
     assert placed[5].pair == pytest.approx((5.0, 2.0))
     assert placed[5].heading == pytest.approx(45.0)
     assert placed[10].heading % 360 == pytest.approx(0.0, abs=1e-9)
-    with open_recording(bag, position_topic="/pose") as recording:  # nobody set its rotation
+    with open_recording(bag, position_topic="/pose") as recording:  # its rotation is not set
         assert [frame.position for frame in recording.frames()][5] == Position(x=5.0, y=2.0, alt=0.0)
 
 

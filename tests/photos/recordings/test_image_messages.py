@@ -1,4 +1,4 @@
-"""Image messages as photos: every encoding that is read, rows that are filled up, and what is refused."""
+"""Image messages as photos: supported encodings, padded rows and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which frames are kept: by number, by time, by metres, by what they show."""
+"""Keyframe selection: by number, time, distance and novelty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed extraction left is removed by a later one, and nothing that is being written, or is somebody else's."""
+"""Leftovers of a killed extraction are removed later; files in use or of other users are not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def leave(folder, *inside):
 
 @pytest.mark.kill
 def test_what_a_killed_extraction_left_is_removed_by_the_next_one_and_nothing_that_is_being_written(video, tmp_path):
-    out = tmp_path / "[out]"  # a name that means something else to whoever looks for names by a pattern
+    out = tmp_path / "[out]"  # a name with another meaning in a glob pattern
     slow = subprocess.Popen([sys.executable, "-c", SLOW, str(video), str(out)], stdout=subprocess.PIPE, text=True)
     try:
         assert slow.stdout.readline().strip() == "0000000000.000000000.jpg"

@@ -1,4 +1,4 @@
-"""Videos as photos: times, tracks, turned ones, and what is refused."""
+"""Videos as photos: times, tracks, rotation and errors."""
 
 from __future__ import annotations
 

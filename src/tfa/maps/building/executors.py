@@ -141,7 +141,7 @@ def _start_worker(workers: int) -> None:
 def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -> Executor:
     """Return the executor for `--ray` and `build.workers`. [default: this process]"""
     if ray is not None:
-        return RayExecutor(ray, workers, gpus=0 if device == "cpu" else 1)
+        return RayExecutor(ray, workers, gpus=int(device.startswith("cuda")))
     return SerialExecutor() if workers in (None, 1) else ProcessExecutor(workers or 1)
 
 

@@ -343,8 +343,9 @@ _STRENGTHS = ("rho", "participation", "displacement")
 
 def _check_storable(map_spec: BuildOptions) -> None:
     """Raise BadSpec for options that a map in a store does not support."""
-    if map_spec.head == "paper":
-        raise BadSpec("--head paper needs a map in a folder (--out NAME.tfa); a store supports --head second-order")
+    if map_spec.head != "second-order":
+        needs = f"--head {map_spec.head} needs a map in a folder (--out NAME.tfa)"
+        raise BadSpec(f"{needs}; a store supports --head second-order")
     if map_spec.ensemble:
         raise BadSpec("map.ensemble needs a map in a folder (--out NAME.tfa); a store holds one row per image")
     if map_spec.storage != "int7":

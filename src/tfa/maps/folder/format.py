@@ -25,6 +25,7 @@ from tfa.method.decisions import (
     TargetDecisions,
     gather_sigmas,
 )
+from tfa.method.dual_vocabulary import DualDecisions, DualEvidence
 from tfa.method.scorer import GLOBAL
 from tfa.search.reduced import LEAST_DIMS
 from tfa.types import EncoderInfo, ExpectedRecall, HeadKind, HeadSpec, RerankSpec, StorageType
@@ -34,6 +35,7 @@ from tfa.types import EncoderInfo, ExpectedRecall, HeadKind, HeadSpec, RerankSpe
 FORMAT_VERSION = 2
 OLD_HEAD_KIND: Literal["judged"] = "judged"  # older second-order maps whose head a judge chose
 REDUCED_VERSION = 3  # version of maps with reduced rows, otherwise the same as version 2
+CELLS_VERSION = 4  # version of maps whose patches are centered on their cell, with or without reduced rows
 _COUNT: dict[str, Any] = {"ge": 0, "le": 10**9}
 _GRID: dict[str, Any] = {"ge": 1, "le": 10**5}
 _HEX = "[0-9a-f]{64}"
@@ -63,11 +65,11 @@ class _Calibration(Value, extras=True):
 
 class _Admission(Value, extras=True):
     admitted: bool = req("Whether answers are reranked.")
-    favours_candidates: float = req("Share of photos with more evidence among their candidates.")
-    needed: float = req("Share that is needed.")
-    photos: int = req("Photos that decided.", **_COUNT)
+    photos: int = req("Photos whose evidence was measured.", **_COUNT)
     reason: str = req("Why.")
     usual_evidence: float | None = opt(None, "Usual evidence of a right answer.")
+    favours_candidates: float = opt(None, "Share of photos with more evidence among their candidates; older maps.")
+    needed: float = opt(None, "Share that was needed; older maps.")
 
 
 class _SpaceSide(Value):
@@ -90,7 +92,7 @@ class _Term(Value):
     weight: float = req("Weight in the score.", ge=0)
     side: int = req("Side that it compares; -1 for global tokens.", ge=GLOBAL, le=5)
     gamma: float | Literal["mean"] | None = req("Spectral shaping.", ge=0, le=1)
-    member: int = req("Construction.", ge=0, le=2)
+    member: int = req("Construction, or branch of a dual head.", ge=0, le=5)
     shares_anchors: bool = req("Whether its first rows are the side's anchors.")
     same_as: int | None = req("Earlier term with the same rows.", ge=0)
 
@@ -105,6 +107,7 @@ class _Layout(Value):
     sides: list[_SpaceSide | _ResidualSide] = req("Descriptors that are compared.", min_length=1, max_length=6)
     terms: list[_Term] = req("Terms of the score.", min_length=1, max_length=99)
     reduction: _Reduction = opt(None, "Reduced rows.")
+    trimmed: float = opt(None, "Share of largest scores that a calibration ignores.", ge=0, le=1)
 
 
 class _Head(Value):
@@ -113,8 +116,8 @@ class _Head(Value):
     replica: Literal[0, "ensemble"] = req("Vocabulary that answers.")
     calibration: _Calibration | None = req("Photos of a calibration.")
     verification: _Admission | None = req("Whether answers are reranked.")
-    decisions: SecondOrderDecisions | TargetDecisions | Decisions = req("What was decided.")
-    evidence: SecondOrderEvidence | _TargetEvidence | DatabaseEvidence = req("Numbers behind it.")
+    decisions: SecondOrderDecisions | TargetDecisions | DualDecisions | Decisions = req("What was decided.")
+    evidence: SecondOrderEvidence | _TargetEvidence | DualEvidence | DatabaseEvidence = req("Numbers behind it.")
     layout: _Layout = req("Arrays of the head.")
 
 
@@ -154,6 +157,7 @@ class _Photos(Value):
 class _Patches(Value):
     spec: RerankSpec = req("How answers are reranked.")
     grid: tuple[int, int] = req("Rows and columns of patches.", **_GRID)
+    cells: bool = opt(False, "Whether patches are centered on their cell.")
 
 
 class _Header(Value):
@@ -186,8 +190,10 @@ def check_header(values: Any) -> None:
     if names[0] != DATABASE or len(set(names)) != len(names) or header.active not in names:
         raise BadShape(f"heads {names}, active {header.active!r}")
     reduced = header.heads[0].layout.reduction is not None
-    if reduced != (header.format_version == REDUCED_VERSION):
-        raise BadShape(f"format version {header.format_version}, {'with' if reduced else 'without'} reduced rows")
+    cells = header.verification is not None and header.verification.cells
+    if header.format_version != _choose_version(cells, reduced):
+        said = f"{'with' if cells else 'without'} cell means and {'with' if reduced else 'without'} reduced rows"
+        raise BadShape(f"format version {header.format_version}, {said}")
     space = header.space
     if space is not None and not all(space.count <= len(one) <= 3 for one in space.sigmas.values()):
         raise BadShape(f"{space.count} spaces, but not a spread for each")
@@ -202,18 +208,20 @@ def _check_head(head: _Head, header: _Header) -> None:
     where, layout, first, paper = f"head {head.name}", head.layout, header.heads[0], header.head_kind == "paper"
     if (head.calibration is None) != (head.name == DATABASE):
         raise BadShape(f"{where} must have a calibration unless it is {DATABASE!r}")
-    if (
-        isinstance(head.decisions, SecondOrderDecisions) == paper
-        or isinstance(head.evidence, SecondOrderEvidence) == paper
-    ):
+    dual = header.head_kind == "paper-dual"
+    second = not (paper or dual)
+    kinds = {SecondOrderDecisions: second, SecondOrderEvidence: second, DualDecisions: dual, DualEvidence: dual}
+    if any(isinstance(head.decisions, kind) + isinstance(head.evidence, kind) != fits for kind, fits in kinds.items()):
         raise BadShape(f"{where} has decisions or evidence that do not fit the head kind {header.head_kind!r}")
     if isinstance(head.decisions, TargetDecisions) != (paper and head.name != DATABASE):
         raise BadShape(f"{where} has decisions of another kind of head")
+    if isinstance(head.decisions, DualDecisions) and head.decisions.score_calibrated != (head.name != DATABASE):
+        raise BadShape(f"{where} has score calibration {head.decisions.calibration!r}")
     if isinstance(head.decisions, TargetDecisions):
         for name, one in head.decisions.strengths.items():
             if name not in ("hard", "soft") or one.keys() != {"c", "beta"}:
                 raise BadShape(f"{where} has strengths {name!r}: {sorted(one)}, must be c and beta of hard or soft")
-    if not paper and not {"representation", "judge"} & set(head.evidence.reasons):
+    if second and not {"representation", "judge"} & set(head.evidence.reasons):
         raise BadShape(f"{where} has no reason for its representation")
     spaces = [side.space for side in layout.sides if isinstance(side, _SpaceSide)]
     count = 0 if header.space is None else header.space.count
@@ -259,8 +267,9 @@ def _check_files(header: _Header, heads: list[str]) -> None:
     if header.verification is not None:
         wanted |= {("compaction", None): 1, ("tokens", None): segments}
     there: Counter[tuple[str, str | None]] = Counter((entry.role, entry.head) for entry in files)
-    words = there.pop(("vocabularies", None), 0)
-    if there != Counter(wanted) or words > 1 or (words == 0 and header.head_kind == "paper"):
+    words, first = there.pop(("vocabularies", None), 0), header.heads[0].decisions
+    needed = header.head_kind == "paper" or (isinstance(first, DualDecisions) and first.source == "given")
+    if there != Counter(wanted) or words > 1 or (words == 0 and needed):
         odd = sorted(map(str, set(there.items()) ^ set(wanted.items())))
         raise BadShape(f"files do not match the heads and the {segments} segments: {', '.join(odd) or 'vocabularies'}")
 
@@ -275,7 +284,12 @@ AS_THEY_ARE = ("revision", "encoder", "spec", "head_kind", "active", "next_id")
 
 def choose_format_version(state: MapState) -> int:
     """Return the format version for a map."""
-    return FORMAT_VERSION if state.head.reduced is None else REDUCED_VERSION
+    cells = state.compact is not None and state.compact.compaction.cells is not None
+    return _choose_version(cells, state.head.reduced is not None)
+
+
+def _choose_version(cells: bool, reduced: bool) -> int:
+    return CELLS_VERSION if cells else REDUCED_VERSION if reduced else FORMAT_VERSION
 
 
 def is_map(path: Path) -> bool:
@@ -292,7 +306,7 @@ def read_map_header(folder: Path) -> dict[str, Any]:
         command = format_command("tfa", "build", "PHOTOS", "--out", folder)
         raise BadMap(f"there is no map at {folder}; build one with: {command}", folder)
     if not is_map(folder):
-        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
+        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}; pass a folder that tfa build wrote", folder)
     _refuse_link(folder / HEADER_FILE)
     try:
         header = read_json(folder / HEADER_FILE)
@@ -303,12 +317,11 @@ def read_map_header(folder: Path) -> dict[str, Any]:
         ) from None
     if kind != MAP_FORMAT:
         raise BadMap(f"{folder} has the format {kind!r}, must be {MAP_FORMAT!r}; {_again(folder)}", folder)
-    if version not in (FORMAT_VERSION, REDUCED_VERSION):
+    if version not in (FORMAT_VERSION, REDUCED_VERSION, CELLS_VERSION):
         older = isinstance(version, int) and version < FORMAT_VERSION
         remedy = _again(folder) if older else "use a newer tfa-vpr"
         raise BadMap(
-            f"{folder} has format version {version}, this release reads {FORMAT_VERSION} and "
-            f"{REDUCED_VERSION}; {remedy}",
+            f"{folder} has format version {version}, this release reads {FORMAT_VERSION} to {CELLS_VERSION}; {remedy}",
             folder,
         )
     try:

@@ -101,7 +101,7 @@ def read_moments(store: Store, key: str) -> Moments:
 
 
 _FORMAT = "tfa-engine-map"
-_VERSION = 2  # 1 had patches in blocks of images
+_VERSION, _CELLS_VERSION = 2, 3  # 1 had patches in blocks of images; 3 has patches centered on their cell
 
 
 class Pending(Value, kw_only=False):
@@ -181,7 +181,8 @@ class StoreHeader(Value, extras=True):
         return replace(self, revision=self.revision + 1, **changes)
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"format": _FORMAT, "format_version": _VERSION, **self.to_dict()}, sort_keys=True).encode()
+        version = _CELLS_VERSION if (self.patches or {}).get("cells") else _VERSION
+        return json.dumps({"format": _FORMAT, "format_version": version, **self.to_dict()}, sort_keys=True).encode()
 
 
 def parse_header(content: bytes, url: str) -> StoreHeader:
@@ -191,10 +192,12 @@ def parse_header(content: bytes, url: str) -> StoreHeader:
         kind, version = values["format"], values["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadMap(f"{url} has no readable header ({error}); build the map again") from None
-    if kind != _FORMAT or version != _VERSION:
-        newer = kind == _FORMAT and isinstance(version, int) and version > _VERSION
+    if kind != _FORMAT or version not in (_VERSION, _CELLS_VERSION):
+        newer = kind == _FORMAT and isinstance(version, int) and version > _CELLS_VERSION
         remedy = "use a newer tfa-vpr" if newer else "build it again"
-        raise BadMap(f"{url} has format {kind} {version}, this release reads {_FORMAT} {_VERSION}; {remedy}")
+        raise BadMap(
+            f"{url} has format {kind} {version}, this release reads {_FORMAT} {_VERSION} and {_CELLS_VERSION}; {remedy}"
+        )
     try:
         return StoreHeader.from_dict(values)
     except (KeyError, TypeError, ValueError) as error:

@@ -280,7 +280,8 @@ def _write_all_patches(publisher: Publisher, place: dict[str, object], state: Ma
 def check_publishable(state: MapState) -> None:
     """Raise BadSpec for a head that a store cannot hold."""
     if state.spaces is None:
-        raise BadSpec("a store needs a second-order head, but this map has the paper's; build with --head second-order")
+        has = f"this map has the {state.head_kind} head"
+        raise BadSpec(f"a store needs a second-order head, but {has}; build with --head second-order")
     if not state.head.in_space:
         was = state.database.decisions["representation"]
         raise BadSpec(f"a store needs a second-order head, but this map has {was} residuals; run tfa refit first")

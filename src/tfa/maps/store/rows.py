@@ -228,7 +228,7 @@ def read_patches(
     if place is None:
         return None
     arrays = read_arrays(store, f"{place['prefix']}compaction")
-    compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"))
+    compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"), arrays.get("cells"))
     grid = (int(place["grid"][0]), int(place["grid"][1]))
     shape = (grid[0] * grid[1], compaction.bytes_per_patch)
     pieces = _StoredPatches(find_holder(store, place), place["folder"], shape, compaction.dtype)

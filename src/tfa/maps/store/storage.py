@@ -272,6 +272,7 @@ class StoreStorage(Storage):
             unseen_share=1 - header.fitted / max(header.count, 1), positions=header.placed, verification=verification,
             sample=len(view.state.images), dims=header.dims, version=header.version, created=header.created,
             store=view.active.collection.describe(), previous=previous, notes=[*header.notes, *notes],
+            published=None,  # a store searches reduced vectors
         )  # fmt: skip
 
     def make_sample(self) -> MemoryStorage:

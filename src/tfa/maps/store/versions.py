@@ -52,7 +52,7 @@ def put_skeleton(store: Store, prefix: str, folder: Path) -> None:
     """Write every file of a map folder as a document, the header last."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     if HEADER_FILE not in names:
-        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
+        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}; pass a folder that tfa build wrote", folder)
     for name in sorted(names, key=lambda name: name == HEADER_FILE):
         store.put(f"{prefix}{name}", (folder / name).read_bytes())
 

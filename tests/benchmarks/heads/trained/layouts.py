@@ -1,4 +1,4 @@
-"""What published checkpoints hold: every tensor by the name its authors gave it, with its shape.
+"""Tensor names and shapes of published checkpoints.
 
 A line is a name and its sides. `{L}` in a name stands for the numbers 0 to L − 1, `{0-2}` for those, `{a,b}` for these
 words. Sides are numbers or products of the sizes below.

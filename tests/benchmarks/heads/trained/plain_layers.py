@@ -1,4 +1,4 @@
-"""Layers written a second time, in loops and float64: what the plain writings of the trained systems are made of."""
+"""Plain float64 layers, in loops, for the reference implementations of trained systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each system's maths against its plain second writing, and what must hold of any descriptor."""
+"""Each trained system agrees with its plain implementation; properties of any descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small checkpoints under the true names, with random weights far from what training starts from."""
+"""Small checkpoints with the published tensor names and random weights."""
 
 from __future__ import annotations
 

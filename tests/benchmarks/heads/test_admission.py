@@ -11,12 +11,12 @@ from tfa.core.arrays import backend_for
 from tfa.method.evidence import NO_ANSWER
 from tfa.method.head import final_scores
 from tfa.types import HeadSpec, RerankSpec
-from tfa.verification.admission import (
+from tfa.verification.usual_evidence import space_evenly
+from tfa_bench.heads.admission import (
     judge_admission,
     judge_admission_on_database,
     judge_admission_on_target,
     shortlist_images,
-    space_evenly,
 )
 
 CPU = backend_for("cpu")
