@@ -56,8 +56,8 @@ from tfa.online.adaptation import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.search.gallery import QueryVectors
 from tfa.types import AUTO, HeadSpec
-from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
+from tfa_bench.heads.admission import judge_admission_on_database, judge_admission_on_target
 from tfa_bench.heads.judge import make_unjudged_evidence
 from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
@@ -125,7 +125,7 @@ def collect(
     progress: Progress,
 ) -> Samples:
     """Collect the samples of a dataset; `strangers` are photos of other datasets."""
-    pairs, backend = PatchPairs(database), backend_for(device)
+    pairs, backend = PatchPairs(database, cells=True), backend_for(device)
     evaluated = np.array([row for row, within_map in enumerate(positives) if len(within_map)])
     photos = _Photos(queries, pairs.of(queries), positives)
     others = [_Photos(one, pairs.of(one), None) for one in map(DescribedQueries, strangers)]

@@ -79,7 +79,8 @@ class JudgeTable:
     def from_dict(cls, facts: Mapping[str, Any]) -> JudgeTable:
         """The inverse."""
         candidates = tuple(JudgedCandidate(**one) for one in facts["candidates"])
-        return cls(facts["photos"], facts["incumbent"], facts["chosen"], candidates)
+        photos = facts["photos"].replace("photos of the map itself", "map images")  # as older files say
+        return cls(photos, facts["incumbent"], facts["chosen"], candidates)
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ def _choice(title: str, table: JudgeTable) -> str:
     recall = {one.name: 100 * one.recall for one in table.candidates}
     best = max(recall, key=lambda name: recall[name])  # ties go to the higher value
     heads = " | ".join(f"{name} | {recall[name]:.1f}" for name in (table.chosen, table.incumbent, best))
+    heads = heads.replace("centring", "centering")
     return f"| {title} | {table.photos} | {heads} | {_format_correlation(table.rank_correlation)} |"
 
 

@@ -307,9 +307,9 @@ def _spread(count: int, most: int) -> np.ndarray:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-_DRIVE_COLUMNS = ("dataset", "photos", "alone", "online", "online +V", "tracker")
+_DRIVE_COLUMNS = ("dataset", "photos", "single", "online", "online, reranked", "tracker")
 _CURVE_COLUMNS = ("dataset", "order", *map(str, SEEN), "all")
-_EVENT_COLUMNS = ("dataset", "what happens", "R@1", "lost", "found after", "known to be outside")
+_EVENT_COLUMNS = ("dataset", "event", "R@1", "lost", "frames to recover", "lost outside the map")
 _CHANGE_COLUMNS = ("dataset", "before", *(f"photos {low + 1}–{high}" for low, high in _BINS))
 TABLES = {
     "drive": ("R@1 of drives: single photos, adapted, reranked, tracked (frames lost)", _DRIVE_COLUMNS),

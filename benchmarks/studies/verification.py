@@ -22,14 +22,14 @@ from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, MissingExtra
 from tfa.method.evidence import standardize_ranked
-from tfa.method.vocabulary import sample_patches
+from tfa.method.vocabulary import DrawnPatches
 from tfa.search.gallery import top_k
 from tfa.types import AUTO, Candidates, RerankSpec
 from tfa.verification import matching
-from tfa.verification.admission import space_evenly
 from tfa.verification.matching import compute_displacements, find_matches, find_mutual, find_nearest
 from tfa.verification.patches import Compaction, CompactTokens, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.reranking import combine_scores, count_candidates, is_settled, plan_rounds
+from tfa.verification.usual_evidence import space_evenly
 from tfa_bench.cli.run import named_folder, named_heads
 from tfa_bench.heads.catalogue import head_cards
 from tfa_bench.heads.contract import HeadCard, Shared
@@ -97,9 +97,10 @@ def without_geometry(pair: Pair) -> float:
     return float(pair.distinctiveness[pair.mutual[0]].sum())
 
 
-def window_of(cells: int) -> Measure:
-    """Return a measure that votes for displacements in a window of `cells` cells a side."""
-    return lambda pair: voted(pair, *pair.mutual, half=cells // 2, weights=pair.distinctiveness[pair.mutual[0]])
+def window_of(cells: int, weight: float | None = None) -> Measure:
+    """Return a measure that votes for displacements in one window of `cells` cells a side [default: weight of maps]."""
+    each = matching.SCALE / cells if weight is None else weight
+    return lambda pair: each * voted(pair, *pair.mutual, half=cells // 2, weights=pair.distinctiveness[pair.mutual[0]])
 
 
 def one_way(pair: Pair) -> float:
@@ -120,8 +121,8 @@ def by_similarity(pair: Pair) -> float:
 def voted(
     pair: Pair, ours: np.ndarray, theirs: np.ndarray, *, half: int | None = None, weights: np.ndarray | None = None
 ) -> float:
-    """Return the largest sum of votes in a window of 2·half + 1 displacements a side [default: the default window]."""
-    half = matching.WINDOW if half is None else half
+    """Return the largest sum of votes in a window of 2·half + 1 displacements a side [default: 5]."""
+    half = matching.ONE_WINDOW[0][0] // 2 if half is None else half
     down, right = compute_displacements(ours, theirs, pair.grid, pair.other)
     height, width = 2 * pair.reach[0] + 1, 2 * pair.reach[1] + 1
     at = (down + pair.reach[0]) * width + right + pair.reach[1]
@@ -195,6 +196,7 @@ class StoredPatch(NamedTuple):
 
     dimensions: int = DEFAULT.dimensions
     patches: str = DEFAULT.patches  # full or small
+    cells: bool = True  # centered on their cell, not on one mean
 
 
 _AS_BUILT = StoredPatch()
@@ -230,6 +232,15 @@ VARIANTS: Mapping[str, Variant] = {
     "window-5": Variant(factor="geometry", title="displacements in 5 × 5 cells", measure=window_of(5)),
     "window-7": Variant(factor="geometry", title="displacements in 7 × 7 cells", measure=window_of(7)),
     "window-9": Variant(factor="geometry", title="displacements in 9 × 9 cells", measure=window_of(9)),
+    "window-13": Variant(factor="geometry", title="displacements in 13 × 13 cells", measure=window_of(13)),
+    "one-mean": Variant(factor="cells", title="patches centered on one mean", stored=StoredPatch(cells=False)),
+    "earlier": Variant(
+        factor="cells",
+        title="one mean, 5 × 5 cells: earlier maps",
+        stored=StoredPatch(cells=False),
+        measure=window_of(5, 1.0),
+        fuse=weighted(4),
+    ),
     "similarity": Variant(factor="geometry", title="similarity, two-point samples", measure=similarity),
     "affine": Variant(factor="geometry", title="affine map, 10 candidates", measure=affine, candidates=10),
     "homography": Variant(factor="geometry", title="homography, 10 candidates", measure=homography, candidates=10),
@@ -250,8 +261,8 @@ VARIANTS: Mapping[str, Variant] = {
     "fusion-alone": Variant(factor="fusion", title="evidence alone", fuse=alone),
     "fusion-1": Variant(factor="fusion", title="z + √M", fuse=weighted(1)),
     "fusion-2": Variant(factor="fusion", title="z + 2 √M", fuse=weighted(2)),
-    "fusion-4": Variant(factor="fusion", title="z + 4 √M", fuse=weighted(4)),
-    "fusion-8": Variant(factor="fusion", title="z + 8 √M", fuse=weighted(8)),
+    "fusion-5": Variant(factor="fusion", title="z + 5 √M", fuse=weighted(5)),
+    "fusion-10": Variant(factor="fusion", title="z + 10 √M", fuse=weighted(10)),
 }
 _FACTORS = tuple(dict.fromkeys(variant.factor for variant in VARIANTS.values() if variant.factor))
 
@@ -447,15 +458,16 @@ class _Patches:
     def __init__(self, database: Tokens, queries: Tokens, kinds: Iterable[StoredPatch]) -> None:
         self.database, self.queries = database, queries
         self.grids = require_grid(queries), require_grid(database)
-        sample = sample_patches(database, DEFAULT.max_patches)
-        widest = fit_compaction(sample, FULL)
+        drawn, count = DrawnPatches.draw(database, DEFAULT.max_patches), self.grids[1][0] * self.grids[1][1]
+        sample, cell = drawn.read(), drawn.chosen % count
+        widest = {True: fit_compaction(sample, FULL, cell, count), False: fit_compaction(sample, FULL)}
 
         def compaction(stored: StoredPatch) -> Compaction:
             # Directions are sorted by variance, so a smaller fit would keep the first of them.
-            full = replace(
-                widest, projection=widest.projection[:, : count_dimensions(stored.patches, stored.dimensions)]
-            )
-            return full if stored.patches == "full" else use_two_bits(full, sample)
+            most, fit = count_dimensions(stored.patches, stored.dimensions), widest[stored.cells]
+            cells = None if fit.cells is None else fit.cells[:, :most]
+            full = replace(fit, projection=fit.projection[:, :most], cells=cells)
+            return full if stored.patches == "full" else use_two_bits(full, sample, cell)
 
         self._compactions = {stored: compaction(stored) for stored in dict.fromkeys(kinds)}
         # One query after the other, with images that are candidates of several queries.
@@ -471,7 +483,8 @@ class _Patches:
         return rows * columns * self._compactions[stored].bytes_per_patch
 
     def _of_query(self, stored: StoredPatch, query: int) -> np.ndarray:
-        return self._compactions[stored].compact(self.queries.load(query, query + 1)[0])
+        compact = CompactTokens(self._compactions[stored], self.grids[1], (), DEFAULT)
+        return compact.query(self.queries.select([query]))[0]
 
     def _of_image(self, stored: StoredPatch, image: int) -> np.ndarray:
         """Return patches as a map stores them, in few bits."""

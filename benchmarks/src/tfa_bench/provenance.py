@@ -15,10 +15,10 @@ _PACKAGES = ("numpy", "torch", "transformers")
 
 # Raise a revision with any change to what a stage computes, even in the last digit. Records of two revisions never mix.
 ALGORITHM: Mapping[str, int] = {
-    "kmeans": 2,  # 2: assignments are kept if bounds prove them
+    "kmeans": 3,  # 2: assignments are kept if bounds prove them; 3: patches and words on a grid
     "residuals": 1,
     "spectrum": 1,
-    "evidence": 1,
+    "evidence": 2,  # 2: equal images tie
     "controllers": 1,
     "score_calibration": 2,  # 2: levels by a partition, which changes the last digit
     # 4: reranks like a map; 5: adaptive candidates; 6: a sign test admits; 7: confidence uses the lead

@@ -13,7 +13,7 @@ from tfa.evaluate.judgement import PROBABILITY, Z_SCORE
 from tfa.evaluate.metrics import Positives, recall_at
 from tfa.method.evidence import row_facts
 from tfa.search.gallery import top_k
-from tfa_bench.heads.contract import Confident, Fitted, InOrder, Photos
+from tfa_bench.heads.contract import Confident, Fitted, InOrder, Photos, TwoSided
 from tfa_bench.protocols import Fold, Split
 from tfa_bench.records import ScoreSample
 
@@ -55,7 +55,7 @@ def answers_of_split(
                     own = own or sure is not None
                     task.advance(len(rows))
             kinds.append(PROBABILITY if own else Z_SCORE)
-    folds = tuple(_facts(*one) for one in zip(split.folds, heads, kinds, strict=True))
+    folds = tuple(_facts(*one, queries, kind) for one in zip(split.folds, heads, kinds, strict=True))
     return Answers(replicas, folds, rankings, in_few_bits(confidence))
 
 
@@ -136,11 +136,24 @@ def score_sample(head: Fitted, queries: Photos, images: int, order: np.ndarray) 
     return ScoreSample.of(rows, columns, every[rows])
 
 
-def _facts(fold: Fold, head: Fitted, confidence: str) -> dict[str, Any]:
+def _facts(fold: Fold, head: Fitted, confidence: str, queries: Photos, kind: np.dtype) -> dict[str, Any]:
+    decisions = dict(getattr(head, "decisions", {}))
+    if isinstance(head, TwoSided) and (found := head.other_side()) is not None:
+        flip, other = found
+        decisions["other_side"] = {**flip, "first": first_answers(other, queries, fold.evaluated, kind).tolist()}
     return {
         "calibration": fold.calibration,
         "evaluated": fold.evaluated,
         "condition": fold.condition,
         "confidence": confidence,
-        "decisions": dict(getattr(head, "decisions", {})),
+        "decisions": decisions,
     }
+
+
+def first_answers(head: Fitted, queries: Photos, evaluated: np.ndarray, kind: np.dtype) -> np.ndarray:
+    """Return the best image of each evaluated query, `(q, replicas)`."""
+    batches = [
+        [ranked(scores, 1, kind)[0] for _, scores, _ in answered(head, queries, evaluated, replica)]
+        for replica in head.replicas
+    ]
+    return np.concatenate([np.concatenate(own) for own in batches], axis=1)

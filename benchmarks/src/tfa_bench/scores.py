@@ -27,6 +27,7 @@ from tfa.evaluate.metrics import (
     paired_difference,
     precision_recall,
 )
+from tfa.method.carriers import CARRIER_WORDS
 from tfa.report.html import ReportTable, TableRow
 from tfa_bench.provenance import mixed_revisions
 from tfa_bench.records import BadRecord, Record, RecordPath, Truth, decode_facts, find_records, truth_of
@@ -61,7 +62,7 @@ class Acceptance:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
-    """Scores of one record. `per_query` and `strata` are not in JSON; paired comparisons use them."""
+    """Scores of one record. `per_query`, `strata` and `first_replica` are not in JSON; comparisons use them."""
 
     dataset: str
     dataset_title: str
@@ -94,6 +95,8 @@ class Scored:
     confidence_kinds: tuple[str, ...]  # "z-score", "probability" or both
     per_query: np.ndarray  # hit at 1 averaged over replicas and splits; nan if never evaluated
     strata: tuple[np.ndarray, ...]  # queries of each condition
+    first_replica: Mapping[int, Estimate]  # k → recall of the first replica only
+    other_side: Estimate | None = None  # R@1 with decisions flipped that rest on less than one photo; None without one
 
     def to_dict(self) -> dict[str, Any]:
         plain = (
@@ -119,6 +122,7 @@ class Scored:
             "timings": dict(self.timings),
             "algorithm": dict(self.algorithm),
             "confidence_kinds": list(self.confidence_kinds),
+            "other_side": None if self.other_side is None else self.other_side.to_dict(),
         }
 
 
@@ -127,7 +131,8 @@ def _by_k(recalls: Mapping[int, Estimate]) -> dict[str, dict[str, float]]:
 
 
 __all__ = [
-    "KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "check_revisions", "paired", "score", "score_folder",
+    "KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "check_revisions", "evaluate_like", "paired", "score",
+    "score_folder", "select_replica",
 ]  # fmt: skip
 
 KS = (1, 5, 10, 20)
@@ -186,7 +191,63 @@ def score(
         acceptance=_acceptance(hits, record.confidence),
         per_query=per_query,
         strata=strata,
+        first_replica=_recalls({name: nan_mean(own)[:, 0] for name, own in means.items()}, ks),
+        other_side=_other_side(record, truth, unanswerable),
     )
+
+
+def select_replica(record: Record, name: str) -> Record:
+    """Return a record with one replica; a record with a single replica is returned as it is."""
+    if len(record.replicas) == 1:
+        return record
+    if name not in record.replicas:
+        raise BadSpec(f"{_where(record)} has no replica {name!r}; use one of {', '.join(record.replicas)}")
+    place = [record.replicas.index(name)]
+    return replace(
+        record,
+        replicas=(name,),
+        folds=_without_other_side(record),
+        rankings=record.rankings[:, :, place],
+        confidence=record.confidence[:, :, place],
+    )
+
+
+def evaluate_like(record: Record, other: Record) -> Record:
+    """Return a record of one split as if evaluated on the queries of another record, split by split."""
+    if len(record.folds) != 1:
+        raise BadSpec(f"{_where(record)} has {len(record.folds)} splits; only a record of one split can be paired")
+    shape = (*other.rankings.shape[:2], *record.rankings.shape[2:])
+    fold = _without_other_side(record)[0][0]
+    return replace(
+        record,
+        seeds=other.seeds,
+        folds=tuple(({**fold, "evaluated": other.evaluated(split)},) for split in range(len(other.folds))),
+        rankings=np.broadcast_to(record.rankings, shape),
+        confidence=np.broadcast_to(record.confidence, shape[:3]),
+    )
+
+
+def _other_side(record: Record, truth: Truth, unanswerable: str) -> Estimate | None:
+    """Return R@1 with the first answers of the other side in each fold that has one."""
+    rankings, close = record.rankings[:, :, :, :1].copy(), False
+    for split, folds in enumerate(record.folds):
+        for fold in folds:
+            if other := fold["decisions"].get("other_side"):
+                rankings[fold["evaluated"], split, :, 0], close = other["first"], True
+    if not close:
+        return None
+    flipped = replace(record, rankings=rankings, folds=_without_other_side(record))
+    return score(flipped, truth, ks=(1,), unanswerable=unanswerable).recalls[1]
+
+
+def _without_other_side(record: Record) -> tuple[tuple[Mapping[str, Any], ...], ...]:
+    """Return the folds without the answers of the other side, which fit the record's replicas and queries only."""
+
+    def bare(fold: Mapping[str, Any]) -> Mapping[str, Any]:
+        decisions = {key: value for key, value in fold["decisions"].items() if key != "other_side"}
+        return {**fold, "decisions": decisions}
+
+    return tuple(tuple(map(bare, folds)) for folds in record.folds)
 
 
 def paired(one: Scored, other: Scored) -> Paired:
@@ -221,8 +282,9 @@ def score_folder(
     datasets: Collection[str] | None = None,
     heads: Collection[str] | None = None,
     encoder: str | None = None,
+    replica: str | None = None,
 ) -> list[Scored]:
-    """Score all or the named records below a folder, sorted by dataset, encoder and head."""
+    """Score all or the named records below a folder, of all replicas or one, sorted by dataset, encoder and head."""
     given = {"dataset": datasets, "head": heads, "encoder": None if encoder is None else [encoder]}
     filters_by_kind = {kind: names for kind, names in given.items() if names}
     paths = find_records(results)
@@ -235,6 +297,8 @@ def score_folder(
     for path in paths:
         folder = path.dataset_folder
         record = Record.read(path)
+        if replica is not None:
+            record = select_replica(record, replica)
         if folder not in truths:
             truths[folder] = truth_of(path)
         scored.append(score(record, truths[folder], ks=ks, unanswerable=unanswerable))
@@ -292,13 +356,31 @@ def _estimate(by_split: np.ndarray) -> Estimate:
 
 
 # Titles and notes in records of the last release → their current spelling. Remove with the next release.
-_RESPELLED = {"centred": "centered", "centring": "centering", "centres": "centers", "normalised": "normalized"}
+_RESPELLED = {  # words in older records → words of today
+    "centred": "centered",
+    "centring": "centering",
+    "centres": "centers",
+    "normalised": "normalized",
+    "database alone": "database only",
+    "plain and partly whitened scores blended": CARRIER_WORDS["blend"],
+    "plain scores tempered by whitened ones": CARRIER_WORDS["tempered"],
+}
 
 
 def _respell(text: str) -> str:
     for old, new in _RESPELLED.items():
         text = text.replace(old, new)
     return text
+
+
+def _note_missing(record: Record) -> str:
+    """Return the note of dual heads in records of the last release, which lack it."""
+    if record.name.partition("-")[0] != "dual":
+        return ""
+    from tfa_bench.heads.tfa_heads import retriever_card
+
+    card = retriever_card(record.name)
+    return "" if card is None else card.note
 
 
 def _described(record: Record) -> dict[str, Any]:
@@ -311,7 +393,7 @@ def _described(record: Record) -> dict[str, Any]:
         "head": record.name,
         "title": _respell(record.head["title"]),
         "sees": record.head["data_used"],
-        "note": _respell(record.head.get("note") or ""),
+        "note": _respell(record.head.get("note") or _note_missing(record)),
         "plan": record.plan["name"],
         "seeds": record.seeds,
         "replicas": record.replicas,
@@ -325,7 +407,10 @@ def _described(record: Record) -> dict[str, Any]:
 
 def _fold_facts(fold: Mapping[str, Any]) -> dict[str, Any]:
     counts = {key: len(fold[key]) for key in ("calibration", "evaluated")}
-    return {"condition": fold["condition"], **counts, "decisions": dict(fold["decisions"])}
+    decisions = dict(fold["decisions"])
+    if "other_side" in decisions:  # without its answers
+        decisions["other_side"] = {key: decisions["other_side"][key] for key in ("decision", "change", "choice")}
+    return {"condition": fold["condition"], **counts, "decisions": decisions}
 
 
 def _ever_evaluated(record: Record) -> np.ndarray:

@@ -40,6 +40,7 @@ from tfa.method.vocabulary import (
     Lloyd,
     ProductThreads,
     fit_vocabularies,
+    grid_patches,
     sample_patches,
 )
 from tfa.pipeline import encode, fit
@@ -134,7 +135,7 @@ def _parts(tokens: Tokens, head: Head) -> dict[str, float]:
         parts[name] = parts.get(name, 0.0) + time.perf_counter() - started
         return result
 
-    patches = sample_patches(tokens, spec.max_patches)
+    patches = sample_patches(tokens, spec.max_patches, normalize=grid_patches)
     vocabularies = timed("k-means of three vocabularies", fit_vocabularies, patches, spec.words, backend)
     for vocabulary in vocabularies:
         for assignment in ASSIGNMENT_KINDS:

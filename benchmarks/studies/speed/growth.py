@@ -26,7 +26,7 @@ from tfa.method.scorer import Scorer
 from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
 from tfa.method.second_order_head import limit_pseudo_queries, measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
-from tfa.method.vocabulary import fit_vocabularies, sample_patches
+from tfa.method.vocabulary import fit_vocabularies, grid_patches, sample_patches
 from tfa.pipeline import decide_head, fit, fit_spectra
 from tfa.types import HeadSpec
 
@@ -184,7 +184,7 @@ def fit_size(
         return measured.result, measured.seconds - maker.seconds, peaks[-1]
 
     def words() -> Any:
-        return fit_vocabularies(sample_patches(tokens, spec.max_patches), spec.words, backend)
+        return fit_vocabularies(sample_patches(tokens, spec.max_patches, normalize=grid_patches), spec.words, backend)
 
     vocabularies, words_seconds, _ = staged(words)
     centers = [vocabulary.centers for vocabulary in vocabularies]

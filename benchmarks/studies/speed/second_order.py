@@ -20,7 +20,7 @@ from studies.speed.synthetic import second_order_head, synthetic_head, synthetic
 from tfa.core.progress import Progress, SilentProgress, Task, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.fit_map import decide_calibration_admission
+from tfa.maps.fit_map import describe_calibrated_reranking
 from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
@@ -239,7 +239,7 @@ def _calibration(tokens: Tokens, photos: Tokens, fitted: FittedSpaces, repeats: 
     def calibrated() -> None:
         described, evidence = DescribedQueries(photos), prepare_photo_evidence(compact, photos)
         head = calibrate_judged(spaces.fitted(len(tokens), fitted.spec, None), described, evidence)
-        decide_calibration_admission(head, described, evidence)
+        describe_calibrated_reranking(head, described, evidence)
 
     return measure(calibrated, repeats)
 

@@ -32,7 +32,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
     """,
     pages.score_records: """
         tfa bench score results/
-        tfa bench score results/ --dataset sped --against vlad
+        tfa bench score results/ --dataset sped --against anyloc
         tfa bench score results/ --head tfa-c64 --ks 1,5 --json
     """,
     pages.table: """

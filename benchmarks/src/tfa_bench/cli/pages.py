@@ -57,6 +57,9 @@ def score_records(
         str | None,
         typer.Option(metavar="HEAD", help="Also show the difference in R@1 to this head, on shared queries."),
     ] = None,
+    replica: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Score only this seed, such as 0. [default: mean of all]")
+    ] = None,
     json: options.AsJson = False,
 ) -> None:
     """Score recorded rankings: recall, mean average precision, precision against recall. No model is loaded."""
@@ -70,6 +73,7 @@ def score_records(
         datasets=dataset,
         heads=heads,
         encoder=encoder,
+        replica=replica,
     )
     differences = compared(scored, against) if against else {}
     if json:
@@ -175,7 +179,13 @@ class Name(StrEnum):
     aerial = "aerial"
     native = "native"
     spectral = "spectral"
+    ground_backbones = "ground-backbones"
+    full_query = "full-query"
+    aerial_access = "aerial-access"
     budgets = "budgets"
+    paired = "paired"
+    comparisons = "comparisons"
+    decisions = "decisions"
     ablation = "ablation"
     heads = "heads"
     all = "all"
@@ -188,16 +198,7 @@ class Format(StrEnum):
 
 
 def table(
-    name: Annotated[
-        Name,
-        typer.Argument(
-            metavar="NAME",
-            show_default=False,
-            help="product (default options), overview, primary (ground datasets), aerial, "
-            "native (systems under their own encoders), spectral (controls), "
-            "budgets (calibration queries), ablation, heads (every head recorded), or all.",
-        ),
-    ],
+    name: Annotated[Name, typer.Argument(metavar="NAME", show_default=False, help="Layout: " + ", ".join(Name) + ".")],
     records: Annotated[
         Path, typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold].")
     ] = Path("results"),
@@ -227,10 +228,13 @@ def table(
 
 def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both: bool) -> list[Table]:
     """Return the requested table, or for `all` every table that has records."""
+    from tfa_bench.tables.analyses import read_paired
     from tfa_bench.tables.table import NoTable, read_cells
     from tfa_bench.tables.table_specs import LAYOUTS, layout
 
     cells = read_cells(records, encoder=encoder)
+    if name in (Name.paired, Name.all):
+        cells += read_paired(records, encoder=encoder)
     if name is not Name.all:
         return [layout(name.value, cells, paper=paper, both=both)]
     made = []
@@ -259,7 +263,7 @@ def results(
         str, typer.Option(help="Command that made the records, shown on the page.")
     ] = "make results DATA=data",
 ) -> None:
-    """Write every table of a folder of records as one Markdown page, with a list of results below peers."""
+    """Write every table of a folder of records as one Markdown page."""
     from tfa.core.files import write_text
     from tfa_bench.tables.page import results_page
 

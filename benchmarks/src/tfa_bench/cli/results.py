@@ -186,6 +186,7 @@ class ScoreEntry(Value):
     timings: dict[str, float] = req("Seconds, as recorded.")
     algorithm: dict[str, int] = req("Revision of each stage of the method; empty if none was recorded.")
     confidence_kinds: list[Literal["z-score", "probability"]] = req("What confidence is.")
+    other_side: ScoreEstimate | None = opt(None, "R@1 with the decisions flipped that rest on less than one photo.")
     against: ScoreDifference | None = opt(None, "Difference from another head, with --against.")
 
 

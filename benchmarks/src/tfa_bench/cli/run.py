@@ -89,7 +89,10 @@ def run(
         bool, typer.Option("--again", help="Rerun existing records and check that they are reproduced.")
     ] = False,
     vocabulary: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Released vocabulary for the head anyloc-released.")
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Released words, for anyloc-released and as source of dual heads."
+        ),
     ] = None,
     sam: Annotated[Path | None, typer.Option(exists=True, help="SAM weights for the head segvlad.")] = None,
     sam_model: Annotated[str, typer.Option(help="SAM model of the weights: vit-h, vit-l or vit-b.")] = "vit-h",
@@ -127,6 +130,8 @@ def run(
         raise typer.BadParameter("--antialias applies to selavpr++-b and selavpr++-l, but --heads names neither")
     supplied = Supplied(vocabulary, sam, sam_model, sam_points, checkpoints, antialias)
     cards = head_cards(named_heads(heads), supplied)
+    if vocabulary is not None and not any("vocabulary" in card.settings for card in cards):
+        raise typer.BadParameter("--vocabulary applies to anyloc-released and dual heads, but --heads names neither")
     loaded = load_all(dataset, out=out / "record", positives=positives)
     bars = wants_progress(quiet)
     for data in loaded:

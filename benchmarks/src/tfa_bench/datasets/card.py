@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -74,14 +75,28 @@ class DatasetCard:
         return {**values, "options": dict(self.options), "counts": self.counts.to_dict(), "spec": dict(self.spec)}
 
 
-def read_card(text: str, source: str) -> DatasetCard:
-    """Parse a card from JSON; errors name the file `source`."""
+def _parse_fields(text: str, source: str) -> dict[str, Any]:
     try:
         values = parse_json(text)
     except ValueError as error:
         raise BadCard(f"{source} is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise BadCard(f"{source} holds {type(values).__name__}, must hold a JSON object")
+    return values
+
+
+def override_card(card: DatasetCard, text: str, source: str) -> DatasetCard:
+    """Replace fields of a card by those of a JSON text; entries of options and spec are replaced one by one."""
+    changes = _parse_fields(text, source)
+    for key in ("options", "spec"):
+        if isinstance(changes.get(key), dict):
+            changes[key] = {**getattr(card, key), **changes[key]}
+    return read_card(json.dumps({**card.to_dict(), **changes}), source)
+
+
+def read_card(text: str, source: str) -> DatasetCard:
+    """Parse a card from JSON; errors name the file `source`."""
+    values = _parse_fields(text, source)
     for key, value in values.items():
         if key not in _TYPES:
             near = difflib.get_close_matches(key, _TYPES, n=1)

@@ -16,14 +16,14 @@ from tfa.core.files import read_text
 from tfa.core.plugins import load_plugin, plugin_names, plugin_source
 from tfa.errors import BadPlugin
 from tfa.evaluate.positives import DEFAULT_RADIUS
-from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
+from tfa_bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, override_card, read_card
 from tfa_bench.datasets.files import BadDataset, DatasetFiles, by_name, listed_positives
 from tfa_bench.datasets.layouts import SHARED
 from tfa_bench.records import Truth
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 
-CARD = "card.json"  # for datasets without a packaged card
+CARD = "card.json"  # describes a dataset without a packaged card, or overrides fields of a packaged one
 
 
 class Layout(Protocol):
@@ -82,13 +82,14 @@ def load_dataset(name: str, root: Path, *, positives: Path | None = None) -> Dat
 def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[DatasetCard, tuple[str, ...]]:
     """Return the card of a name, or one created for the user's folder, with notes."""
     known = cards().get(name)
-    if known is not None:
-        return known, ()
     if (root / CARD).is_file():
-        card = read_card(_card_text(root / CARD), str(root / CARD))
+        text, source = _card_text(root / CARD), str(root / CARD)
+        card = read_card(text, source) if known is None else override_card(known, text, source)
         if card.name != name:
             raise BadDataset(f"{root / CARD} describes {card.name!r}, not {name!r}; use --dataset {card.name}={root}")
-        return card, (f"{name} is described by its {CARD}",)
+        return card, (f"{name} is {'described' if known is None else 'changed'} by its {CARD}",)
+    if known is not None:
+        return known, ()
     near = nearest_card(name)
     if not has_folders(root):
         meant = f"; did you mean {near}? List them with: tfa bench datasets" if near else ""

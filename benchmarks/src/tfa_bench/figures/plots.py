@@ -304,17 +304,28 @@ class Grid:
     answers: Mapping[str, BestAnswers]
 
 
-def choose(study: Study, heads: Sequence[str], *, successes: bool, rows: int = ROWS) -> Grid:
-    """Choose queries that the first head answers correctly and another does not, or the reverse."""
+def choose(
+    study: Study,
+    heads: Sequence[str],
+    *,
+    successes: bool,
+    rows: int = ROWS,
+    by_all: bool = False,
+    without: Collection[int] = (),
+) -> Grid:
+    """Choose queries that the first head answers correctly and another does not, or the reverse.
+
+    With `by_all`, all others differ from the first head. `without` are queries to leave out.
+    """
     if rows < 1:
         raise BadSpec(f"rows={rows} is out of range: a grid has at least 1 row")
     answers = {head: BestAnswers.of(study.records[head], study.truth) for head in heads}
     reference, *others = answers.values()
     evaluated = np.logical_and.reduce([answer.evaluated for answer in answers.values()])
-    differing = np.zeros(len(evaluated), bool)
-    for other in others:
-        differing |= other.right != reference.right
-    eligible = np.flatnonzero(evaluated & differing & (reference.right == successes))
+    differing = (np.all if by_all else np.any)([other.right != reference.right for other in others], axis=0)
+    chosen = evaluated & differing & (reference.right == successes)
+    chosen[list(without)] = False
+    eligible = np.flatnonzero(chosen)
     return Grid(tuple(spread_out(eligible, len(evaluated), rows)), len(eligible), tuple(heads), answers)
 
 
@@ -337,29 +348,33 @@ def spread_out(eligible: np.ndarray, queries: int, rows: int) -> list[int]:
     ]
 
 
-def draw_grid(grid: Grid, truth: Truth, photos: Path) -> Image.Image:
-    """Draw the grid; a photo missing below `photos` is an empty box with its name."""
-    rows = [
+def montage_rows(grid: Grid, truth: Truth, photos: Path, dataset: str = "") -> list[MontageRow]:
+    """Return the rows of a grid, named after their dataset if it is given."""
+    return [
         MontageRow(
             photos / truth.queries[query],
-            f"query {query}: {truth.queries[query]}",
+            f"{dataset}{', ' if dataset else ''}query {query}: {truth.queries[query]}",
             [_tile(grid.answers[head], query, truth, photos) for head in grid.heads],
         )
         for query in grid.queries
     ]
+
+
+def draw_sheet(rows: Sequence[MontageRow], heads: Sequence[str]) -> Image.Image:
+    """Draw rows below the names of the heads; a photo that is missing is an empty box with its name."""
     body = compose(rows)
     sheet = Image.new("RGB", (body.width, body.height + HEADER), MONTAGE_PAPER)
     sheet.paste(body, (0, HEADER))
     pen = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(size=TITLE + 3)
     pen.text((EDGE, EDGE), "query", font=font, fill=MONTAGE_INK)
-    for column, head in enumerate(grid.heads):
+    for column, head in enumerate(heads):
         pen.text((_left(column), EDGE), elide(head, TILE[0], TITLE + 3), font=font, fill=MONTAGE_INK)
     return sheet
 
 
-def write_grid(grid: Grid, truth: Truth, photos: Path, path: Path) -> None:
-    sheet = draw_grid(grid, truth, photos)
+def write_sheet(rows: Sequence[MontageRow], heads: Sequence[str], path: Path) -> None:
+    sheet = draw_sheet(rows, heads)
     write_atomically(path, lambda temporary: sheet.save(temporary, format="PNG"))
 
 

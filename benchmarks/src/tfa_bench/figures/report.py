@@ -1,4 +1,9 @@
-"""Draw all figures of a results folder as PNG files and one HTML report."""
+"""Draw all figures of a results folder as PNG files and one HTML report.
+
+If photos of several scene families are available, three sheets compare them: one query of each family that the
+reference answers correctly and all other heads miss (the paper's main figure), then successes and failures of every
+dataset without the queries of the first sheet (its supplement).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,12 @@ from pathlib import Path
 from tfa.core.files import write_text
 from tfa.errors import BadSpec
 from tfa.report.html import ReportTable, render_template
+from tfa_bench.datasets.card import DATASET_GROUPS, cards
 from tfa_bench.figures.plots import (
     HEADS,
     REFERENCE,
     ROWS,
+    Grid,
     Study,
     calibration_curves,
     choose,
@@ -23,7 +30,8 @@ from tfa_bench.figures.plots import (
     evidence_of,
     find_studies,
     has_sample,
-    write_grid,
+    montage_rows,
+    write_sheet,
 )
 from tfa_bench.scores import row_of_scores
 
@@ -110,7 +118,9 @@ def scores(study: Study, folder: Path, reference: str) -> Content:
     return [Picture(path, f"Standardized scores of {', '.join(heads)} side by side, positives as dots.", caption)]
 
 
-def answers(study: Study, folder: Path, photos: Path | None, reference: str, rows: int) -> Content:
+def answers(
+    study: Study, folder: Path, photos: Path | None, reference: str, rows: int, without: Collection[int]
+) -> Content:
     if photos is None:
         return [f"The photos are not shown: pass their folder with --photos {study.truth.name}=FOLDER."]
     if reference not in study.records:
@@ -119,26 +129,114 @@ def answers(study: Study, folder: Path, photos: Path | None, reference: str, row
     if len(heads) < 2:
         return [f"The photos are not shown: no head to compare with {reference} is recorded."]
     content: Content = []
-    for successes, name in ((True, "successes"), (False, "failures")):
+    for successes, name in _KINDS.items():
         mine, theirs = ("right", "wrong") if successes else ("wrong", "right")
         what = f"{reference} is {mine}, at least one other head {theirs}"
-        grid = choose(study, heads, successes=successes, rows=rows)
+        grid = choose(study, heads, successes=successes, rows=rows, without=without)
         if not grid.queries:
             content.append(f"There are no queries where {what}.")
             continue
         path = folder / f"{name}.png"
-        write_grid(grid, study.truth, photos, path)
+        write_sheet(montage_rows(grid, study.truth, photos), heads, path)
         caption = (
             f"{name.capitalize()} of {reference}: {len(grid.queries)} of {grid.eligible:,} queries where {what}, "
-            "spread over the list of queries. Green frame: a positive. Red frame: another place. "
-            "Answers are from the first replica."
+            f"spread over the list of queries. {_FRAMES}"
         )
-        counts = "; ".join(
-            f"query {q}: " + ", ".join(f"{h} {'right' if grid.answers[h].right[q] else 'wrong'}" for h in heads)
-            for q in grid.queries
-        )
-        content.append(Picture(path, f"Queries and the best answers of {', '.join(heads)}. {counts}.", caption, True))
+        alt = f"Queries and the best answers of {', '.join(heads)}. {_judge_queries(grid)}."
+        content.append(Picture(path, alt, caption, True))
     return content
+
+
+_KINDS = {True: "successes", False: "failures"}
+_FRAMES = "Green frame: a positive. Red frame: another place. Answers are from the first replica."
+
+
+def _judge_queries(grid: Grid) -> str:
+    return "; ".join(
+        f"query {q}: " + ", ".join(f"{h} {'right' if grid.answers[h].right[q] else 'wrong'}" for h in grid.heads)
+        for q in grid.queries
+    )
+
+
+# --- sheets of several scene families ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Families:
+    """Studies with photos under one encoder, of at least two scene families, and the query that represents each."""
+
+    encoder: str
+    heads: tuple[str, ...]  # recorded in all of them, the reference first
+    studies: tuple[Study, ...]
+    chosen: Mapping[str, Grid]  # dataset → its query in the main figure
+
+
+def find_families(studies: Sequence[Study], photos: Mapping[str, Path], reference: str) -> list[Families]:
+    """Choose a query of each scene family that the reference answers correctly and all other heads miss."""
+    known = cards()
+    found = []
+    for encoder in dict.fromkeys(study.encoder for study in studies):
+        own = [s for s in studies if s.encoder == encoder and s.truth.name in photos and reference in s.records]
+        heads = tuple(h for h in (own[0].heads(reference) if own else ()) if all(h in s.records for s in own))
+        groups = {s.truth.name: known[s.truth.name].group if s.truth.name in known else "Other" for s in own}
+        families = {name: [s for s in own if groups[s.truth.name] == name] for name in DATASET_GROUPS}
+        if sum(map(bool, families.values())) < 2 or len(heads) < 2:
+            continue
+        chosen: dict[str, Grid] = {}
+        for members in families.values():
+            grids = ((s, choose(s, heads, successes=True, rows=1, by_all=True)) for s in members)
+            chosen |= dict(next(([(s.truth.name, grid)] for s, grid in grids if grid.queries), []))
+        found.append(Families(encoder, heads, tuple(own), chosen))
+    return found
+
+
+def draw_families(families: Families, out: Path, photos: Mapping[str, Path], rows: int) -> Section:
+    """Draw the main figure and the successes and failures of all datasets, a sheet each."""
+    reference, *others = families.heads
+    sheets: dict[str, tuple[Mapping[str, Grid], str]] = {
+        "main": (
+            families.chosen,
+            f"One query of each scene family: {reference} is right, all of {', '.join(others)} wrong.",
+        )
+    }
+    for successes, name in _KINDS.items():
+        chosen = {
+            s.truth.name: choose(
+                s, families.heads, successes=successes, rows=rows, without=_main_queries([families], s)
+            )
+            for s in families.studies
+        }
+        mine, theirs = ("right", "wrong") if successes else ("wrong", "right")
+        what = f"{reference} is {mine}, at least one other head {theirs}; queries of the main figure are left out."
+        sheets[name] = (chosen, f"{name.capitalize()} of every dataset: {what}")
+    truths = {study.truth.name: study.truth for study in families.studies}
+    figures: dict[str, Content] = {}
+    for name, (grids, caption) in sheets.items():
+        montage = [
+            row
+            for dataset, grid in grids.items()
+            for row in montage_rows(grid, truths[dataset], photos[dataset], truths[dataset].title)
+        ]
+        path = out / families.studies[0].folder.rpartition("/")[2] / f"{name}.png"
+        alt = "; ".join(f"{truths[d].title}: {_judge_queries(grid)}" for d, grid in grids.items() if grid.queries)
+        if montage:
+            write_sheet(montage, families.heads, path)
+        picture = Picture(path, f"Queries and best answers. {alt}.", f"{caption} {_FRAMES}", True)
+        figures[name.capitalize()] = [picture if montage else f"There are no such queries. {caption}"]
+    facts = [f"{len(families.studies)} datasets with photos. Encoder: {families.encoder}."]
+    return Section(
+        f"families-{families.studies[0].folder.rpartition('/')[2]}",
+        f"Scene families ({families.encoder})",
+        facts,
+        {},
+        figures,
+    )
+
+
+def _main_queries(families: Sequence[Families], study: Study) -> tuple[int, ...]:
+    """Return the queries of a study that are in the main figure of its encoder."""
+    grids = [one.chosen.get(study.truth.name) for one in families if one.encoder == study.encoder]
+    return tuple(query for grid in grids if grid is not None for query in grid.queries)
 
 
 _REPORT = "report.html"
@@ -154,13 +252,17 @@ def write_figures(
     reference: str = REFERENCE,
     rows: int = ROWS,
 ) -> list[Path]:
-    """Draw the figures. They go to `out/<dataset>/<encoder>/`, the report to `out/report.html`.
+    """Draw the figures. They go to `out/<dataset>/<encoder>/` and `out/<encoder>/`, the report to `out/report.html`.
 
     `photos` maps datasets to their image folders. Returns the files written, the report last.
     """
     studies = find_studies(results, datasets, encoder)
     _check_photos(photos, {study.truth.name for study in studies})
-    sections = [_section(study, out, photos, reference, rows) for study in studies]
+    found = find_families(studies, photos, reference)
+    sections = [
+        *(draw_families(one, out, photos, rows) for one in found),
+        *(_section(study, out, photos, reference, rows, _main_queries(found, study)) for study in studies),
+    ]
     intro = [
         f"Drawn from {_counted(sum(len(study.records) for study in studies), 'record')} of "
         f"{_counted(len({study.truth.name for study in studies}), 'dataset')} under "
@@ -183,7 +285,9 @@ def _check_photos(photos: Mapping[str, Path], drawn: Collection[str]) -> None:
             raise BadSpec(f"{folder} is not a folder; choose the folder with the images of {name}")
 
 
-def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str, rows: int) -> Section:
+def _section(
+    study: Study, out: Path, photos: Mapping[str, Path], reference: str, rows: int, without: Collection[int]
+) -> Section:
     truth, folder = study.truth, out / study.folder
     facts = [
         f"{len(truth.database):,} database images, {len(truth.queries):,} queries. Encoder: {study.encoder}. "
@@ -208,7 +312,7 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
         "Confidence": confidence(study, folder, reference),
         "Evidence": evidence(study, folder),
         "Scores": scores(study, folder, reference),
-        "Answers": answers(study, folder, photos.get(truth.name), reference, rows),
+        "Answers": answers(study, folder, photos.get(truth.name), reference, rows, without),
     }
     anchor = study.folder.replace("/", "-")
     return Section(anchor, f"{truth.title} ({study.encoder})", facts, tables, drawn)

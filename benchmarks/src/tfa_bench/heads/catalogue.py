@@ -23,7 +23,7 @@ _PLUGINS = "tfa.heads"
 _BUDGETS = (8, 16, 32, 64, 128, 256)  # budgets in `all`; any other number is a head too
 _RULES = (
     *("support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft"),
-    "single",
+    *("forced-original", "forced-partial", "forced-adaptive", "support-contraction", "single"),
 )
 # Default head of maps: uncalibrated and calibrated, with and without reranking, and for the photos of one camera.
 _DEFAULT = ("", "-v", "-c64", "-c64-v", "-online", "-online-v", "-follow")
@@ -35,10 +35,9 @@ _PEERS: Mapping[str, tuple[str, ...]] = {
     "peers.tfvpr": ("tfvpr", "tfvpr-transductive"),
     "peers.segvlad": ("segvlad-superpixels",),
 }
-_SPECTRAL = tuple(
-    f"{assignment}-{name}"
-    for assignment in ("hard", "soft")
-    for name in ("original", "centred", "partial", "full", "adaptive")
+_SPECTRAL = (
+    *(f"{a}-{name}" for a in ("hard", "soft") for name in ("original", "centred", "partial", "full", "adaptive")),
+    *(f"fullq-{name}" for name in ("original", "partial", "full", "adaptive")),
 )
 _ABLATIONS = tuple(f"{head}-{rule}" for head in ("tfa", "tfa-fullq") for rule in _RULES)
 _CONTROLS: Mapping[str, tuple[str, ...]] = {"controls": (*_SPECTRAL, *_ABLATIONS)}
@@ -56,6 +55,8 @@ _FAMILIES: Mapping[str, str] = {
     r"(judged|tfa|second-order)-(follow|online.*)": "online:online_card",
     r".+-v(-always)?": "verified:verified_card",
     r"(second|judged)(-.+)?": "second_order:second_order_card",
+    rf"tfa-c\d+-({'|'.join(_RULES)})": "controls:ablation_card",
+    r"dual-(k32|k64|database).*": "controls:dual_part_card",
     r"(tfa|dual)(-.+)?\+?(-.+)?": "tfa_heads:retriever_card",
 }
 _MODULE_OF = {name: module for table in (_PEERS, _CONTROLS) for module, names in table.items() for name in names}
@@ -65,6 +66,10 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
     "calibrated": ("tfa", "tfa-c64", "tfa-fullq", "tfa-crossfit"),
     "budgets": (*(f"tfa-c{n}" for n in _BUDGETS), *(f"dual-c{n}" for n in _BUDGETS)),
     "dual": ("dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"),
+    "dual-branches": (
+        *(f"dual-{k}{plan}" for k in ("k32", "k64") for plan in ("", "-crossfit", "-crossfit-contiguous")),
+        "dual-database",
+    ),
     "ours": ("tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"),
     "verified": tuple(
         f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")
@@ -116,7 +121,7 @@ def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
     """Look up the card of a head; an error suggests the nearest name."""
     if name in _FILE_MODULE_OF:
         return NEED_FILES[name].card(name, supplied or Supplied())
-    card = _listed_card(name) or _family_card(name) or _plugin_card(name)
+    card = _listed_card(name) or _family_card(name, supplied or Supplied()) or _plugin_card(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -135,12 +140,12 @@ def _listed_card(name: str) -> HeadCard | None:
     return next(card for card in cards if card.name == name)
 
 
-def _family_card(name: str) -> HeadCard | None:
+def _family_card(name: str, supplied: Supplied) -> HeadCard | None:
     for pattern, place in _FAMILIES.items():
         if re.fullmatch(pattern, name):
             module, _, function = place.partition(":")
-            make: Callable[[str], HeadCard | None] = getattr(_load(module), function)
-            return make(name)
+            make: Callable[..., HeadCard | None] = getattr(_load(module), function)
+            return make(name, supplied.vocabulary) if name.startswith("dual") else make(name)
     return None
 
 
@@ -167,7 +172,7 @@ def _listed_names() -> list[str]:
 
 
 def names() -> list[str]:
-    """List every name that a run accepts; tfa-cN, dual-cN, second-order-cN and judged-cN accept any N."""
+    """List every name that a run accepts; tfa-cN, tfa-cN-RULE, dual-cN, second-order-cN and judged-cN accept any N."""
     listed = _listed_names()
     return [*listed, *plugin_names(_PLUGINS, listed)]
 

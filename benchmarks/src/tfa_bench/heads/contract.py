@@ -7,6 +7,7 @@ its own encoder, image → one vector.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec
 from tfa.types import EncoderOptions, HeadSpec
 from tfa_bench.protocols import NO_CALIBRATION, Plan
@@ -89,6 +91,15 @@ class InOrder(Protocol):
         ...
 
 
+@runtime_checkable
+class TwoSided(Protocol):
+    """A head with a decision that may rest on less than one photo of support."""
+
+    def other_side(self) -> tuple[dict[str, Any], Fitted] | None:
+        """Return the flip of that decision and the head after it; None if no decision is that close."""
+        ...
+
+
 class Shared:
     """Work shared by several heads on one database, done once: a fitted TFA head, a vocabulary."""
 
@@ -134,6 +145,13 @@ class Supplied:
     sam_points: int = 32  # points per side, as published
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
     antialias: bool = False  # for trained systems whose published resizing is unknown
+
+
+def read_vocabulary(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Read released words `(k, d)`, and describe the file for the record."""
+    words = load_vocabulary(path)
+    digest = hashlib.blake2b(words.tobytes(), digest_size=16).hexdigest()
+    return words, {"vocabulary": path.name, "vocabulary_blake2b": digest}
 
 
 @dataclass(frozen=True)

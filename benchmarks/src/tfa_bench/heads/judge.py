@@ -54,11 +54,11 @@ from tfa.method.second_order_head import (
     target_shift,
 )
 from tfa.method.second_order_space import SecondOrderSpace
-from tfa.method.vocabulary import Vocabulary, fit_vocabularies, sample_patches
+from tfa.method.vocabulary import Vocabulary, fit_vocabularies, grid_patches, sample_patches
 from tfa.pipeline import check_target_count, check_tokens, fit_database
 from tfa.types import HeadSpec, RerankSpec
-from tfa.verification.admission import PairEvidence, cache_evidence, space_evenly
-from tfa.verification.patches import CompactTokens, fit_compact_tokens, prepare_photo_evidence
+from tfa.verification.patches import CompactTokens, prepare_photo_evidence
+from tfa.verification.usual_evidence import PairEvidence, cache_evidence, space_evenly
 
 MOST_PHOTOS = 128  # photos used for judging
 DATABASE_CARRIERS = ("tempered", "blend", "partial", "original", "adaptive")
@@ -236,7 +236,7 @@ class ResidualChallengers:
         cls, tokens: Tokens, spec: HeadSpec, backend: Backend, dtype: str, progress: Progress
     ) -> ResidualChallengers:
         spill, split = Spill(), DatabaseSplit.of(len(tokens), limit_pseudo_queries(spec))
-        patches = sample_patches(tokens, spec.max_patches, dtype)
+        patches = sample_patches(tokens, spec.max_patches, dtype, grid_patches)
         [vocabulary] = fit_vocabularies(patches, spec.words, backend, seeds=(0,), progress=progress)
         del patches
         words = [vocabulary.centers]
@@ -287,7 +287,7 @@ def compete_on_database(fitted: FittedSpaces, challengers: ResidualChallengers |
     }
     for name, (head, tops) in ({} if challengers is None else challengers.answers(backend)).items():
         heads[name], answers[name] = head, tops[chosen]
-    photos = f"{len(chosen)} photos of the map itself"
+    photos = f"{len(chosen)} map images"
     return Competition(heads, answers, fitted.decisions(DATABASE_CARRIER), space.pseudo[chosen], photos, False)
 
 
@@ -433,7 +433,7 @@ def fit_judged(
     """
     check_tokens(tokens, dtype)
     spec, backend, listener = spec or HeadSpec(), backend_for(device), as_progress(progress)
-    compact = fit_compact_tokens(tokens, RerankSpec())
+    compact = None if tokens.grid is None else CompactTokens.fit(tokens, RerankSpec(), cells=False)
     fitted = fit_spaces(tokens, spec, backend, dtype, listener)
     challengers = None if compact is None else ResidualChallengers.fit(tokens, spec, backend, dtype, listener)
     decisions, evidence = select_on_database(fitted, challengers, compact, backend, listener)

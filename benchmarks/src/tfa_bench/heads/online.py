@@ -1,6 +1,7 @@
 """Heads that adapt to answered queries (ours, beyond the paper), under the protocol `online`.
 
     second-order-online   a map adapted by its camera: partial whitening, adapted by all earlier queries
+    second-order-1-…      the same; reranked as maps were before patches were centered on their cell
     judged-online         second-order partial whitening, adapted by all earlier queries
     tfa-online            the paper's database-only head, adapted in the same way
     …-shuffled            queries in random order instead of file order
@@ -23,11 +24,19 @@ from tfa.maps.confidence import DatabaseScores
 from tfa.method.head import Head
 from tfa.method.second_order_head import TARGET_CARRIER, SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adaptation import describe_photos
+from tfa.online.adaptation import AdaptedScorer, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import MAP_HEAD, MAP_TITLE, SECOND_STAGES, fitted_map_head, fitted_second_order
+from tfa_bench.heads.second_order import (
+    EARLIER,
+    EARLIER_TITLE,
+    MAP_HEAD,
+    MAP_TITLE,
+    SECOND_STAGES,
+    fitted_map_head,
+    fitted_second_order,
+)
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
@@ -66,44 +75,46 @@ class OnlineHead:
         return self._followed(queries, replica) if self.follows else self._adapted(queries, replica)
 
     def _adapted(self, queries: Photos, replica: str) -> Iterator[Answered]:
-        scorer = self.head.scorer(int(replica))
-        own = DatabaseScores(scorer)
-        frames = follow_scores(scorer, describe_photos(scorer, queries.tokens))
+        scorer, pairs = self.head.scorer(int(replica)), self.pairs
+        own, adapted, store = DatabaseScores(scorer), AdaptedScorer(scorer), None if pairs is None else pairs.store
         for start in range(0, len(queries), AT_ONCE):
-            some = queries.select(slice(start, start + AT_ONCE))
-            rows = np.stack([next(frames).scores for _ in range(len(some))])
-            if self.pairs is None:
-                yield rows, None
+            some, rows, patches = queries.select(slice(start, start + AT_ONCE)), list[np.ndarray](), {}
+            for row, photo in enumerate(describe_photos(scorer, some.tokens, store)):
+                if (centered := adapted.center_patches(photo)) is not None:
+                    patches[row] = centered
+                rows.append(adapted.step(photo))
+            if pairs is None:
+                yield np.stack(rows), None
             else:
-                yield verified(rows, self.pairs.of(some.tokens), self.pairs.spec.candidates, own)
+                yield verified(np.stack(rows), pairs.in_order(some.tokens, patches), pairs.spec.candidates, own)
 
     def _followed(self, queries: Photos, replica: str) -> Iterator[Answered]:
         """Rank images by the probability that the camera is there."""
         scorer, pairs, tokens = self.head.scorer(int(replica)), self.pairs, queries.tokens
         frames = follow_scores(
             scorer,
-            describe_photos(scorer, tokens),
-            None if pairs is None else pairs.of(tokens),
+            describe_photos(scorer, tokens, None if pairs is None else pairs.store),
+            None if pairs is None else pairs.in_order(tokens),
             candidates=0 if pairs is None else pairs.spec.candidates,
             motion=OrderMotion(len(self.head), SequenceSpec().reach),
         )
         for frame in frames:
             assert frame.belief is not None
-            yield frame.belief.places[None], np.array([frame.belief.confidence])
+            yield frame.belief.rank[None], np.array([frame.belief.confidence])
 
 
 def _fitted(system: str, database: Photos, shared: Shared) -> Head | SecondOrderHead:
     if system == "tfa":
         return fitted_tfa(database, shared)
-    if system == MAP_HEAD:
+    if system in (MAP_HEAD, EARLIER):
         return fitted_map_head(database, shared).adapting
     return fitted_second_order(database, shared, TARGET_CARRIER)
 
 
-_TITLES = {"judged": "Judged", "tfa": "TFA", MAP_HEAD: MAP_TITLE}
+_TITLES = {"judged": "Judged", "tfa": "TFA", MAP_HEAD: MAP_TITLE, EARLIER: EARLIER_TITLE}
 _SECOND_STAGES = (*SECOND_STAGES, "score_calibration", "online")
-_STAGES = {"judged": _SECOND_STAGES, "tfa": (*METHOD, "online"), MAP_HEAD: _SECOND_STAGES}
-_NAME = re.compile(rf"(judged|tfa|{MAP_HEAD})-(?:(follow)|online(-shuffled)?(-v(?:-always)?)?)")
+_STAGES = {"judged": _SECOND_STAGES, "tfa": (*METHOD, "online"), MAP_HEAD: _SECOND_STAGES, EARLIER: _SECOND_STAGES}
+_NAME = re.compile(rf"(judged|tfa|{EARLIER}|{MAP_HEAD})-(?:(follow)|online(-shuffled)?(-v(?:-always)?)?)")
 
 
 def online_card(name: str) -> HeadCard | None:
@@ -117,7 +128,7 @@ def online_card(name: str) -> HeadCard | None:
 
     def fit(database: Photos, shared: Shared) -> OnlineHead:
         head = _fitted(system, database, shared)
-        constructions = (0,) if system == MAP_HEAD else CONSTRUCTIONS
+        constructions = (0,) if system in (MAP_HEAD, EARLIER) else CONSTRUCTIONS
         if alone is None:
             return OnlineHead(head, constructions=constructions)
         decided = alone.fit(database, shared)
@@ -125,7 +136,9 @@ def online_card(name: str) -> HeadCard | None:
         used = decided.decisions["verification"]
         return OnlineHead(head, decided.pairs if decided.used else None, used, follows, constructions)
 
-    words = {"online": ", adapted online", "follow": ", followed along the drive"} if system == MAP_HEAD else {}
+    words = (
+        {"online": ", adapted online", "follow": ", followed along the drive"} if system in (MAP_HEAD, EARLIER) else {}
+    )
     kind = "follow" if follows else "online"
     title = _TITLES[system] + words.get(kind, f" {kind}") + ", shuffled" * shuffled
     verified_too = "" if alone is None or follows else alone.title.removeprefix(_TITLES[system])

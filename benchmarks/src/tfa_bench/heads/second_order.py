@@ -2,6 +2,7 @@
 
     second-order                        the head of `tfa build`: one construction, rows as stored in a map
     second-order-c64                    the same after `tfa calibrate` with 64 unlabeled queries (any number)
+    second-order-1  second-order-1-c64  the same; if reranked, as maps were before patches were centered on their cell
     second-original  second-partial  …  this carrier, without a judge
     judged                              the head that map images judge best
     judged-c64                          judged and calibrated with 64 unlabeled queries (any number)
@@ -38,7 +39,7 @@ from tfa.method.second_order_head import (
 )
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.types import BuildOptions
-from tfa.verification.admission import PairEvidence
+from tfa.verification.usual_evidence import PairEvidence
 from tfa_bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa_bench.heads.judge import (
     CALIBRATIONS,
@@ -245,8 +246,9 @@ def fitted_map_head(database: Photos, shared: Shared) -> MapHead:
 # --- cards -----------------------------------------------------------------------------------------------------
 
 MAP_HEAD = "second-order"
-MAP_TITLE = "Second-order head"
-_MAP = re.compile(rf"{MAP_HEAD}(?:-c([1-9][0-9]{{0,5}}))?")
+MAP_TITLE, EARLIER_TITLE = "Second-order head", "Second-order head, earlier"
+EARLIER = f"{MAP_HEAD}-1"  # maps before patches were centered on their cell
+_MAP = re.compile(rf"{MAP_HEAD}(?:-1)?(?:-c([1-9][0-9]{{0,5}}))?")
 _SECOND = re.compile(rf"second-({'|'.join(CARRIER_KERNELS)})(-ensemble)?")
 _JUDGED = re.compile(rf"judged(?:-c([1-9][0-9]{{0,5}}))?(?:-({'|'.join(filter(None, RULES))}))?(-ensemble)?")
 
@@ -263,6 +265,11 @@ def second_order_card(name: str) -> HeadCard | None:
     return _judged_card(name, int(judged[1] or 0), judged[2] or "", bool(judged[3]))
 
 
+def uses_cells(name: str) -> bool:
+    """True if a head of this name reranks by patches centered on their cell."""
+    return name.startswith(MAP_HEAD) and not name.startswith(EARLIER)
+
+
 def _map_card(name: str, photos: int) -> HeadCard:
     options = BuildOptions()
 
@@ -273,7 +280,8 @@ def _map_card(name: str, photos: int) -> HeadCard:
 
     return HeadCard(
         name=name,
-        title=MAP_TITLE + (f", calibrated on {photos} photos" if photos else ""),
+        title=(MAP_TITLE if uses_cells(name) else EARLIER_TITLE)
+        + (f", calibrated on {photos} photos" if photos else ""),
         sees="target" if photos else "database",
         fit=fit,
         plan=budget(photos) if photos else NO_CALIBRATION,

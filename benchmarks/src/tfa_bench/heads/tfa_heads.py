@@ -17,25 +17,30 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa import pipeline
-from tfa.core.arrays import Spill
+from tfa.core.arrays import Spill, backend_for
+from tfa.core.plain import to_plain
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, FewPhotos
+from tfa.method.database import METHOD_RULES, decide_from_database
+from tfa.method.decisions import find_closest
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.dual_vocabulary import DualHead, fit_dual_head
-from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName
+from tfa.method.dual_vocabulary import DualHead
+from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.types import RerankSpec
-from tfa.verification.admission import cache_evidence
 from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, Comparison
-from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa.verification.usual_evidence import cache_evidence
+from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared, read_vocabulary
 from tfa_bench.heads.judge import JudgedEvidence
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
 
@@ -43,11 +48,11 @@ from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_
 
 
 class PatchPairs:
-    """The patches of a database, and every pair compared so far."""
+    """The patches of a database, and every pair compared so far; with `cells`, patches are centered on their cell."""
 
-    def __init__(self, database: Tokens, spec: RerankSpec | None = None) -> None:
+    def __init__(self, database: Tokens, spec: RerankSpec | None = None, *, cells: bool = False) -> None:
         require_grid(database)
-        self.store = CompactTokens.fit(database, spec)
+        self.store = CompactTokens.fit(database, spec, cells=cells)
         self.evidence_between = cache_evidence(self.store.evidence_between)
         self._queries: dict[Tokens, ComparedQueries] = {}  # by the set that queries belong to
 
@@ -62,6 +67,12 @@ class PatchPairs:
         if queries.whole not in self._queries:
             self._queries[queries.whole] = ComparedQueries(self, queries.whole)
         return Selected(self._queries[queries.whole], queries.rows)
+
+    def in_order(self, queries: Tokens, patches: Mapping[int, np.ndarray] | None = None) -> Comparison:
+        """Return the comparison of a stream, whose cell means differ between heads; `patches` (n, r) by query."""
+        if self.store.compaction.cells is None:
+            return self.of(queries)
+        return PhotoPairs(self.store, queries, require_grid(queries), np.arange(len(self.store)), patches)
 
 
 class ComparedQueries(PhotoPairs):
@@ -82,9 +93,10 @@ class ComparedQueries(PhotoPairs):
         for (row, own), compared in zip(fresh, super().with_queries(*_columns(fresh)), strict=True):
             pairs = zip(own.tolist(), compared.evidence.tolist(), compared.inliers.tolist(), strict=True)
             self._compared.update({(row, image): (evidence, matches) for image, evidence, matches in pairs})
+        weight = self.store.compaction.weight
         tables = [[self._compared[row, image] for image in own] for row, own in wanted]
         return [
-            Compared(np.array([e for e, _ in table], np.float64), np.array([m for _, m in table], np.int64))
+            Compared(np.array([e for e, _ in table], np.float64), np.array([m for _, m in table], np.int64), weight)
             for table in tables
         ]
 
@@ -122,6 +134,10 @@ def require_grid(tokens: Tokens) -> tuple[int, int]:
 
 Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated head out
 BEYOND_PAPER = "ours, beyond the paper"
+OUR_READING = (
+    "our reading of a system that the paper names without a formula: score calibration x − log mean exp x, both "
+    "branches soft, scores divided by their spread before they are added, no global token"
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,7 @@ class RetrieverHead:
     retriever: BaseHead
     scored_replicas: tuple[ReplicaName, ...] = CONSTRUCTIONS
     how: Calibrate | None = None
+    two_sided: bool = False  # whether to rank with the closest decision flipped, too
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -148,6 +165,7 @@ class RetrieverHead:
             evidence = self.retriever.evidence
             candidates = getattr(evidence, "candidates", {})  # a second-order head without a judge has none
             decisions["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
+            decisions["margins"] = to_plain(getattr(evidence, "margins", {}))
             if isinstance(evidence, JudgedEvidence):
                 decisions |= {"incumbent": evidence.incumbent, "photos": evidence.photos, **evidence.reasons}
         return decisions
@@ -159,7 +177,28 @@ class RetrieverHead:
         assert self.how is not None, "a head without a calibration was given a plan that calibrates"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewPhotos)  # the benchmark chooses a budget of 4 deliberately
-            return RetrieverHead(self.how(self.retriever, target.tokens), self.scored_replicas)
+            return replace(self, retriever=self.how(self.retriever, target.tokens), how=None)
+
+    def other_side(self) -> tuple[dict[str, Any], Fitted] | None:
+        head = self.retriever
+        found = find_closest(self.decisions["margins"]) if self.two_sided and isinstance(head, Head) else None
+        if found is None or not isinstance(head, Head):
+            return None
+        name, flip = found
+        other = flip_decision(head, name, flip["choice"])
+        return {"decision": name, **flip}, replace(self, retriever=other, two_sided=False)
+
+
+def flip_decision(head: Head, name: str, choice: str) -> Head:
+    """Return the head with another outcome of one decision; later decisions follow from it."""
+    backend, decisions, evidence = backend_for("cpu"), head.decisions, head.evidence
+    if name == "assignment":
+        rules = replace(METHOD_RULES, assignment=lambda hard, soft: choice)
+        decisions, evidence = decide_from_database(head.branches, head.cls, backend, rules=rules)
+    else:
+        flipped: dict[str, Any] = {"carrier": choice} if name == "carrier" else {"admit_cls": choice == "used"}
+        decisions = replace(decisions, **flipped)
+    return assemble(head, decisions, evidence, backend, data_used=head.data_used)
 
 
 def fitted_tfa(database: Photos, shared: Shared) -> Head:
@@ -168,18 +207,19 @@ def fitted_tfa(database: Photos, shared: Shared) -> Head:
     return shared.once("tfa", make)
 
 
-def fitted_dual(database: Photos, shared: Shared) -> DualHead:
-    make = lambda: fit_dual_head(  # noqa: E731
-        database.tokens, spec=shared.spec, device=shared.device, progress=shared.progress
+def fitted_dual(database: Photos, shared: Shared, vocabulary: Path | None = None) -> DualHead:
+    """Return the dual head; `vocabulary` is the file of its source words, which are fitted on the database without."""
+    make = lambda: pipeline.fit_dual(  # noqa: E731
+        database.tokens, vocabulary, spec=shared.spec, device=shared.device, progress=shared.progress
     )
-    return shared.once("dual", make)
+    return shared.once(f"dual {vocabulary}", make)
 
 
-def patch_pairs(database: Photos, shared: Shared) -> PatchPairs | None:
+def patch_pairs(database: Photos, shared: Shared, *, cells: bool = False) -> PatchPairs | None:
     """Return database patches and compared pairs, shared by all heads; None if the patch grid is unknown."""
     if database.tokens.grid is None:
         return None
-    return shared.once("patch pairs", lambda: PatchPairs(database.tokens))
+    return shared.once(f"patch pairs {cells}", lambda: PatchPairs(database.tokens, cells=cells))
 
 
 def _calibrate_tfa(head: Head, target: Tokens) -> BaseHead:
@@ -211,8 +251,8 @@ _PLANS: Mapping[str, tuple[str, Plan]] = {
 _NAME = re.compile(r"(tfa|dual)(-c([1-9][0-9]{0,5})|-fullq|-crossfit|-crossfit-contiguous)?(\+)?(-ensemble)?")
 
 
-def retriever_card(name: str) -> HeadCard | None:
-    """Return the card of a name of the family above; None for other names."""
+def retriever_card(name: str, vocabulary: Path | None = None) -> HeadCard | None:
+    """Return the card of a name of the family above; None for other names. `vocabulary` is for dual heads."""
     match = _NAME.fullmatch(name)
     if match is None or (match[4] and not match[2]):  # there are no photos to calibrate scores on
         return None
@@ -220,19 +260,29 @@ def retriever_card(name: str) -> HeadCard | None:
     suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]
     scored_replicas: tuple[ReplicaName, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
     how = None if not plan.calibrates else scored if match[4] else plain
+    settings: dict[str, Any] = {"system": match[1], "score_calibration": bool(match[4]), "ensemble": bool(match[5])}
+    note = ""
+    if match[1] == "dual":
+        note = OUR_READING if vocabulary is not None else f"{OUR_READING}, source words fitted on the database"
+    if vocabulary is not None:
+        settings |= read_vocabulary(vocabulary)[1]
+        fit = partial(fitted_dual, vocabulary=vocabulary)
     return HeadCard(
         name=name,
         title=title + suffix + ("+" if match[4] else "") + (" ensemble" if match[5] else ""),
         sees="target" if plan.calibrates else "database",
-        fit=_fit(fit, scored_replicas, how),
+        fit=_fit(fit, scored_replicas, how, two_sided=match[1] == "tfa" and not match[4]),
         plan=plan,
-        settings={"system": match[1], "score_calibration": bool(match[4]), "ensemble": bool(match[5])},
-        note=BEYOND_PAPER if match[4] or match[5] else "",
+        settings=settings,
+        note=BEYOND_PAPER if match[4] or match[5] else note,
         budget_per_condition=match[1] == "dual",
     )
 
 
 def _fit(
-    fit: Callable[[Photos, Shared], BaseHead], scored_replicas: tuple[ReplicaName, ...], how: Calibrate | None
+    fit: Callable[[Photos, Shared], BaseHead],
+    scored_replicas: tuple[ReplicaName, ...],
+    how: Calibrate | None,
+    two_sided: bool,
 ) -> Fit:
-    return lambda database, shared: RetrieverHead(fit(database, shared), scored_replicas, how)
+    return lambda database, shared: RetrieverHead(fit(database, shared), scored_replicas, how, two_sided)

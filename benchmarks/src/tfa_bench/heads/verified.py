@@ -3,6 +3,9 @@
 …-v           reranked if reranking is admitted, without labels; otherwise the head's scores
 …-v-always    always reranked
 anyloc-v      AnyLoc with our reranking: its gain without our heads
+
+`second-order-v` and its variants always rerank, by patches centered on their cell, as maps do. All other rows, and
+`second-order-1-v`, rerank as maps did before: patches centered on one mean, one window of 5 × 5 displacements.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +31,10 @@ from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.search.gallery import top_k
 from tfa.types import Candidates, ImageRecord, RerankSpec
-from tfa.verification import matching
-from tfa.verification.admission import (
+from tfa.verification.matching import BY_EVIDENCE, ONE_WINDOW
+from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
+from tfa.verification.usual_evidence import space_evenly
+from tfa_bench.heads.admission import (
     COMPARED_CANDIDATES,
     CONSTRUCTION,
     VerificationEvidence,
@@ -36,11 +42,9 @@ from tfa.verification.admission import (
     judge_admission_on_database,
     judge_admission_on_target,
     shortlist_images,
-    space_evenly,
 )
-from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import MAP_HEAD, second_order_card
+from tfa_bench.heads.second_order import MAP_HEAD, second_order_card, uses_cells
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, patch_pairs, require_grid, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
@@ -184,7 +188,7 @@ def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> 
     return judge_admission_on_target(retriever, target, evidence)
 
 
-def verified_card(name: str) -> HeadCard | None:
+def verified_card(name: str, vocabulary: Path | None = None) -> HeadCard | None:
     """Return the card of a name with -v or -v-always; None for other names or heads without reranking."""
     match = _NAME.fullmatch(name)
     if match is None:
@@ -193,26 +197,28 @@ def verified_card(name: str) -> HeadCard | None:
         from tfa_bench.heads.peers import anyloc
 
         return verified_peer(anyloc.CARDS[0])
-    base = retriever_card(match[1]) or second_order_card(match[1])
+    base = retriever_card(match[1], vocabulary) or second_order_card(match[1])
     if base is None:
         return None
-    always = bool(match[2])
-    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **RerankSpec().to_dict()}
+    cells = uses_cells(name)
+    always = bool(match[2]) or cells  # maps with cells always rerank
+    windows = {"cells": True, "windows": [side for side, _ in BY_EVIDENCE]} if cells else {"window": ONE_WINDOW[0][0]}
+    settings = {"always": always, **windows, **RerankSpec().to_dict()}
     return dataclasses.replace(
         base,
         name=name,
-        title=base.title + (", reranked" if name.startswith(MAP_HEAD) else " +V") + ", always" * always,
-        fit=_fit(base, always),
+        title=base.title + (", reranked" if name.startswith(MAP_HEAD) else " +V") + ", always" * bool(match[2]),
+        fit=_fit(base, always, cells),
         settings={**base.settings, "verification": settings},
         stages=tuple(dict.fromkeys((*base.stages, "verification"))),
         note=BEYOND_PAPER,
     )
 
 
-def _fit(card: HeadCard, always: bool) -> Fit:
+def _fit(card: HeadCard, always: bool, cells: bool) -> Fit:
     def fit(database: Photos, shared: Shared) -> Fitted:
         require_grid(database.tokens)
-        pairs = patch_pairs(database, shared)
+        pairs = patch_pairs(database, shared, cells=cells)
         assert pairs is not None
         base = card.fit(database, shared)
         assert isinstance(base, RetrieverHead)

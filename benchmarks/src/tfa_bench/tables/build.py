@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tfa_bench.records import LABELS
 from tfa_bench.tables.paper_figures import BACKBONES, PAPER_TABLES, paper_table, paper_value
 from tfa_bench.tables.table import (
+    KNIFE_EDGE,
     OTHER,
     Cell,
     Column,
@@ -28,7 +29,7 @@ from tfa_bench.tables.table import (
     rank_numbers,
 )
 
-_SEES = ("nothing", "database", "target")
+_DATA = ("nothing", "database", "target")
 _BUDGET = re.compile(r"C\d+")
 
 
@@ -40,7 +41,7 @@ def footnotes(
     *,
     references: Sequence[str] = (),
     extra: Sequence[str] = (),
-    tell_seen: bool = True,
+    list_data_used: bool = True,
     query_row: bool = False,
     titles: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
@@ -49,18 +50,35 @@ def footnotes(
     recall = "R@k (recall): share of queries with a correct image among the first k answers, in percent."
     notes = [recall, *_protocol_notes(look, shown, query_row)]
     if any(number.rank for number in numbers):
-        notes.append(f"Best and second best training-free number of a {ranked_within} are marked; ties share the mark.")
+        notes.append(f"Bold and italic: best and second best training-free number of a {ranked_within}.")
     if not query_row and any(_BUDGET.match(cell.plan) for cell in shown):
         notes.append(
-            "C-N: N unlabeled queries calibrate and the others are evaluated, mean±sd over splits; "
-            "other heads are evaluated on all queries."
+            "C64 and similar: this many unlabeled queries calibrate, and the others are evaluated (mean ± standard "
+            "deviation over splits). Other heads are evaluated on all queries."
         )
     if references:
         systems = ", ".join(look.head_title(name) for name in references)
-        whose = "ours from their checkpoints, in parentheses those" if look.trained else "figures"
-        notes.append(f"{systems}: supervised references, {whose} of the paper, not ranked.")
-    notes += [*extra, *(_what_was_seen(look, heads) if tell_seen else ()), *_notes_of_heads(look, heads, titles or {})]
-    return (*notes, *_of_paper(numbers))
+        source = "our runs, with the paper's numbers in parentheses" if look.trained else "the paper's numbers"
+        notes.append(f"{systems}: supervised references ({source}), not ranked.")
+    notes += [
+        *extra,
+        *(_data_used_notes(look, heads) if list_data_used else ()),
+        *_notes_of_heads(look, heads, titles or {}),
+    ]
+    return (*notes, *_knife_edges(look, shown), *_of_paper(numbers))
+
+
+def _knife_edges(look: Lookup, shown: Sequence[Cell]) -> list[str]:
+    """Return the R@1 of the other side of decisions that rest on less than one photo."""
+    close = [
+        f"{look.dataset_title(cell.dataset)} {look.head_title(cell.head)} {cell.other_side:.2f} ({cell.flips})"
+        for cell in shown
+        if cell.other_side is not None
+    ]
+    mark = raised(KNIFE_EDGE)
+    return (
+        [f"{mark} A decision rests on less than one photo. R@1 on its other side: {'; '.join(close)}."] if close else []
+    )
 
 
 def _protocol_notes(look: Lookup, shown: Sequence[Cell], query_row: bool) -> list[str]:
@@ -78,16 +96,16 @@ def _protocol_notes(look: Lookup, shown: Sequence[Cell], query_row: bool) -> lis
     return notes
 
 
-def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
+def _data_used_notes(look: Lookup, heads: Sequence[str]) -> list[str]:
     """Return the data each head used before it answered; heads trained with labels are listed separately."""
-    seers: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
         if cell is not None and cell.sees:
-            seers.setdefault(cell.sees, []).append(look.head_title(head))
-    seen = [f"{sees} by {', '.join(seers[sees])}" for sees in _SEES if sees in seers]
-    trained = [f"Trained with labels: {', '.join(seers[LABELS])}."] if LABELS in seers else []
-    return [*([f"Seen, without labels: {'; '.join(seen)}."] if seen else []), *trained]
+            titles.setdefault(cell.sees, []).append(look.head_title(head))
+    used = [f"{data} ({'; '.join(titles[data])})" for data in _DATA if data in titles]
+    trained = [f"Trained with labels: {'; '.join(titles[LABELS])}."] if LABELS in titles else []
+    return [*([f"Data used, without labels: {', '.join(used)}."] if used else []), *trained]
 
 
 def _notes_of_heads(look: Lookup, heads: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
@@ -95,9 +113,13 @@ def _notes_of_heads(look: Lookup, heads: Sequence[str], renamed: Mapping[str, st
     carriers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
-        if cell is not None and cell.note not in ("", "ablation"):  # an ablation's title says it
-            carriers.setdefault(cell.note, []).append(renamed.get(head) or look.head_title(head))
-    return [f"{', '.join(titles)}: {note.rstrip('.')}." for note, titles in carriers.items()]
+        if cell is not None and cell.note and not cell.note.startswith(("ablation", "ours")):  # title or mark says it
+            title = renamed.get(head) or look.head_title(head)
+            note = cell.note.removeprefix("reconstruction: ") if "reconstruction" in title else cell.note
+            carriers.setdefault(note, []).append(title)
+    notes = [f"{'; '.join(titles)}: {note.rstrip('.')}." for note, titles in carriers.items()]
+    ours = any(look.head_title(head).endswith(raised("o")) and head not in renamed for head in heads)
+    return [*([f"{raised('o')}: not in the paper."] if ours else []), *notes]
 
 
 def _of_paper(numbers: Sequence[Number]) -> list[str]:
@@ -275,7 +297,7 @@ def by_head(sheet: ByHead, look: Lookup, *, paper: bool = True) -> Table:
             listed,
             scope,
             extra=sheet.notes,
-            tell_seen=False,
+            list_data_used=False,
             query_row=sheet.query_row,
             titles=sheet.titles,
         ),

@@ -1,4 +1,4 @@
-"""The results page: every table of a folder of records, and a summary of wins and losses against peers."""
+"""Write the results page: every table of the records in a folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfa.encoders.catalogue import CATALOGUE
+from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, parse_encoder
 from tfa.evaluate.metrics import Paired
 from tfa_bench.heads.catalogue import GROUPS
 from tfa_bench.records import LABELS
 from tfa_bench.scores import Scored, paired
 from tfa_bench.tables.paper_figures import BACKBONES
 from tfa_bench.tables.table import NoTable, cells, markdown, read_scored
-from tfa_bench.tables.table_specs import LAYOUTS, layout
+from tfa_bench.tables.table_specs import layout
 
 PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")
 # Pairs of heads that the page compares: our heads and peers, calibrated and not, reranked and not.
@@ -37,7 +37,7 @@ ScoresByHead = Mapping[tuple[str, str], Scored]  # dataset and head → its scor
 
 @dataclass(frozen=True)
 class PageFinding:
-    """A difference beyond chance under the page's encoder, and the same difference under another."""
+    """A difference beyond chance under the page's encoder, and the same difference under another encoder."""
 
     dataset: str  # title
     first: str  # titles of the heads
@@ -70,9 +70,8 @@ def other_encoders(scored: Sequence[Scored], others: Sequence[Scored]) -> str:
     return "\n".join(
         [
             "## Under other encoders\n",
-            "R@1 in percent, in brackets R@1 of the same head under the page's encoder. Below each table: whether the",
-            "page's findings hold. A finding is a difference in R@1 between two heads whose 95 % bootstrap interval",
-            "excludes 0.\n",
+            "R@1 in percent, with R@1 under the page's encoder in parentheses. A finding is a difference in R@1 whose",
+            "95 % bootstrap interval excludes 0. A line below each table counts the findings that hold.\n",
             *parts,
         ]
     )
@@ -145,9 +144,9 @@ def judgments(scored: Sequence[Scored]) -> str:
     return "\n".join(
         [
             "## Decisions of the judge\n",
-            "The head chosen with the map images, its evidence (shared with its top answers) and that of the best",
-            "alternative; and how often each head was chosen with 64 queries, over ten splits.\n",
-            "| dataset | judged | evidence | next best | judged-C64 |",
+            "*Judged*: the head chosen with map images, its evidence, and the evidence of the best alternative.",
+            "*Judged-C64*: how often each head was chosen with 64 queries, in ten splits.\n",
+            "| dataset | judged | evidence | best alternative | judged-C64 |",
             "|---|---|--:|--:|---|",
             *rows,
         ]
@@ -195,10 +194,10 @@ def admissions(scored: Sequence[Scored]) -> str:
         return ""
     return "\n".join(
         [
-            "## Reranking: when is it admitted, and is that right?\n",
-            "R@1 without reranking, as the admission test decides, and always with it. *Right*: splits where it was",
-            "admitted and did not lower R@1, or was rejected and would have. **Bold**: more than a point below this",
-            "head without.\n",
+            "## When reranking is admitted\n",
+            "R@1 without reranking, with reranking if the label-free test admits it (`+V`), and with reranking always.",
+            "A decision is right if reranking was admitted and did not lower R@1, or was rejected and would have",
+            "lowered it. **Bold**: reranking costs more than one point.\n",
             "| dataset | head | without | +V | always | admitted | right |",
             "|---|---|--:|--:|--:|--:|--:|",
             *rows,
@@ -240,7 +239,9 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
     if not any(one.encoder == encoder for one in scored):
         known = ", ".join(sorted({one.encoder for one in everything}))
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {known}")
-    tables = list(_tables(scored))
+    default = [one for one in everything if one.encoder == str(parse_encoder(DEFAULT_ENCODER))]
+    tables = [*_tables(default or scored, _DEFAULT_TABLES), *_tables(scored, _PAGE_TABLES)]
+    decided = _tables(scored, ["decisions"])
     sections = [
         _introduction(encoder, command, recorded=all(one.algorithm for one in scored)),
         *tables[:1],  # first the default options
@@ -248,7 +249,7 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
         *tables[1:],
         _against_peers(scored),
         _deep(scored),
-        _decisions(scored),
+        *decided,
         judgments(scored),
         admissions(scored),
         other_encoders(scored, [one for one in everything if one.encoder != encoder and one.sees != LABELS]),
@@ -266,31 +267,41 @@ def _introduction(encoder: str, command: str, *, recorded: bool) -> str:
     return f"""# Results
 
 `tfa bench results` computes every number on this page from the records in this folder. A
-[summary](../docs/results/summary.md) has the main tables with reading notes. This command makes records and page:
+[summary](../docs/results/summary.md) has the main tables with reading notes. This command computes the records and
+writes the page:
 
 ```console
 $ {command}
 ```
 
-{_about_encoder(encoder)}The page compares heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
-RIA is a reconstruction. SegVLAD uses superpixels or MobileSAM masks, not SAM masks. `tfa bench heads` describes every
-head. Heads that learn a vocabulary differ slightly between processors. Recall is in percent; a query without positives
-counts as missed. Terms: [glossary](../docs/reference/glossary.md).
+{_about_encoder(encoder)}
+The first two tables show the default of `tfa build`, with the default encoder. All other tables compare heads on the
+tokens of `{encoder}`.
+
+- ᵒ marks heads that are not in the paper. `+V` reranks, `C64` is calibrated with 64 unlabeled queries, and `online`
+  adapts to earlier queries. `tfa bench heads` describes every head.
+- ᵈ marks the dual-vocabulary system: our reading, because the paper names its score calibration without a formula.
+- *Judged* heads choose a head for each map without labels. Maps no longer do this:
+  [choosing the head](../docs/explanation/choosing-the-head.md).
+- RIA is a reconstruction. SegVLAD uses superpixels or MobileSAM masks, not SAM masks.
+- Heads that learn a vocabulary differ slightly between processors.
+- Recall is in percent. A query without positives counts as a miss.
+
+The [glossary](../docs/reference/glossary.md) defines the terms.
 {"" if recorded else _UNRECORDED}"""
 
 
 def _about_encoder(encoder: str) -> str:
     backbone = BACKBONES.get(encoder)
     if backbone is not None:
-        return f"The encoder is `{encoder}`, the paper's {backbone}.\n\n"
+        return f"The encoder is `{encoder}`, the paper's {backbone}.\n"
     card = CATALOGUE.get(encoder.partition("@")[0])
     about = "" if card is None else f"\n({card.about})"
     if encoder.endswith("/hf"):
-        about += ",\nposition embeddings resampled as in transformers"
+        about += ". It resamples position embeddings\nas the transformers library does"
     return (
-        f"**The encoder is `{encoder}`{about},\n"
-        "which the paper does not use: these are not the paper's figures, and its figures next to them are for\n"
-        "orientation only.**\n\n"
+        f"The encoder is `{encoder}`{about}.\n"
+        "**The paper does not use this encoder, so do not expect the paper's numbers.** Rows named *paper* show them.\n"
     )
 
 
@@ -310,10 +321,14 @@ def _positives(one: Scored) -> str:
     return "" if card is None else card.positives
 
 
-def _tables(scored: Sequence[Scored]) -> Iterator[str]:
+_DEFAULT_TABLES = ("product", "overview")  # of the default head, which is recorded under the default encoder
+# Analyses of the paper and its tables that repeat these numbers are left out.
+_PAGE_TABLES = ("heads", "primary", "aerial", "native", "spectral", "budgets", "ablation")
+
+
+def _tables(scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:
     shown = cells(scored)
-    first = ("product", "overview", "heads")
-    for name in (*first, *(name for name in LAYOUTS if name not in first)):
+    for name in names:
         try:
             yield markdown(layout(name, shown, both=name == "spectral"))
         except NoTable:
@@ -321,16 +336,16 @@ def _tables(scored: Sequence[Scored]) -> Iterator[str]:
 
 
 def _against_peers(scored: Sequence[Scored]) -> str:
-    """Return differences in R@1 from every peer, and the datasets with losses."""
+    """Return differences in R@1 from every published method."""
     by_head = {(one.dataset, one.head): one for one in scored}
     peers = sorted(one.head for one in _first_of_each_head(scored) if _is_peer(one))
-    parts = ["## Against the peers\n"]
+    parts = ["## Differences from published methods\n"]
     parts.append(
-        "Difference in R@1, in points, over the queries that both heads answered, with its 95 % bootstrap interval "
-        "over queries. **Bold**: below the peer.\n"
+        "Difference in R@1 in points, over the queries that both heads answered, with its 95 % bootstrap interval. "
+        "**Bold**: below the published method.\n"
     )
     for own in OURS_HEADS:
-        rows, lost = [], []
+        rows = []
         for first in _first_of_each(scored):
             mine = by_head.get((first.dataset, own))
             if mine is None:
@@ -339,21 +354,12 @@ def _against_peers(scored: Sequence[Scored]) -> str:
                 peer: paired(mine, by_head[first.dataset, peer]) for peer in peers if (first.dataset, peer) in by_head
             }
             rows.append(f"| {first.dataset_title} | " + " | ".join(_difference(compared.get(p)) for p in peers) + " |")
-            lost += [(first.dataset_title, peer) for peer, one in compared.items() if one.mean < 0]
         if not rows:
             continue
         titles = {one.head: one.title for one in scored}
         parts.append(f"### {titles[own]}\n")
         parts.append(f"| dataset | {' | '.join(titles[p] for p in peers)} |\n|---|{'--:|' * len(peers)}")
         parts.append("\n".join(rows) + "\n")
-        peers_above = "; ".join(
-            f"{titles[peer]} on {', '.join(name for name, other in lost if other == peer)}"
-            for peer in peers
-            if any(other == peer for _, other in lost)
-        )
-        parts.append(
-            f"{titles[own]} is below {peers_above}.\n" if peers_above else f"{titles[own]} is not below any peer.\n"
-        )
     return "\n".join(parts)
 
 
@@ -366,16 +372,20 @@ def _difference(one: Paired | None) -> str:
 
 def _is_peer(one: Scored) -> bool:
     name = one.head.partition("-")[0]
-    return name not in ("tfa", "dual", "hard", "soft", "second", "judged") and one.sees not in ("target", LABELS)
+    return name not in ("tfa", "dual", "hard", "soft", "fullq", "second", "judged") and one.sees not in (
+        "target",
+        LABELS,
+    )
 
 
 def _deep(scored: Sequence[Scored]) -> str:
     """Return R@1/5/10/20, mAP and acceptance by confidence, for the main heads of each dataset."""
     parts = [
-        "## Deeper: recall at 1 to 20, mean average precision, confidence\n",
-        f"mAP over the first {PRECISION_DEPTH} places. PR: area under precision against recall if answers are\n"
-        "accepted by the z-score of the best match, or by the confidence of reranking. R@99P: share of all queries\n"
-        "answered correctly while 99 % of the accepted answers are correct.\n",
+        "## Recall at 1 to 20, mean average precision and confidence\n",
+        f"- mAP: mean average precision of the first {PRECISION_DEPTH} images.\n"
+        "- PR: area under the precision–recall curve. Answers are accepted by their confidence if the head reranks,\n"
+        "  and by the z-score of the best match otherwise.\n"
+        "- R@99P: recall at a precision of 99 %.\n",
     ]
     for first in _first_of_each(scored):
         own = {one.head: one for one in scored if one.dataset == first.dataset}
@@ -393,38 +403,6 @@ def _deep_row(one: Scored) -> str:
     accepted = [f"{100 * value.mean:.1f}" for value in (one.acceptance.area, one.acceptance.recall_at_99)]
     average = "–" if precision is None else f"{100 * precision.mean:.2f}"
     return f"| {one.title} | {first} | " + " | ".join([*recalls, average, *accepted]) + " |"
-
-
-def _decisions(scored: Sequence[Scored]) -> str:
-    """Return the decisions made without labels, from the database and from 64 queries."""
-    parts = [
-        "## Decisions of TFA\n",
-        "TFA with the database only; C64 over its ten splits (number of splits for each choice).\n",
-        "| dataset | TFA | c | C64: assignment | C64: carrier | C64: global token | C64: median c |",
-        "|---|---|--:|---|---|---|--:|",
-    ]
-    for first in _first_of_each(scored):
-        own = {one.head: one for one in scored if one.dataset == first.dataset}
-        if "tfa" in own:
-            parts.append(f"| {first.dataset_title} | {_database_decision(own['tfa'])} | {_c64(own.get('tfa-c64'))} |")
-    return "\n".join(parts) + "\n"
-
-
-def _database_decision(one: Scored) -> str:
-    made = one.decisions[0][0]["decisions"]
-    token = "with CLS" if made["admit_cls"] else "no CLS"
-    return f"{made['assignment']}, {made['carrier']}, {token} | {made['c']:.3f}"
-
-
-def _c64(one: Scored | None) -> str:
-    if one is None:
-        return "– | – | – | –"
-    made = [fold["decisions"] for folds in one.decisions for fold in folds]
-    counts = [Counter(str(decisions[key]) for decisions in made) for key in ("route", "carrier", "admit_cls")]
-    counts[2] = Counter({{"True": "used", "False": "left out"}[name]: n for name, n in counts[2].items()})
-    strengths = sorted(next(iter(decisions["strengths"].values()))["c"] for decisions in made)
-    counted = [", ".join(f"{name} {n}" for name, n in sorted(count.items())) for count in counts]
-    return " | ".join([*counted, f"{strengths[len(strengths) // 2]:.3f}"])
 
 
 def _first_of_each(scored: Sequence[Scored]) -> list[Scored]:

@@ -17,11 +17,13 @@ from tfa.errors import BadSpec
 
 PAPER_TABLES = ("primary", "aerial", "native", "spectral", "ground-backbones", "full-query", "aerial-access")
 
-# The paper does not state an input size for DINOv3; 336 is the catalogue's.
+# The paper does not state an input size for DINOv3; 336 is the catalogue's. Its native systems use photos of
+# 640x480, which AnyLoc center-crops to whole patches.
 BACKBONES = {
     "dinov2-b14@322": "DINOv2-B",
+    "dinov2-b14@336": "DINOv2-B 336",  # TF-VPR's own size
     "dinov3-b16@336": "DINOv3-B",
-    "dinov2-g14@644x476/l31-value": "DINOv2-G L31",
+    "dinov2-g14@640x480c/l31-value": "DINOv2-G L31",
 }  # encoder id → its name in the paper
 
 

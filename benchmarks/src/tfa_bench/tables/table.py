@@ -8,12 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
 
 from tfa.core.files import write_atomically
 from tfa.errors import TfaError
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 OTHER = "Other"
 MISSING = "–"
 BEST, SECOND = 1, 2
-PLAIN_MARKS, RAISED_MARKS = "prdlo", "ᵖʳᵈˡᵒ"  # published, inference, reconstruction, log; ours
+PLAIN_MARKS, RAISED_MARKS = "prdlok", "ᵖʳᵈˡᵒᵏ"  # published, inference, reconstruction, log; ours; knife edge
+KNIFE_EDGE = "k"  # a decision rests on less than one photo
 
 
 class NoTable(TfaError):
@@ -54,7 +57,13 @@ class Cell:
     group: str = OTHER  # the paper's heading for the dataset
     paper_row: str = ""  # "" if the paper does not have it
     declared: int | None = None  # queries in the dataset's published protocol
-    route: str | None = None  # "hard" | "soft": the chosen assignment
+    route: str | None = None  # "hard" | "soft" | "mixture": the chosen assignment, if it is one
+    splits: Mapping[int, tuple[float, ...]] = field(default_factory=dict)  # k → recall of each split, percent
+    first_replica: Mapping[int, float] = field(default_factory=dict)  # k → recall of the first seed, percent
+    decisions: tuple[Mapping[str, Any], ...] = ()  # of each fitted head
+    on: str = ""  # head with whose queries it was evaluated, split by split; "" for its own
+    other_side: float | None = None  # R@1 with decisions flipped that rest on less than one photo, percent
+    flips: str = ""  # these decisions after the flip
 
 
 def cells(scored: Sequence[Scored]) -> list[Cell]:
@@ -80,9 +89,50 @@ def cells(scored: Sequence[Scored]) -> list[Cell]:
                 paper_row=row_named(card.paper_row) if card else "",
                 declared=card.counts.queries if card else None,
                 route=_route(one),
+                splits={k: tuple(100 * split[i] for split in one.splits) for i, k in enumerate(one.ks)},
+                first_replica={k: 100 * estimate.mean for k, estimate in one.first_replica.items()},
+                decisions=tuple(fold["decisions"] for folds in one.decisions for fold in folds),
+                other_side=None if one.other_side is None else 100 * one.other_side.mean,
+                flips=_flips(one),
             )
         )
     return made
+
+
+def average_cells(cells: Iterable[Cell], member: Callable[[Cell], str | None], count: int, **named: Any) -> list[Cell]:
+    """Return cells of the mean over `count` datasets, for each encoder and head recorded on all of them.
+
+    Datasets are averaged within each split; the deviation is over splits. `member` names the dataset of a cell that
+    belongs to the mean.
+    """
+    groups: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        name = member(cell)
+        if name is not None:
+            groups.setdefault((cell.encoder, cell.head), {})[name] = cell
+    made = []
+    for own in groups.values():
+        if len(own) == count:
+            several = list(own.values())
+            ks = [k for k in several[0].recalls if all(k in cell.recalls for cell in several)]
+            splits = {k: _average_splits([cell.splits.get(k, (cell.recalls[k],)) for cell in several]) for k in ks}
+            mean = replace(
+                several[0],
+                recalls={k: fmean(values) for k, values in splits.items()},
+                sds={k: stdev(values) for k, values in splits.items() if len(values) > 1},
+                splits=splits,
+                queries=sum(cell.queries for cell in several),
+                declared=None,
+                route=None,
+                first_replica={},
+                decisions=(),
+            )
+            made.append(replace(mean, **named))
+    return made
+
+
+def _average_splits(by_dataset: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(fmean(values) for values in zip(*by_dataset, strict=True))
 
 
 def read_scored(results: Path, *, encoder: str | None = None, precision_depth: int | None = None) -> list[Scored]:
@@ -106,7 +156,8 @@ def read_scored(results: Path, *, encoder: str | None = None, precision_depth: i
         raise NoTable(f"{results} holds no records; write them with: tfa bench run --out {results}")
     if encoder is not None and encoder not in encoders:
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {', '.join(sorted(encoders))}")
-    check_revisions(made)
+    for one in encoders:  # tables compare records of one encoder
+        check_revisions([scored for scored in made if scored.encoder == one])
     return made
 
 
@@ -116,12 +167,26 @@ def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
 
 
 def _route(scored: Scored) -> str | None:
-    """Return a record's assignment: hard only if every head in it is, otherwise soft."""
+    """Return a record's assignment; None if its heads have none or different ones."""
     decided = [fold["decisions"] for folds in scored.decisions for fold in folds]
     routes = {decisions["route"] for decisions in decided if "route" in decisions}
-    if not routes:
-        return None
-    return "hard" if routes == {"hard"} else "soft"
+    return routes.pop() if len(routes) == 1 else None
+
+
+def _flips(scored: Scored) -> str:
+    """Return the flipped decisions in words, each with its number of heads if there are several."""
+    decided = [fold["decisions"] for folds in scored.decisions for fold in folds]
+    found = Counter(
+        f"{_DECISIONS[one['other_side']['decision']]} {one['other_side']['choice']}"
+        for one in decided
+        if "other_side" in one
+    )
+    return ", ".join(
+        name if len(decided) == 1 else f"{name} in {count} of {len(decided)} heads" for name, count in found.items()
+    )
+
+
+_DECISIONS = {"assignment": "assignment", "carrier": "carrier", "admit_cls": "global token"}
 
 
 @dataclass(frozen=True)
@@ -194,7 +259,8 @@ def raised(mark: str) -> str:
 def number_of(cell: Cell | None, k: int, digits: int = 2) -> Number | None:
     if cell is None or k not in cell.recalls:
         return None
-    return Number(cell.recalls[k], cell.sds.get(k), digits=digits)
+    mark = KNIFE_EDGE if cell.other_side is not None else ""
+    return Number(cell.recalls[k], cell.sds.get(k), mark, digits)
 
 
 def number_of_figure(figure: Figure, table: str) -> Number:
@@ -212,7 +278,11 @@ def rank_numbers(numbers: Sequence[Number | None]) -> list[Number | None]:
     ]
 
 
-_MARKED_NOTES = {"reconstruction": "d", "ours": "o"}  # a note with this beginning adds this mark to the title
+_MARKED_NOTES = {
+    "reconstruction": "d",
+    "our reading": "d",
+    "ours": "o",
+}  # a note with this beginning adds this mark to the title
 
 
 class Lookup:

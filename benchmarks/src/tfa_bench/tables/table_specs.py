@@ -1,4 +1,4 @@
-"""Table layouts: the paper's tables and four of ours, built from cells."""
+"""Table layouts: the paper's tables and analyses and four of ours, built from cells."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tfa_bench.records import LABELS
+from tfa_bench.tables.analyses import tabulate_comparisons, tabulate_decisions, tabulate_pairs
 from tfa_bench.tables.build import ByDataset, ByHead, by_dataset, by_head, without_one_encoder
-from tfa_bench.tables.paper_figures import PAPER_TABLES, paper_table
-from tfa_bench.tables.table import Cell, Lookup, NoTable, Table, paper_title
+from tfa_bench.tables.paper_figures import BACKBONES, PAPER_TABLES, paper_table
+from tfa_bench.tables.table import Cell, Lookup, NoTable, Table, average_cells, paper_title
 
 LAYOUTS = {
     "product": "`tfa build` and `tfa calibrate` with default options, compared with AnyLoc, RIA and the published TFA",
@@ -19,7 +20,13 @@ LAYOUTS = {
     "aerial": "aerial datasets, R@1/5/10",
     "native": "systems under their own encoders, with calibration budgets",
     "spectral": "spectral controls and complete heads",
+    "ground-backbones": "ground datasets under two encoders, R@1",
+    "full-query": "ground datasets, calibrated on 64 queries and on all, R@1",
+    "aerial-access": "aerial datasets, calibrated on 64 queries and on all, R@1/5/10",
     "budgets": "recall against the number of calibration queries",
+    "paired": "N calibration queries and all, evaluated on the same queries; retention and recovery",
+    "comparisons": "wins, ties, losses and mean gain of heads over all datasets",
+    "decisions": "assignment, carrier, global token and strengths over splits",
     "ablation": "TFA and the judge with one rule changed",
     "heads": "every head recorded",
 }
@@ -30,8 +37,18 @@ _CONTROLS = ("original", "partial", "full", "adaptive")
 _ALL_CONTROLS = ("original", "centred", "partial", "full", "adaptive")
 _BUDGETS = (8, 16, 32, 64, 128, 256)
 _ABLATIONS = (
-    "support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft", "single",
+    "support-only", "agreement-only", "ties-partial", "support-contraction", "always-cls", "no-cls", "forced-hard",
+    "forced-soft", "forced-original", "forced-partial", "forced-adaptive", "single",
 )  # fmt: skip
+_BACKBONES = ("DINOv2-B", "DINOv3-B")
+_FOUR_MAPS = ("4Seasons City Loop", "4Seasons Office Loop", "4Seasons Old Town", "4Seasons Parking Garage")
+_SCENES, _SCENE = 24, re.compile(r"anyvisloc-.+")  # scenes of AnyVisLoc, each a dataset with its own map
+_MATCHED_ANYLOC = "hard-original"
+_MATCHED_TITLE, _MATCHED_NOTE = (
+    "AnyLoc, matched",
+    "our reading: head hard-original, with unit centers; the paper's AnyLoc equals its hard original cosine on the two "
+    "maps where TFA-FullQ is hard",
+)
 _JUDGE_ABLATIONS = ("no-judge", "support", "no-centring", "no-score")
 DEEP = (1, 5, 10, 20)
 DEFAULT = "Default head of tfa build (ours, beyond the paper)"
@@ -56,8 +73,8 @@ _PRODUCT_TITLES = {
 _PRODUCT_NOTES = (
     "The default of `tfa build` is a second-order head of our own with reranking. It is not the published TFA, which "
     "has its own row.",
-    "Reranking: `tfa build` (default) and `tfa build` + `tfa calibrate` rerank their top candidates if the map images "
-    "or the calibration photos support it. All other rows do not rerank.",
+    "Reranking: `tfa build` (default) and `tfa build` + `tfa calibrate` rerank their top candidates. All other rows "
+    "do not rerank.",
     "Calibrated rows set aside 64 queries, calibrate on them without labels and measure R@1 on the remaining queries: "
     "mean ± standard deviation over ten random choices of the 64. All other rows use all queries.",
     "Data used: the images a method was fitted on before the first query. `nothing`: none; `database`: the map "
@@ -79,9 +96,15 @@ def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool =
         raise NoTable(f"unknown table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
     make = {
         "product": product, "overview": overview, "primary": primary, "aerial": aerial, "native": native,
-        "budgets": budgets, "ablation": ablation, "heads": all_heads,
+        "ground-backbones": ground_backbones, "full-query": full_query, "aerial-access": aerial_access,
+        "budgets": budgets, "comparisons": comparisons, "decisions": decisions, "ablation": ablation,
+        "heads": all_heads,
     }  # fmt: skip
-    table = spectral(cells, paper, both) if name == "spectral" else make[name](cells, paper)
+    own = [cell for cell in cells if not cell.on]
+    if name == "paired":
+        table = tabulate_pairs(cells, paper)
+    else:
+        table = spectral(own, paper, both) if name == "spectral" else make[name](own, paper)
     if not any(True for _ in table.rows):
         raise NoTable(f"the records have no data for table {name!r} ({LAYOUTS[name]}); write them with tfa bench run")
     return without_one_encoder(table)
@@ -116,34 +139,127 @@ def overview(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 
 def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
+    shown = _with_matched_anyloc(cell for cell in cells if not _is_aerial(cell))
     sheet = ByDataset(
         name="primary",
         title="Ground retrieval, R@1 (%)",
-        heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa", "tfa-c64"), FREE),
+        heads=_columns(shown, "anyloc", _MATCHED_ANYLOC, "tfvpr", "ria", "tfa", "tfa-c64"),
         paper=("primary", "ground-backbones"),
         references=("salad", "selavpr++-b"),
     )
-    return by_dataset(sheet, Lookup(cell for cell in cells if not _is_aerial(cell)), paper=paper)
+    return by_dataset(sheet, Lookup(shown), paper=paper)
 
 
 def aerial(cells: Sequence[Cell], paper: bool = True) -> Table:
+    scenes = average_cells(
+        cells,
+        lambda cell: cell.dataset if _SCENE.fullmatch(cell.dataset) else None,
+        _SCENES,
+        dataset="anyvisloc",
+        dataset_title=f"AnyVisLoc, mean of {_SCENES} scenes",
+    )
+    shown, notes = _with_first_seed(_with_matched_anyloc([*filter(_is_aerial, cells), *scenes]))
     sheet = ByDataset(
         name="aerial",
         title="Aerial and cross-view retrieval, R@1/5/10 (%)",
-        heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa"), FREE),
+        heads=_columns(shown, "anyloc", _MATCHED_ANYLOC, "tfvpr", "ria", "tfa"),
         ks=(1, 5, 10),
         paper=("aerial",),
-        backbones=("DINOv2-B", "DINOv3-B"),
+        backbones=_BACKBONES,
         references=("sample4geo",),
+        grouped=False,
+        notes=tuple(notes),
+    )
+    return by_dataset(sheet, Lookup(shown), paper=paper)
+
+
+def ground_backbones(cells: Sequence[Cell], paper: bool = True) -> Table:
+    rows = _rows_of("ground-backbones")
+    shown = _with_matched_anyloc(cell for cell in cells if cell.paper_row in rows)
+    sheet = ByDataset(
+        name="ground-backbones",
+        title="Ground retrieval by encoder, R@1 (%)",
+        heads=_columns(shown, "anyloc", _MATCHED_ANYLOC, "tfvpr", "ria", "tfa", "tfa-c64", "tfa-fullq"),
+        paper=("ground-backbones",),
+        backbones=_BACKBONES,
+    )
+    return by_dataset(sheet, Lookup(shown), paper=paper)
+
+
+def full_query(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByDataset(
+        name="full-query",
+        title="Ground retrieval, calibrated on queries, R@1 (%)",
+        heads=dict.fromkeys(("tfa-c64", "tfa-fullq"), FREE),
+        paper=("full-query",),
+    )
+    rows = _rows_of("full-query")
+    return by_dataset(sheet, Lookup(cell for cell in cells if cell.paper_row in rows), paper=paper)
+
+
+def aerial_access(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByDataset(
+        name="aerial-access",
+        title="Aerial and cross-view retrieval, calibrated on queries, R@1/5/10 (%)",
+        heads=dict.fromkeys(("tfa-c64", "tfa-fullq"), FREE),
+        ks=(1, 5, 10),
+        paper=("aerial-access",),
+        backbones=_BACKBONES,
         grouped=False,
     )
     return by_dataset(sheet, Lookup(filter(_is_aerial, cells)), paper=paper)
 
 
+def comparisons(cells: Sequence[Cell], paper: bool = True) -> Table:
+    return tabulate_comparisons(cells, frozenset(cell.dataset for cell in cells if _is_aerial(cell)), paper)
+
+
+def decisions(cells: Sequence[Cell], paper: bool = True) -> Table:
+    return tabulate_decisions(cells)
+
+
+def _columns(cells: Sequence[Cell], *heads: str) -> dict[str, str]:
+    """Return training-free columns; the matched AnyLoc has one only if recorded."""
+    recorded = any(cell.head == _MATCHED_ANYLOC for cell in cells)
+    return {head: FREE for head in heads if recorded or head != _MATCHED_ANYLOC}
+
+
+def _with_matched_anyloc(cells: Iterable[Cell]) -> list[Cell]:
+    """Return cells with the head that is likely the paper's matched AnyLoc under that title."""
+    return [
+        replace(cell, title=_MATCHED_TITLE, note=_MATCHED_NOTE) if cell.head == _MATCHED_ANYLOC else cell
+        for cell in cells
+    ]
+
+
+def _with_first_seed(cells: Iterable[Cell]) -> tuple[list[Cell], list[str]]:
+    """Return cells with recalls of seed 0 where the paper has AnyLoc of seed 0, and a note on them."""
+    made: list[Cell] = []
+    changed: dict[str, None] = {}  # datasets and encoders in recorded order
+    for cell in cells:
+        backbone = BACKBONES.get(cell.encoder)
+        seed_0 = (cell.paper_row == "Park" and backbone in _BACKBONES) or (
+            cell.paper_row == "Urbanscape" and backbone == "DINOv2-B"
+        )
+        if seed_0 and cell.head in ("anyloc", _MATCHED_ANYLOC) and cell.first_replica:
+            changed[f"{cell.dataset_title} under {cell.encoder}"] = None
+            cell = replace(cell, recalls=cell.first_replica, sds={})
+        made.append(cell)
+    return made, [f"AnyLoc of seed 0, as in the paper: {', '.join(changed)}."] if changed else []
+
+
 def native(cells: Sequence[Cell], paper: bool = True) -> Table:
     printed = tuple(column.name for column in paper_table("native").columns if column.supervised)
     supervised = tuple(dict.fromkeys([*printed, *Lookup(cells).trained]))
-    systems = ("tfvpr", "anyloc", "segvlad", "segvlad-mobilesam", "segvlad-superpixels", "ria", "dual-c64")
+    systems = (
+        "tfvpr-transductive",
+        "anyloc-released",
+        "segvlad",
+        "segvlad-mobilesam",
+        "segvlad-superpixels",
+        "ria",
+        "dual-c64",
+    )
     smaller = (*(f"dual-c{n}" for n in _BUDGETS if n != 64), "dual-crossfit")
     budget_title = "Calibration budget of the dual-vocabulary system"
     own = {cell.dataset for cell in cells if cell.head.startswith(("dual", "segvlad"))}
@@ -156,7 +272,11 @@ def native(cells: Sequence[Cell], paper: bool = True) -> Table:
         paper_rows=True,
         unranked=(_SUPERVISED, budget_title),
         across_encoders=True,
-        notes=("Supervised references and further budgets are not ranked.",),
+        notes=(
+            "Supervised references and further budgets are not ranked.",
+            "Interfaces of the paper: TF-VPR at 336x336, with centers from database and queries as published; AnyLoc "
+            "with 32 released words; AnyLoc, RIA and TFA at 640x480, center-cropped to 630x476 (`@640x480c`).",
+        ),
     )
     kept = [c for c in cells if c.head in (*systems, *smaller) and (c.dataset in own or c.paper_row in rows)]
     return by_head(sheet, Lookup([*kept, *(c for c in cells if c.sees == LABELS)]), paper=paper)
@@ -165,13 +285,26 @@ def native(cells: Sequence[Cell], paper: bool = True) -> Table:
 def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> Table:
     complete = dict.fromkeys(("tfa", "tfa-c64", "tfa-fullq"), _COMPLETE)
     notes: list[str] = []
+    with_controls = {cell.dataset for cell in cells if cell.head.partition("-")[2] in _ALL_CONTROLS}
+    shown = [cell for cell in cells if cell.dataset in with_controls]
     if both:
         controls = {f"{a}-{c}": f"{a.capitalize()} assignment" for a in ("hard", "soft") for c in _ALL_CONTROLS}
-        shown = list(cells)
     else:
         controls = dict.fromkeys(_CONTROLS, "Spectral controls (TFA-FullQ assignment)")
-        shown, notes = _under_chosen_assignment(cells)
-    with_controls = {cell.dataset for cell in cells if cell.head.partition("-")[2] in _ALL_CONTROLS}
+        shown, notes = _under_chosen_assignment(shown)
+        title = "Four-map mean"
+        maps = average_cells(
+            shown,
+            lambda cell: cell.paper_row if cell.paper_row in _FOUR_MAPS else None,
+            len(_FOUR_MAPS),
+            dataset=title,
+            dataset_title=title,
+            paper_row=title,
+        )
+        if maps:
+            names = ", ".join(name.removeprefix("4Seasons ") for name in _FOUR_MAPS)
+            notes.append(f"{title}: {names}, averaged within each split; the deviation is over splits.")
+        shown = [*shown, *maps]
     sheet = ByDataset(
         name="spectral",
         title="Spectral controls and complete heads, R@1 (%)",
@@ -179,30 +312,41 @@ def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> T
         paper=("spectral", "primary", "full-query"),
         notes=tuple(notes),
     )
-    return by_dataset(sheet, Lookup(cell for cell in shown if cell.dataset in with_controls), paper=paper)
+    return by_dataset(sheet, Lookup(shown), paper=paper)
 
 
 def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """Return the controls of the assignment that TFA-FullQ chose, named as the paper's columns."""
+    """Return the controls under the assignment of TFA-FullQ, named as the paper's columns.
+
+    Without `fullq-…` records, controls of that assignment replace them. The adaptive one has no such replacement: its
+    strengths would be those of the database.
+    """
     routes = {(cell.dataset, cell.encoder): cell.route for cell in cells if cell.head == "tfa-fullq" and cell.route}
     names = {cell.dataset: cell.dataset_title or cell.dataset for cell in cells}
-    shown: list[Cell] = []
+    chosen: dict[tuple[str, str, str], Cell] = {}
+    others: list[Cell] = []
     unknown: dict[str, None] = {}  # titles in recorded order
     for cell in cells:
         assignment, _, control = cell.head.partition("-")
-        if assignment not in ("hard", "soft") or control not in _CONTROLS:
-            shown.append(cell)
-            continue
-        route = routes.get((cell.dataset, cell.encoder))
-        if route is None:
+        key = (cell.dataset, cell.encoder, control)
+        if assignment not in ("hard", "soft", "fullq") or control not in _CONTROLS:
+            others.append(cell)
+        elif assignment == "fullq":
+            chosen[key] = cell
+        elif key[:2] not in routes:
             unknown[names[cell.dataset]] = None
-        elif route == assignment:
-            shown.append(replace(cell, head=control, title=paper_title(control)))
+        elif routes[key[:2]] == assignment and control != "adaptive":
+            chosen.setdefault(key, cell)
+    lacking = [names[d] for d, e in routes if (d, e, "adaptive") not in chosen]
+    shown = [replace(cell, head=key[2], title=paper_title(key[2])) for key, cell in chosen.items()]
     assignments = ", ".join(f"{names[d]} {e} {route}" for (d, e), route in sorted(routes.items()))
     notes = [f"Assignment of TFA-FullQ: {assignments}."] if assignments else []
-    if unknown:
-        notes.append(f"{', '.join(unknown)}: no record of tfa-fullq for the assignment; --both shows both.")
-    return shown, notes
+    if lacking:
+        notes.append(f"{', '.join(dict.fromkeys(lacking))}: run the heads fullq-… for the empty controls.")
+    missing = [name for name in unknown if all(names[d] != name for d, _, _ in chosen)]
+    if missing:
+        notes.append(f"{', '.join(missing)}: no record of tfa-fullq for the assignment; --both shows both.")
+    return [*others, *shown], notes
 
 
 def budgets(cells: Sequence[Cell], paper: bool = True) -> Table:
@@ -258,14 +402,14 @@ def _kind(head: str) -> str:
     name, _, rest = head.partition("-")
     if _OURS.fullmatch(head):
         return "Ours, beyond the paper"
-    if name in ("hard", "soft"):
+    if name in ("hard", "soft", "fullq"):
         return "Spectral controls"
     if name == "second":
         return DEFAULT if head.startswith("second-order") else SECOND_ORDER
     if name == "judged":
         return "Ablations" if rest.removeprefix("c64-") in _JUDGE_ABLATIONS else JUDGED
     if name == "tfa":
-        return "Ablations" if rest.removeprefix("fullq-") in _ABLATIONS else "TFA"
+        return "Ablations" if re.sub(r"^(fullq|c\d+)-", "", rest) in _ABLATIONS else "TFA"
     return "TFA, dual vocabulary" if name == "dual" else "Peers"
 
 
@@ -273,7 +417,7 @@ _MATCHED = tuple(name for name in PAPER_TABLES if name != "spectral")
 
 
 def _is_aerial(cell: Cell) -> bool:
-    return cell.group == _AERIAL or cell.paper_row in _rows_of("aerial")
+    return cell.group == _AERIAL or cell.paper_row in _rows_of("aerial") or bool(_SCENE.fullmatch(cell.dataset))
 
 
 def _rows_of(table: str) -> set[str]:

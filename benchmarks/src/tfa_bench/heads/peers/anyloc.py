@@ -9,7 +9,6 @@ most 300,000 patches; the vocabulary uses the photos at query size.
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +16,10 @@ import numpy as np
 
 from tfa.core.arrays import l2_normalize
 from tfa.core.tokens import Tokens
-from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec
 from tfa.method.residuals import hard_weights, normalize_blocks, residual_blocks
 from tfa.method.vocabulary import sample_patches
-from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, NeedsFile, Photos, Shared
+from tfa_bench.heads.contract import ONLY, PEER_STAGES, HeadCard, NeedsFile, Photos, Shared, read_vocabulary
 from tfa_bench.heads.vectors import VectorHead, check_channels, content_order, describe_each, random_start
 
 SEEDS = (0, 1, 2)
@@ -145,7 +143,7 @@ def _card(name: str, title: str, words: int, center_norm: str, note: str = "") -
 
 def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
     """Return AnyLoc with a released vocabulary: nothing is learned from the database."""
-    words = load_vocabulary(path)
+    words, source = read_vocabulary(Path(path))
     centers = with_norm(words, center_norm)
 
     def fit(database: Photos, shared: Shared) -> VectorHead:
@@ -157,12 +155,7 @@ def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
         title="AnyLoc, released vocabulary",
         sees="nothing",
         fit=fit,
-        settings={
-            "words": len(centers),
-            "center_norm": center_norm,
-            "vocabulary": Path(path).name,
-            "vocabulary_blake2b": hashlib.blake2b(words.tobytes(), digest_size=16).hexdigest(),
-        },
+        settings={"words": len(centers), "center_norm": center_norm, **source},
     )
 
 

@@ -40,7 +40,7 @@ from tfa.core.progress import Progress, track_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, MissingExtra, TfaError
 from tfa.method.residuals import normalize_blocks
-from tfa.method.vocabulary import fit_vocabularies, sample_patches
+from tfa.method.vocabulary import fit_vocabularies, grid_patches, sample_patches
 from tfa.photos.images import as_rgb, resize
 from tfa.photos.token_cache import mark_used
 from tfa.search.gallery import inner, top_k
@@ -346,7 +346,7 @@ def content_digests(tokens: Tokens) -> list[str]:
 def fit_words(tokens: Tokens, contents: list[str], shared: Shared) -> np.ndarray:
     """Return the words `(k, d)` of the map, independent of the order and repetition of its photos."""
     order = np.unique(contents, return_index=True)[1]
-    patches = sample_patches(tokens.select(order), MAX_PATCHES)
+    patches = sample_patches(tokens.select(order), MAX_PATCHES, normalize=grid_patches)
     return fit_vocabularies(patches, WORDS, backend_for(shared.device), seeds=(0,), progress=shared.progress)[0].centers
 
 

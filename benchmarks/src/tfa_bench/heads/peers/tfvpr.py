@@ -172,7 +172,7 @@ CARDS: tuple[HeadCard, ...] = (
         sees="database",
         fit=_fit,
         settings=SETTINGS | {"centres": "database"},
-        note="centers from the database alone; the published evaluation fits them on database and queries",
+        note="centers from the database only; the published evaluation fits them on database and queries",
     ),
     HeadCard(
         stages=PEER_STAGES,

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from tfa.core.arrays import choose_device
 from tfa.core.files import hash_json
 from tfa.core.tokens import Tokens
-from tfa.encoders.vit import check_device
 from tfa_bench.heads.trained.checkpoints import get_architecture, load_model
 from tfa_bench.heads.trained.models import group_by_size
 from tfa_bench.heads.trained.systems import TrainedSystem
@@ -36,7 +36,7 @@ class ImageEncoder:
         self, system: TrainedSystem, checkpoint: Path, device: str = "cpu", *, antialias: bool = False
     ) -> None:
         """Load a checkpoint; `antialias` applies to systems whose published resizing is unknown."""
-        self.device = check_device(device)
+        self.device = choose_device(device)
         model, self.sha256 = load_model(system, checkpoint)
         self._model = model.to(self.device)
         self._resizing = get_architecture(system).resizing
