@@ -1,7 +1,7 @@
 """Generate the reference pages from the program: `python docs/site/make_reference.py`.
 
-`make docs` writes every page of `PAGES` into the site. This script rewrites the ones in `COMMITTED`, which people read
-on a code host; those link only to committed files.
+`make docs` writes every page of `PAGES` into the site. This script rewrites the pages in `COMMITTED`, which people also
+read in a checkout. The Python page is not committed: only the site shows the docstrings that it names.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def list_commands(*, bench: bool) -> dict[str, Any]:
     from tfa.cli.app import app
 
     def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        if words and (not hasattr(command, "commands") or command.invoke_without_command):
+            yield " ".join(words), command
         for name, inner in getattr(command, "commands", {}).items():
             inner.rich_help_panel = read_panel(inner) or read_panel(command)
             yield from walk(inner, (*words, name))
-        if not hasattr(command, "commands"):
-            yield " ".join(words), command
 
     group: Any = typer.main.get_command(app)
     return {name: command for name, command in walk(group, ()) if name.startswith("bench ") == bench}
@@ -319,10 +319,9 @@ def _write_route(title: str, route: Mapping[str, Any], link: Callable[[str], str
     contents = route.get("requestBody", {}).get("content", {})
     if contents:
         kind, body = next(iter(contents.items()))
-        parts += [
-            f"Body: {', '.join(f'`{one}`' for one in contents)}.",
-            write_properties(body["schema"], link, given=True),
-        ]
+        named = f": {name_schema(body['schema'], link)}" if "properties" not in body["schema"] else ""
+        parts.append(f"Body: {', '.join(f'`{one}`' for one in contents)}{named}.")
+        parts += [] if named else [write_properties(body["schema"], link, given=True)]
     returned = []
     for status, answer in route["responses"].items():
         inner = next(iter(answer.get("content", {}).items()), None)
@@ -384,7 +383,7 @@ def settings_page() -> str:
     return write_page(
         "Settings", _SETTINGS_INTRO, "## Settings of several commands", shared, "## Keys of --set",
         "Rarely used options are set with `--set KEY=VALUE` or as a key of the command's table.", keys,
-        "## Options in Python", "Classes that functions of [the Python API](python.md) take.",
+        "## Options in Python", "Classes of the Python API, defined in [`types.py`](../../src/tfa/types.py).",
         *(write_options_class(cls) for cls in classes if cls is not Options),
         "## Service", "Settings of `tfa.service`; `tfa serve` has an option for the common ones.",
         write_options_class(service),
@@ -413,8 +412,9 @@ def encoders_page() -> str:
     facets = ", ".join(f"`{one}`" for one in FACETS)
     intro = (
         f"The default is `{DEFAULT_ENCODER}`. Choose another with `--encoder`: `name`, `name@size` or "
-        f"`name@size/layer-facet`, where a facet is one of {facets}. `tfa encoders` says whose weights are on this "
-        "machine. Which one to use: [choose an encoder](../how-to/choose-an-encoder.md)."
+        f"`name@size/layer-facet`, where a facet is one of {facets}. `tfa encoders` shows which weights are on this "
+        "machine. Models outside this table: `hf:ORG/NAME`, `hf:./folder` or `timm:NAME`, each with `@size/layer`. "
+        "Which one to use: [choose an encoder](../how-to/choose-an-encoder.md)."
     )
     return write_page("Encoders", intro, write_table(columns, rows))
 
@@ -468,7 +468,8 @@ def datasets_page() -> str:
     intro = (
         "Datasets whose protocol the benchmark knows, from `tfa bench datasets --json`. No dataset is part of the "
         "package and none is downloaded. `?` is a number that is not published. A protocol is not public if the paper "
-        "does not publish its images or positives. Use your own data: "
+        "does not publish its images or positives. A `card.json` in a dataset's folder overrides fields of its card, "
+        'such as `{"options": {"radius": 50}}` or `{"spec": {"max_pca": 30000}}`. Use your own data: '
         "[benchmark your data](../how-to/benchmark-your-data.md)."
     )
     package = importlib.import_module("tfa_bench.datasets.layouts")
@@ -506,7 +507,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/datasets.md": datasets_page,
     "reference/heads.md": heads_page,
 }
-COMMITTED = ("reference/cli.md",)
+COMMITTED = tuple(name for name in PAGES if name != "reference/python.md")
 
 
 def main() -> None:

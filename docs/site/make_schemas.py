@@ -35,6 +35,7 @@ PRINTED: dict[str, Any] = {
     "calibrate": values.CalibrationResult | values.ActiveCalibration,
     "config": values.ConfigInfo,
     "encoders": list[values.CatalogEncoder | values.PluginEncoder],
+    "encoders-try": values.EncoderTrial,
     "evaluate": EvaluationResult,
     "explain": values.ExplainResult,
     "frames": values.FramesResult,
