@@ -25,7 +25,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def blocks() -> list:
-    """Return the examples to run; those of how-to pages run in tests/test_recipes.py, with the files that they need."""
+    """Return the examples to run; those of how-to pages run in tests/walkthrough/test_how_to.py."""
     found = []
     for page in (page for page in EXAMPLE_PAGES if page.parent.name != "how-to"):
         for number, match in enumerate(RUNNABLE.finditer(page.read_text("utf-8"))):

@@ -84,8 +84,8 @@ def test_every_command_and_option_is_in_the_reference():
 def test_defaults_come_from_the_parameter_or_from_its_help_text():
     page = make_reference.cli_page()
     assert "| `-k N (1..1000)` | `5` | Hits per photo. |" in page
-    assert "| `--calibration NAME\\|none` | the active one | Calibration to use; 'none' for none. |" in page
-    assert "| `--online`, `--no-online` | online, except in maps of --paper |" in page
+    assert "| `--calibration NAME\\|none` | the active one | Calibration to use, or 'none'. |" in page
+    assert "| `--online`, `--no-online` | on; off for maps built with --paper |" in page
     assert "| `--rerank`, `--no-rerank` | `--rerank` |" in page
 
 

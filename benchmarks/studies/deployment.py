@@ -78,12 +78,15 @@ def count_storage(images: int, widths: Sequence[int], rank: int, width: int) -> 
 
 
 def measure_storage(scorer: Scorer) -> Storage:
-    """Return the storage of a head."""
-    widths, rank, width = [term.gallery.width for term in scorer.terms], 0, 0
-    for side in scorer.sides:
-        spectral = isinstance(side, SecondOrderSide) or side.geometry is not None
-        rank, width = (len(side.eigenvalues), side.width) if spectral else (0, 0)
-    return count_storage(len(scorer.bias), widths, rank, width)
+    """Return the storage of a head, with the PCA of every side that has one."""
+    images, widths = len(scorer.bias), [term.gallery.width for term in scorer.terms]
+    sides = [
+        count_storage(images, (), len(side.eigenvalues), side.width)
+        for side in scorer.sides
+        if isinstance(side, SecondOrderSide) or side.geometry is not None
+    ]
+    descriptors = count_storage(images, widths, 0, 0).descriptors
+    return Storage(descriptors, sum(side.bases for side in sides), sum(side.dual for side in sides))
 
 
 # --- heads ---------------------------------------------------------------------------------------------------------

@@ -17,21 +17,24 @@ import numpy as np
 
 from tfa import pipeline
 from tfa.cli.console import print_text
+from tfa.core import arrays
 from tfa.core.tokens import Tokens
 from tfa.method import branch, evidence, pseudo_queries, spectrum, target
 from tfa.types import HeadSpec
 
 IMAGES, CHANNELS, WORDS = 27_592, 768, 64
-# Constants that bound blocks, subsamples and resamples, by module. LARGE chooses the code of large maps.
-SCALED: tuple[tuple[Any, str], ...] = (
-    (spectrum, "IMAGE_BLOCK"),
-    (target, "IMAGE_BLOCK"),
-    (spectrum, "COLUMN_BLOCK"),
-    (spectrum, "LARGE"),
-    (branch, "_ROW_BLOCK"),
-    (pseudo_queries, "_GALLERY_BLOCK"),
-    (evidence, "_LARGEST"),
-    (evidence, "_RESAMPLES"),
+# Constants that bound blocks, subsamples and resamples, by module, with the power of their scale. LARGE chooses the
+# code of large maps, SPILL_BYTES the arrays on disk.
+SCALED: tuple[tuple[Any, str, int], ...] = (
+    (spectrum, "IMAGE_BLOCK", 1),
+    (target, "IMAGE_BLOCK", 1),
+    (spectrum, "COLUMN_BLOCK", 1),
+    (spectrum, "LARGE", 1),
+    (branch, "_ROW_BLOCK", 1),
+    (pseudo_queries, "_GALLERY_BLOCK", 1),
+    (evidence, "_LARGEST", 1),
+    (evidence, "_RESAMPLES", 1),
+    (arrays, "SPILL_BYTES", 2),
 )
 
 
@@ -47,10 +50,10 @@ def measure(images: int) -> dict[str, float]:
         words=words, max_patches=images, max_pca=images, max_rank=round(scale * spec.max_rank),
         max_pseudo=round(scale * spec.max_pseudo),
     )  # fmt: skip
-    released = [(module, name, getattr(module, name)) for module, name in SCALED]
+    released = [(module, name, getattr(module, name)) for module, name, _ in SCALED]
     try:
-        for module, name, value in released:
-            setattr(module, name, max(2, round(scale * value)))
+        for module, name, power in SCALED:
+            setattr(module, name, max(2, round(scale**power * getattr(module, name))))
         tracemalloc.start()
         head = pipeline.fit(Tokens(database, database.mean(axis=1)), spec)
         fit = tracemalloc.get_traced_memory()[1]
@@ -75,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the peaks of each copy, then the extrapolation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 2000, 3000], help="images of the copies")
-    measured = {images: measure(images) for images in parser.parse_args(argv).sizes}
+    sizes = parser.parse_args(argv).sizes
+    measure(60)  # load modules, which do not count
+    measured = {images: measure(images) for images in sizes}
     for images, peaks in measured.items():
         print_text(f"{images:,} images: fit {peaks['fit']:,.1f} MB, calibrate {peaks['calibrate']:,.1f} MB\n")
     for step in ("fit", "calibrate"):

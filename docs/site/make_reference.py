@@ -68,8 +68,10 @@ def list_commands(*, bench: bool) -> dict[str, Any]:
     import typer
 
     from tfa.cli.app import app
+    from tfa.cli.console import name_values
 
     def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        name_values(command.params)
         if words and (not hasattr(command, "commands") or command.invoke_without_command):
             yield " ".join(words), command
         for name, inner in getattr(command, "commands", {}).items():

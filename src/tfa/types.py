@@ -101,8 +101,10 @@ class QueryOptions(Options):
     k: int = opt(5, "Hits per photo.", ge=1, le=1000)
     min_confidence: float = opt(0.0, "Return no hits below this confidence.", ge=0, le=1)
     sure: bool = opt(False, "Return only reliable answers.")
-    calibration: str | None = opt(None, "Calibration to use; 'none' for none. [default: the active one]")
-    rerank: bool | None = opt(None, "Rerank the top candidates by matching patches. [default: the map's decision]")
+    calibration: str | None = opt(None, "Calibration to use, or 'none'. [default: the active one]")
+    rerank: bool | None = opt(
+        None, "Rerank the top candidates by matching patches. [default: on if the map stores patches]"
+    )
     candidates: int | Literal["auto"] | None = opt(
         None, "How many top-ranked images to rerank, or auto. [default: the map's setting]", ge=1, le=1000
     )
@@ -156,16 +158,16 @@ class RerankSpec(Options):
 class BuildOptions(Options):
     """Options for building a map."""
 
-    head: HeadKind = opt("second-order", "Head to fit: second-order, or the paper's (paper, paper-dual).")
+    head: HeadKind = opt("second-order", "Head to fit.")
     carrier: CarrierName = opt("tempered", "Carrier of a second-order head.")
     storage: StorageType = opt("int7", "Data type of stored descriptors; int7 is smallest and fastest.")
     ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
-    dims: int | None = opt(None, "Search dimensions; the best 100 are rescored with all. [default: all]", ge=2)
+    dims: int | None = opt(None, "Search N dimensions, then rescore the best 100 exactly. [default: all]", ge=2)
     vocabulary: str | Path | None = opt(
         None,
         "File with the source words of a paper-dual head. [default: fitted on the photos]",
-        cli={"metavar": "FILE"},
+        cli={"metavar": "FILE", "exists": True},
     )
 
     @classmethod

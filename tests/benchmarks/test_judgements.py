@@ -30,7 +30,7 @@ def test_the_choice_its_evidence_and_the_splits():
     database = scored("judged", [decided("tempered", tempered=1.5, partial=1.4, original=1.25)])
     splits = [decided("partial", "centring", "score")] * 2 + [decided("full", "score")]
     assert rows(database, scored("judged-c64", splits)) == [
-        "| Town | second_order/tempered | 1.50 ± 0.05 | 1.40 | second_order/partial+centring+score 2, "
+        "| Town | second_order/tempered | 1.50 ± 0.05 | 1.40 | second_order/partial+centering+score 2, "
         "second_order/full+score 1 |"
     ]
 

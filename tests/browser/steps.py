@@ -20,6 +20,9 @@ DRAWING = """canvas => {
   return [seen, sum];
 }"""
 
+# Two frames: the layout of the first has called its observers, and the second has drawn what they changed.
+FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+
 IS_LOADED = "image => image.complete && image.naturalWidth > 0"
 
 
@@ -50,6 +53,16 @@ def ask_why(page: Any, photo: Path, rank: int = 1) -> None:
 
 def drawing(page: Any, selector: str) -> list[int]:
     return page.eval_on_selector(selector, DRAWING)
+
+
+def finished_drawing(page: Any, selector: str) -> list[int]:
+    """Return the drawing once it is not empty and no frame changes it."""
+    end, before = time.monotonic() + PATIENCE, [0, 0]
+    while (now := drawing(page, selector)) != before or not now[0]:
+        assert time.monotonic() < end, f"never finished: {selector}"
+        before = now
+        page.evaluate(FRAMES)
+    return now
 
 
 def wait_for_text(page: Any, selector: str, text: str) -> None:

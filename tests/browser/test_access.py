@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.browser.conftest import PHONE
 from tests.browser.steps import ask, ask_why, choose, wait_for_text
+from tests.waiting import PATIENCE
 
 TABS = ["recognize", "map", "calibrate", "decisions"]
 
@@ -51,11 +54,10 @@ def offered(page):
 
 
 def choose_in(pickers, page, photo):
-    for _ in range(500):
-        if pickers:
-            break
-        page.wait_for_timeout(20)
-    assert pickers, "no file picker was opened"
+    end = time.monotonic() + PATIENCE
+    while not pickers:
+        assert time.monotonic() < end, "no file picker was opened"
+        page.wait_for_timeout(20)  # in which the browser hands over its events
     pickers.pop().set_files(photo)
 
 

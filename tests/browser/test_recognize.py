@@ -25,9 +25,8 @@ def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
     assert "not sure" in page.locator(".hit").nth(1).inner_text()
     meter = best.get_by_role("meter")
     assert float(meter.get_attribute("aria-valuenow")) == 0.97
-    page.wait_for_timeout(400)  # the bar grows
-    share = meter.evaluate("bar => bar.firstChild.getBoundingClientRect().width / bar.clientWidth")
-    assert abs(share - 0.97) < 0.01
+    bar = "document.querySelector('.hit [role=meter]')"  # which grows
+    wait_until(page, f"Math.abs({bar}.firstChild.getBoundingClientRect().width / {bar}.clientWidth - 0.97) < 0.01")
     wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
     assert "5 matches, not calibrated" in page.inner_text("#recognize-status")
     verdict = "✓ sure · confidence 0.97 · position 52.50040° N, 13.30246° E ± 8 m (2 images, 95 % agreement)"

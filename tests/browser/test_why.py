@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tests.browser.conftest import PHONE
-from tests.browser.steps import DRAWING, ask, ask_why, drawing, wait_until
+from tests.browser.steps import DRAWING, ask, ask_why, drawing, finished_drawing, wait_until
 from tests.waiting import PATIENCE
 
 OVERLAY = ".pair canvas"
@@ -38,8 +38,7 @@ def test_both_photos_carry_their_heat(open_page, service, photo):
 def test_one_overlay_is_shown_at_a_time(open_page, service, photo):
     page = open_page(service.url)
     ask_why(page, photo)
-    page.wait_for_timeout(100)
-    heat = drawing(page, OVERLAY)
+    heat = finished_drawing(page, OVERLAY)
     assert page.locator(".overlays input:checked").count() == 1
     page.check(".overlays >> text=Inliers")
     lines = drawing(page, OVERLAY)
@@ -72,8 +71,7 @@ def test_the_pictures_are_scrolled_to_when_they_are_there(open_page, service, ph
 def test_a_word_shows_its_patches_by_pointer_and_by_focus(open_page, service, photo):
     page = open_page(service.url)
     ask_why(page, photo)
-    page.wait_for_timeout(100)
-    bare = drawing(page, OVERLAY)
+    bare = finished_drawing(page, OVERLAY)
     words = page.locator(".words button")
     assert words.count() == 6
     assert "Word 3" in words.first.inner_text()

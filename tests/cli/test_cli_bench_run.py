@@ -40,6 +40,13 @@ def test_records_are_written_scored_and_kept(bench, town, tmp_path):
     assert "town: tfa same" in bench(*args, "--again").stdout
 
 
+def test_a_run_says_what_ran_where(bench, town, tmp_path):
+    args = ("run", "--dataset", f"town={town}", "--heads", "mean", "--out", tmp_path / "results")
+    assert "encoder on" not in bench(*args).stderr
+    said = " ".join(bench(*args, "--device", "auto").stderr.split())
+    assert "encoder on cpu, fit on cpu, scores of TFA's heads on cpu, of others on cpu" in said
+
+
 def test_json_holds_runs_and_scores(bench, town, tmp_path):
     done = bench("run", "--dataset", f"town={town}", "--heads", "mean,tfa-c64", "--out", tmp_path / "r", "--json")
     assert done.exit_code == 0, done.output

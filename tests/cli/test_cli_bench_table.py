@@ -37,6 +37,7 @@ def results(tmp_path: Path) -> Path:
 def test_the_choices_are_the_layouts_and_the_formats():
     assert [name.value for name in verb.Name] == [*LAYOUTS, "all"]
     assert [form.value for form in verb.Format] == list(FORMATS)
+    assert f"Tables: {', '.join(LAYOUTS)}." in " ".join(verb.table.__doc__.split())
 
 
 def test_a_table_is_printed_as_markdown(table: Run, results: Path):

@@ -31,11 +31,14 @@ def url(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--out", "new.tfa", "--ray", "auto"], "--ray is for a map in a store; pass its URL to --out"),
+        (["--out", "new.tfa", "--set", "build.ray=auto"], "build.ray is for a map in a store; pass its URL to --out"),
         (["--out", "new.tfa", "--set", "build.workers=3"], "build.workers is for a map in a store"),
         (["--out", "new.tfa", "--set", "build.shard_size=3"], "build.shard_size is for a map in a store"),
         (["--out", "postgre://x/town"], "did you mean postgres://?"),
-        (["--out", "memory://x/town", "--ray", "somewhere"], "use auto, local, ray://HOST:10001 or HOST:PORT"),
+        (
+            ["--out", "memory://x/town", "--set", "build.ray=somewhere"],
+            "use auto, local, ray://HOST:10001 or HOST:PORT",
+        ),
         (["--out", "memory://x/town", "--head", "paper"], "--head paper needs a map in a folder"),
         (["--out", "memory://x/town", "--set", "map.storage=float16"], "map.storage=float16 needs a map in a folder"),
     ],

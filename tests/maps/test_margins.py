@@ -12,7 +12,7 @@ from tfa.maps.describe import (
     compute_margins,
     format_reason,
     list_decisions,
-    note_close_decision,
+    note_close_decisions,
     require_all,
     require_any,
 )
@@ -84,26 +84,28 @@ def test_conditions_combine_as_rules_do():
     assert Condition(0.0, 0.0, "").strength == 0
 
 
-def test_a_decision_that_rests_on_less_than_one_photo_is_noted():
+def test_every_decision_that_rests_on_less_than_one_photo_is_noted():
     margins = {
-        "assignment": {"photos": {"change": 2.0, "choice": "hard"}},
-        "carrier": {
-            "photos": {"change": 1 / 3, "choice": "partial"},
-            "agreement": {"change": 0.1, "choice": "original"},
+        "assignment": {
+            "photos": {"change": 2.0, "choice": "hard"},
+            "photos of agreement": {"change": 0.0, "choice": "hard"},
         },
+        "carrier": {"photos": {"change": 1 / 3, "choice": "partial"}},
+        "admit_cls": {"photos of both": {"change": 1.0, "choice": "used"}},
     }
-    noted = note_close_decision(SimpleNamespace(evidence={"margins": margins}))
+    noted = note_close_decisions(SimpleNamespace(evidence={"margins": margins}))
     assert noted == [
-        "the carrier rests on less than one photo: it would be partial if the number of distinct first answers "
-        "changed by 0.33"
+        f"the {name} rests on less than one photo: it would be {choice} if support or agreement changed by {photos} "
+        "photos"
+        for name, choice, photos in (("assignment", "hard", "0.00"), ("carrier", "partial", "0.33"))
     ]
-    assert note_close_decision(SimpleNamespace(evidence={"margins": {"carrier": {}}})) == []
-    assert note_close_decision(SimpleNamespace(evidence={})) == []  # older maps
+    assert note_close_decisions(SimpleNamespace(evidence={"margins": {"carrier": {}}})) == []
+    assert note_close_decisions(SimpleNamespace(evidence={})) == []  # older maps
 
 
 def test_the_info_of_a_paper_map_has_the_note(town):
     built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4))
     database = built.state.database
     assert built.info().evidence["margins"] == database.evidence["margins"]
-    expected = note_close_decision(database)
+    expected = note_close_decisions(database)
     assert [note for note in built.info().notes if "less than one photo" in note] == expected

@@ -8,7 +8,7 @@ import pytest
 from tests.worlds import seen_again, world
 from tfa.method import database
 from tfa.method.database import find_flips, pick_assignment, pick_carrier
-from tfa.method.decisions import BranchQuality, Decisions, Flip, GlobalEvidence, RouteEvidence, find_closest
+from tfa.method.decisions import BranchQuality, Decisions, Flip, GlobalEvidence, RouteEvidence, list_close_decisions
 from tfa.method.evidence import Candidate
 from tfa.pipeline import calibrate, fit
 from tfa.types import HeadSpec
@@ -72,20 +72,38 @@ def test_decisions_survive_json():
     assert Decisions.from_dict(made.to_dict()) == made
 
 
-def flips(pick, *candidates):
-    return {unit: (flip.change, flip.choice) for unit, flip in find_flips(pick, *candidates).items()}
+def flips(pick, *candidates, photos=100):
+    found = find_flips(pick, *candidates, photos=photos)
+    return {unit: (pytest.approx(flip.change), flip.choice) for unit, flip in found.items()}
 
 
 def test_the_change_of_support_that_flips_a_decision():
     assert flips(pick_assignment, rule(12), rule(10))["photos"] == (2, "soft")
     assert flips(pick_assignment, rule(10), rule(10))["photos"] == (0, "hard")
     assert flips(pick_assignment, rule(9), rule(10))["photos"] == (1, "hard")
-    assert flips(pick_assignment, rule(12, LESS), rule(10)) == {"agreement": (pytest.approx(0.1), "hard")}
     assert flips(pick_carrier, rule(10), rule(12), rule(11))["photos"] == (1, "adaptive")
     assert flips(pick_carrier, rule(10), rule(12), rule(12, LESS))["photos"] == (0, "partial")
     assert flips(pick_carrier, rule(10), rule(10, LESS), rule(20))["photos"] == (0, "adaptive")
     assert flips(database.admit_database_token, rule(12), rule(10))["photos"] == (2, "left out")
     assert flips(database.admit_database_token, rule(10), rule(12))["photos"] == (2, "used")
+
+
+def test_a_change_of_agreement_is_counted_in_photos():
+    assert flips(pick_assignment, rule(12, LESS), rule(10)) == {"photos of agreement": (10, "hard")}
+    assert flips(pick_assignment, rule(12, LESS), rule(10), photos=85) == {"photos of agreement": (8.5, "hard")}
+    assert flips(pick_assignment, rule(12), rule(10)) == {"photos": (2, "soft"), "photos of agreement": (0, "soft")}
+    assert flips(pick_carrier, rule(10), rule(12), rule(13, LESS)) == {
+        "photos": (1, "adaptive"), "photos of agreement": (10, "adaptive")
+    }  # fmt: skip
+    always = (1.0, 1.0, 1.0)  # equal constructions
+    assert flips(pick_assignment, rule(12, always), rule(10, always)) == {"photos": (2, "soft")}
+
+
+def test_support_and_agreement_may_have_to_change_together():
+    assert flips(pick_assignment, rule(10, LESS), rule(12)) == {"photos of both": (10, "hard")}
+    assert flips(pick_assignment, rule(10, LESS), rule(12), photos=5) == {"photos of both": (2, "hard")}
+    smaller = flips(pick_carrier, rule(10), rule(12), rule(5))
+    assert smaller == {"photos": (7, "adaptive"), "photos of both": (2, "original")}
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -120,18 +138,29 @@ def test_the_change_that_flips_a_decision_on_target_photos():
     assert find_flips(database.admit_target_token, token) == {"quality": Flip(pytest.approx(0.03), "used")}
 
 
-def test_the_closest_decision_rests_on_less_than_one_photo():
-    margins = {"assignment": {"photos": {"change": 1.0, "choice": "hard"}}, "carrier": {"agreement": {"change": 0.0}}}
-    assert find_closest(margins) is None
-    margins["carrier"]["photos"] = {"change": 1 / 3, "choice": "partial"}
-    assert find_closest(margins) == ("carrier", {"change": 1 / 3, "choice": "partial"})
+def test_every_decision_that_rests_on_less_than_one_photo_is_listed():
+    def flip(change, choice="partial"):
+        return {"change": change, "choice": choice}
+
+    assert list_close_decisions({"assignment": {"photos": flip(1.0)}, "carrier": {}}) == []
+    rounded = {"photos": flip(3.0), "photos of agreement": flip(1 - 5e-14)}  # a difference of shares, times photos
+    assert list_close_decisions({"carrier": rounded}) == []
+    for unit in ("photos", "photos of agreement", "photos of both"):
+        margins = {"route": {"relation": flip(0.0)}, "carrier": {"photos": flip(0.9, "original"), unit: flip(0.3)}}
+        assert list_close_decisions(margins) == [("carrier", flip(0.3))]
+    carrier = {"photos": flip(1 / 3)}
+    older = {"assignment": {"agreement": flip(0.0, "soft"), "photos": flip(5 / 3, "soft")}, "carrier": carrier}
+    assert list_close_decisions(older) == [("assignment", flip(0.0, "soft")), ("carrier", carrier["photos"])]
+    older["assignment"]["agreement"] = flip(0.001, "soft")  # a share of unknown photos
+    assert list_close_decisions(older) == [("carrier", carrier["photos"])]
 
 
 def test_a_head_keeps_its_margins():
     head = fit(world(), HeadSpec(words=6))
     assert set(head.evidence.margins) == {"assignment", "admit_cls", "carrier"}
     own = head.evidence.candidates["hard/adaptive"], head.evidence.candidates["soft/adaptive"]
-    assert head.evidence.margins["assignment"] == find_flips(pick_assignment, *own)
+    photos = head.evidence.pseudo_queries
+    assert head.evidence.margins["assignment"] == find_flips(pick_assignment, *own, photos=photos)
     target = calibrate(head, seen_again(world()).select(range(8)))
     assert set(target.evidence.margins) == {"route", "carrier", "admit_cls"}
     assert target.evidence.to_dict()["margins"]["route"].keys() <= {"relation", "log capacity"}

@@ -23,11 +23,13 @@ def fit(name: str, database: Tokens = DATABASE) -> BaseHead:
     if name.startswith("second-order"):
         head = pipeline.fit_second_order(database, name.removeprefix("second-order-"))
         return head
+    if name == "dual":
+        return pipeline.fit_dual(database, spec=HeadSpec(words=5)).calibrate(QUERIES)
     head = pipeline.fit(database, HeadSpec(words=5))
     return pipeline.calibrate(head, QUERIES, score=True) if name == "calibrated" else head
 
 
-HEADS = ("tfa", "calibrated", "second-order-tempered", "second-order-original")
+HEADS = ("tfa", "calibrated", "dual", "second-order-tempered", "second-order-original")
 
 
 def put(scorer: DeviceScorer, tokens: Tokens):
@@ -42,6 +44,7 @@ def test_scores_and_rankings_equal_those_of_numpy(name, replica):
     expected = head.scores(QUERIES, replica)
     scores = to_numpy(scorer.score_features(scorer.features(*put(scorer, QUERIES))))
     np.testing.assert_allclose(scores, expected, atol=3e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(scorer.scores(QUERIES), scores, atol=1e-6 * np.abs(expected).max())
     best, values = scorer.search(*put(scorer, QUERIES), 10)
     np.testing.assert_array_equal(to_numpy(best), head.search(QUERIES, 10, replica)[0])
     np.testing.assert_array_equal(to_numpy(values), np.take_along_axis(scores, to_numpy(best), axis=1))
@@ -68,6 +71,10 @@ def test_photos_with_different_numbers_of_patches_are_described_in_order():
     head = fit("tfa")
     vectors = DeviceScorer(head.scorer(0), backend_for("torch")).query_vectors(mixed)
     np.testing.assert_allclose(np.asarray(vectors), np.asarray(head.scorer(0).query_vectors(mixed)), atol=1e-5)
+
+
+def test_no_queries_have_no_scores():
+    assert DeviceScorer(fit("tfa").scorer(0), backend_for("torch")).scores(QUERIES.select(slice(0, 0))).shape == (0, 40)
 
 
 def test_a_search_skips_rows_and_orders_ids():

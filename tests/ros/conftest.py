@@ -18,9 +18,10 @@ from tests.maps.conftest import SPEC, photo
 from tests.ros import stub_rclpy
 from tests.ros.ros_types import Message, message_class
 from tests.service.conftest import FLOATS
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tfa.maps import PlaceMap
 from tfa.service.settings import ServiceSettings
+from tfa_ros.service_client import ServiceClient
 
 PLACES = 14
 IMAGES = "/camera/image/compressed"
@@ -108,8 +109,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
         carrier = transport or stub_rclpy.LocalTransport()
         monkeypatch.setattr(stub_rclpy.Node, "transport", carrier, raising=False)
-        # Diagnostics look at the service once, and no image is old, however slow the machine is.
-        slow = {"diagnostics_period": 600, "stale_after": 600}
+        # Diagnostics look at the service once, no image is old and no answer late, however slow the machine is.
+        slow = {"diagnostics_period": 600, "stale_after": 600, "timeout": 600}
+        monkeypatch.setattr(ServiceClient.check_ready, "__defaults__", (PATIENCE,))
         given = {"url": url, "rerank": "always", **slow, **parameters}
         nodes.append(TfaNode(parameter_overrides=[stub_rclpy.Parameter(*one) for one in _parameters(given)]))
         return Run(nodes[-1], carrier)

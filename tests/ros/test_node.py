@@ -6,7 +6,6 @@ import io
 import math
 import shutil
 import threading
-import time
 
 import pytest
 from PIL import Image
@@ -176,7 +175,7 @@ def test_a_wrong_token_is_an_error_that_readiness_does_not_hide(start, town, mon
         assert run.diagnose()["service"].message == "ready"
         run.see(compressed(picture(3)))
         wait_until(lambda: bool(stub_rclpy.LOG.lines))
-        time.sleep(0.06)  # the service is looked at again, and is ready
+        wait_until(lambda: run.node._health.quiet(0.05))  # then the service is looked at again, and is ready
         told = run.diagnose()["service"]
         assert (told.level, "API key not valid" in told.message) == (ERROR, True)
         assert "wrong" not in str(stub_rclpy.LOG.lines)

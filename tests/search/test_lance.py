@@ -102,6 +102,31 @@ def test_a_table_that_was_never_finished_is_no_document(tmp_path):
     assert store.read("a") == b"2"
 
 
+def test_versions_that_take_long_to_become_readable_are_awaited(tmp_path, monkeypatch):
+    store = StoreContract.connect(f"lance://{tmp_path}")
+    store.put("a", b"1")
+    store.put("a", b"2")
+    documents, looks, version = store._documents, [], store._documents._version
+
+    def read_late(name):
+        looks.append(name)
+        return version(name) if len(looks) > 500 else None
+
+    monkeypatch.setattr("tfa.search.lance_tables._PAUSE", 0.0)
+    monkeypatch.setattr(documents, "_version", read_late)
+    assert store.read("a") == b"2"
+    assert len(looks) > 500
+
+
+def test_versions_that_stay_unreadable_are_an_error(tmp_path, monkeypatch):
+    store = StoreContract.connect(f"lance://{tmp_path}")
+    for number in (1, 2):
+        (tmp_path / "documents" / f"a.{number:012}.lance" / "data").mkdir(parents=True)
+    monkeypatch.setattr("tfa.search.lance_tables._GIVE_UP_SECONDS", 0.0)
+    with pytest.raises(StoreUnavailable, match="no version of the document 'a' can be read"):
+        store.read("a")
+
+
 def test_a_table_of_somebody_else_is_left_alone(tmp_path):
     import lancedb
 

@@ -13,7 +13,7 @@ import pytest
 from tests.service.conftest import add, picture
 from tests.service.test_api_keys import BOSS, NAMED, ROBOT1, ask_as
 from tests.service.test_calibrations import camera, finished
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap, storage
 
@@ -97,11 +97,11 @@ def test_the_end_of_a_calibration_is_noted_with_who_asked_for_it(serve, log):
 
 def test_calibrations_that_a_stop_cuts_off_are_noted_and_leave_no_photos(serve, log, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    client, working, go = serve(audit_log=str(log)), threading.Event(), threading.Event()
+    client, working = serve(audit_log=str(log)), threading.Event()
 
     def slow(self, files, *_, progress, **__):
         working.set()
-        assert go.wait(PATIENCE)
+        wait_until(lambda: progress._board._closing)
         with progress.task("encoding", 1):
             raise AssertionError("the service is stopping")
 
@@ -109,7 +109,6 @@ def test_calibrations_that_a_stop_cuts_off_are_noted_and_leave_no_photos(serve, 
     jobs = [client.post("/v1/calibrations", files=camera(2)).json()["job"] for _ in range(2)]
     assert working.wait(PATIENCE)
     assert len(list(tmp_path.glob("tfa-calibration-*"))) == 2
-    threading.Timer(0.2, go.set).start()
     client.__exit__(None, None, None)
     assert [(line["action"], line["result"]["job"]) for line in ends_of(log)] == [
         ("calibrate failed", job) for job in jobs

@@ -1,4 +1,4 @@
-"""Pages, help texts, docstrings and messages use plain words, and pages stay short.
+"""Pages, help texts, docstrings, comments and messages use plain words, and pages stay short.
 
 To check a package that is not swept yet, remove its name from `NOT_YET`.
 """
@@ -6,14 +6,16 @@ To check a package that is not swept yet, remove its name from `NOT_YET`.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from count_words import HOW_TO_LIMIT, README_LIMIT, count_pages, count_words, find_excess, list_pages
-from make_reference import DOCS, ROOT, list_commands
+from make_reference import COMMITTED, DOCS, ROOT, list_commands
 
 SOURCES = {
     **{f"tfa.{folder.parent.name}": folder.parent for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")},
@@ -68,6 +70,15 @@ FOUND = {re.compile(pattern, re.MULTILINE): instead for pattern, instead in DIAL
 OURS = re.compile(r"\(ours\)|\b[Oo]urs, |\bbeyond the paper\b")
 MAY_SAY_OURS = {"tfa_bench", "studies"}
 METHOD = DOCS / "explanation" / "method.md"
+# Pages that a program writes, and those of other folders: they may name our heads, and have no limits.
+OTHER_PAGES = [
+    *(DOCS / name for name in COMMITTED),
+    *(
+        page
+        for name in ("benchmarks", "examples", "plugins", "results", "ros", "src")
+        for page in sorted((ROOT / name).rglob("*.md"))
+    ),
+]
 # First words of a function's docstring that start neither an imperative nor a noun phrase.
 BAD_START = re.compile(
     r"(?:Of|What|Who|Whom|Whose|Whoever|Which|Whichever|Those|That|As|Is|Are|Was|Were|Does|Do|Did|May|Has|Have)\b"
@@ -98,9 +109,10 @@ def test_pages_stay_within_their_limits():
     assert find_excess(count_pages()) == []
 
 
-@pytest.mark.parametrize("page", list_pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*list_pages(), *OTHER_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_use_plain_words(page: Path):
-    assert find_dialect(strip_code(page.read_text("utf-8")), ours=page == METHOD) == []
+    ours = page == METHOD or page in OTHER_PAGES
+    assert find_dialect(strip_code(page.read_text("utf-8")), ours=ours) == []
 
 
 # --- help texts ----------------------------------------------------------------------------------------------------
@@ -119,7 +131,7 @@ def test_help_texts_use_plain_words(bench: bool):
     assert bad == []
 
 
-# --- docstrings and messages ---------------------------------------------------------------------------------------
+# --- docstrings, comments and messages -----------------------------------------------------------------------------
 
 
 def list_modules(source: Path) -> list[Path]:
@@ -131,6 +143,13 @@ def list_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) > 2:
             yield node.lineno, re.sub(r"`[^`\n]*`", "`", node.value)
+
+
+def list_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield comments, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], re.sub(r"`[^`\n]*`", "`", token.string.lstrip("# "))
 
 
 def list_bad_starts(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -148,15 +167,16 @@ def find_problems(package: str) -> list[str]:
     """Return what is wrong with the words of a package."""
     problems, ours = [], package in MAY_SAY_OURS
     for file in list_modules(SOURCES[package]):
-        tree, name = ast.parse(file.read_text("utf-8")), file.relative_to(ROOT)
-        for line, text in list_texts(tree):
+        source, name = file.read_text("utf-8"), file.relative_to(ROOT)
+        tree = ast.parse(source)
+        for line, text in [*list_texts(tree), *list_comments(source)]:
             problems += [f"{name}:{line}: {word}" for word in find_dialect(text, ours=ours)]
         problems += [f"{name}:{line}: begin with a verb or a noun: {text}" for line, text in list_bad_starts(tree)]
     return problems
 
 
 @pytest.mark.parametrize("package", sorted(SOURCES.keys() - NOT_YET))
-def test_docstrings_and_messages_use_plain_words(package: str):
+def test_docstrings_comments_and_messages_use_plain_words(package: str):
     assert find_problems(package) == []
 
 
@@ -201,6 +221,10 @@ def test_words_are_counted_outside_code_and_tables():
     counts = {"README.md": README_LIMIT + 1, "docs/how-to/a.md": HOW_TO_LIMIT, "docs/how-to/b.md": HOW_TO_LIMIT + 1}
     assert [text.split(":")[0] for text in find_excess(counts)] == ["README.md", "docs/how-to/b.md"]
     assert find_excess({"README.md": 0, "docs/a.md": 10**6}) != []
+
+
+def test_comments_are_read():
+    assert list(list_comments("a = 1  # the `centre`, whoever asks\n")) == [(1, "the `, whoever asks")]
 
 
 def test_questions_and_fronted_of_are_bad_starts():

@@ -16,6 +16,7 @@ HOW_TO = ROOT / "docs" / "how-to"
 BLOCK = re.compile(r"^<!-- walkthrough -->\n+```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNMARKED = re.compile(r"(?<!<!-- walkthrough -->\n)^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NO_SPANS = re.compile(r"^ *```.*?^ *```|<!--.*?-->", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,15 @@ def unmarked(page: Path) -> list[str]:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """List every `tfa` command of a page's shell blocks and tables, marked or not, as words."""
-    text = page.read_text("utf-8")
-    lines = [line for block in SHELL.findall(text) for line in block.splitlines()]
-    rows = [line for line in text.splitlines() if line.startswith("|")] if page.name == "index.md" else []
-    lines += [span for row in rows for span in re.findall(r"`(tfa [^`]+)`", row)]
+    """List every `tfa` command of a page's shell blocks, marked or not, as words."""
+    lines = [line for block in SHELL.findall(page.read_text("utf-8")) for line in block.splitlines()]
     return [Step("sh", line).words for line in lines if line.startswith("tfa ")]
+
+
+def spans_of(page: Path) -> list[list[str]]:
+    """List every `tfa` command in the text and tables of a page, as words; it may lack its arguments."""
+    text = NO_SPANS.sub("", page.read_text("utf-8"))
+    return [Step("sh", span).words for span in re.findall(r"`(tfa [^`]+)`", text)]
 
 
 def run_python(text: str, page: str = "page") -> str:

@@ -1,4 +1,4 @@
-"""How-to guides: every marked command runs and has the described effect; every other command parses.
+"""How-to guides: every marked command runs and has the described effect; every other command parses, on all pages.
 
 Pages that need a recording, a real encoder or ROS are followed where these are: see `ELSEWHERE`.
 """
@@ -18,11 +18,12 @@ import pytest
 import typer
 from PIL import Image
 
+from count_words import list_pages
 from tests.cli.conftest import fake_encoder, run  # noqa: F401
 from tests.maps.conftest import photo
 from tests.photos.test_where_taken import photo as dated
 from tests.photos.test_where_taken import track
-from tests.walkthrough.commands import HOW_TO, ROOT, Step, commands_of, follow, steps_of
+from tests.walkthrough.commands import HOW_TO, ROOT, Step, commands_of, follow, spans_of, steps_of
 from tfa.cli.app import app
 from tfa.maps import PlaceMap
 from tfa.service.settings import read_api_keys
@@ -54,21 +55,40 @@ def test_every_page_with_marked_blocks_is_followed():
 def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return the command that words name, and the words after its name."""
     command, rest = typer.main.get_command(app), words[1:]
-    while hasattr(command, "get_command") and (rest or not command.invoke_without_command):
+    while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
         inner = command.get_command(typer.Context(command), rest[0])
         assert inner is not None, f"{' '.join(words)}: there is no command {rest[0]}"
         command, rest = inner, rest[1:]
     return command, rest
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def parse(words: list[str], *, in_sentence: bool = False) -> tuple[list[str], list[str]]:
+    """Return the arguments that the words of a command give, and the required arguments and options that they lack.
+
+    In a sentence, the last option may lack its value.
+    """
+    command, rest = find_command(words)
+    takes_value = {name for one in command.params if not getattr(one, "is_flag", False) for name in one.opts}
+    if in_sentence and rest and rest[-1] in takes_value:
+        rest = [*rest, "VALUE"]
+    values, others, order = command.make_parser(typer.Context(command)).parse_args(rest)
+    assert others == [], " ".join(words)
+    given = [one.name for one in order if one.param_type_name == "argument" and values.get(one.name)]
+    missing = [one.name for one in command.params if one.required and not values.get(one.name)]
+    return given, missing + ["out"] * (command.name == "build" and not values.get("out"))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
 def test_every_command_parses_and_has_its_required_options(page):
     for words in commands_of(page):
-        command, rest = find_command(words)
-        values, _, _ = command.make_parser(typer.Context(command)).parse_args(rest)
-        missing = [one.name for one in command.params if one.required and not values.get(one.name)]
-        assert missing == [], " ".join(words)
-        assert "build" not in words or "--out" in words, " ".join(words)
+        assert parse(words)[1] == [], " ".join(words)
+
+
+@pytest.mark.parametrize("page", list_pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_a_sentence_or_table_parses_and_is_complete_if_it_has_arguments(page):
+    for words in spans_of(page):
+        given, missing = parse(words, in_sentence=True)
+        assert not given or not missing or "…" in words, " ".join(words)
 
 
 def test_the_index_names_every_page():

@@ -1,8 +1,8 @@
 """The part `ray`: build a map with one process and with a Ray cluster of two nodes, also when a worker, a node or
 the driver is killed.
 
-Every build is `tfa build --out URL --ray …` in a separate process with separate caches: it reuses only what a killed
-build has left.
+Every build is `tfa build --out URL --set build.ray=…` in a separate process with separate caches: it reuses only what a
+killed build has left.
 """
 
 from __future__ import annotations
@@ -232,9 +232,10 @@ class _Builds:
     def run(self, name: str, cluster: Cluster | None = None, *, killed: Callable[[int], bool] | None = None) -> Built:
         """Build a map; `killed` gets the driver's process and returns whether it killed it; then there is no result."""
         work, url = self.work(name), f"{self.server.url}/{name}"
-        command = [sys.executable, "-m", "tfa", "build", str(self.photos), "--out", url, "--work", str(work),
-                   "--shard-size", str(self.settings.shard_size), "--json"]  # fmt: skip
-        command += ["--workers", "1"] if cluster is None else ["--ray", cluster.address]
+        command = [sys.executable, "-m", "tfa", "build", str(self.photos), "--out", url, "--json"]
+        chosen = {"work": work, "shard_size": self.settings.shard_size}
+        chosen |= {"workers": 1} if cluster is None else {"ray": cluster.address}
+        command += [part for key, value in chosen.items() for part in ("--set", f"build.{key}={value}")]
         if self.settings.encoder == QUICK:
             command += ["--encoder", ENCODER, "--weights", str(SmallTown(self.folder / "weights").weights)]
         else:

@@ -35,7 +35,7 @@ PARAMETERS = (
     Parameter("camera", "", "camera name, so that the service adapts to it; empty: no adaptation"),
     Parameter("sequence", False, "track the camera from frame to frame; needs camera"),
     Parameter("calibration", "", "calibration to use; empty: the active one, none: no calibration"),
-    Parameter("rerank", "auto", "auto: the map decides, always, or never (then no answer is sure)"),
+    Parameter("rerank", "auto", "auto (if the map stores patches), always, or never (then no answer is sure)"),
     Parameter("min_confidence", 0.0, "publish no matches below this confidence", 0, 1),
     Parameter("frame_id", "map", "frame of the pose: the plane of the map's x and y"),
     Parameter("rate", 0.0, "maximum queries per second; 0: no limit", 0, 1000),

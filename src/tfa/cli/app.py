@@ -11,12 +11,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.text import Text
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from tfa.cli import build, calibrate, evaluate, export, info, options, query, serve, tools
 from tfa.cli.console import (
     NOT_PRINTED,
     PIPE_CLOSED,
+    Command,
+    CommandGroup,
     console,
     discard_output,
     end_without_memory,
@@ -95,34 +97,13 @@ _REWORDED = {
 }
 
 
-def hide_types(params: list[Any]) -> list[Any]:
-    """Hide rarely used options, and the Python types that typer prints next to flags and arguments."""
-    for param in params:
-        if isinstance(param, TyperArgument):
-            param.display_type_rich = lambda ctx: ""  # type: ignore[method-assign]
-        elif param.is_flag and param.metavar is None:
-            param.metavar = ""
-        param.hidden = param.hidden or param.name in ("install_completion", "show_completion")
-    return params
-
-
-class Command(TyperCommand):
-    """A command whose help shows no Python types."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return hide_types(super().get_params(ctx))
-
-
-class Shell(TyperGroup):
+class Shell(CommandGroup):
     """Turn errors of commands into readable messages and exit codes."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for command in plugin_commands(taken=self.commands):
             self.add_command(command)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return hide_types(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

@@ -53,7 +53,7 @@ class FrameOptions(Options):
     )
     every: str | None = opt(
         None,
-        "Keep one frame per N frames, seconds or meters, or frames that look new. [default: 1s]",
+        "Frame spacing: N frames, Ns seconds, Nm meters, or new (visibly different). [default: 1s]",
         cli={"metavar": "N|Ns|Nm|new"},
     )
     folder: Path | None = opt(None, "Folder for the frames of a recording.")
@@ -239,11 +239,7 @@ def tiles(
 class ShardOptions(Options):
     """How a map in a store is built."""
 
-    ray: str | None = opt(
-        None,
-        "Build a store map on a Ray cluster: auto, local, ray://HOST:10001 or HOST:PORT.",
-        cli={"metavar": "ADDRESS"},
-    )
+    ray: str | None = opt(None, "Build a store map on a Ray cluster: auto, local, ray://HOST:10001 or HOST:PORT.")
     workers: int | None = opt(None, "Processes, or Ray tasks at a time.", ge=1)
     shard_size: int | None = opt(None, "Photos per shard. [default: 1000]", ge=1)
     work: Path | None = opt(
@@ -257,18 +253,17 @@ class ShardOptions(Options):
     @property
     def names(self) -> list[str]:
         """Options that were set, as typed."""
-        given = [one.name for one in fields(self) if getattr(self, one.name) is not None]
-        return ["--ray" if name == "ray" else f"build.{name}" for name in given]
+        return [f"build.{one.name}" for one in fields(self) if getattr(self, one.name) is not None]
 
 
 @takes(
     positions=Part(PositionOptions, ("positions", "gpx", "utm"), {"gpx_offset": "gpx.offset", "gpx_gap": "gpx.gap"}),
     chosen=Part(FrameOptions, ("topic", "every"), "frames"),
-    kind=Part(BuildOptions, ("head", "rerank", "dims"), "map"),
+    kind=Part(BuildOptions, ("head", "rerank", "dims", "vocabulary"), "map"),
     spec=Part(HeadSpec, (), "head"),
     reranking=Part(RerankSpec, (), "rerank"),
     encoding=Part(EncoderOptions, ("skip_bad", "weights", "device", "fast"), "encoder"),
-    shards=Part(ShardOptions, ("ray",), "build"),
+    shards=Part(ShardOptions, (), "build"),
 )
 def build(
     context: typer.Context,
@@ -347,7 +342,7 @@ def _check_paper(context: typer.Context, encoder: str, out: MapLocation) -> str:
         source = context.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
 
-    changed = [f"--{name}" for name in ("head", "rerank", "dims", "fast") if is_typed(name)]
+    changed = [f"--{name}" for name in ("head", "rerank", "dims", "vocabulary", "fast") if is_typed(name)]
     changed += sorted(key for key in list_set_keys(context) if key.partition(".")[0] in ("map", "head", "rerank"))
     if changed:
         raise BadSpec(f"--paper builds TFA as published and excludes {changed[0]}; remove one of them")

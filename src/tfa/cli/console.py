@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from tfa.core.plain import to_plain
 from tfa.core.text import make_lines_printable, make_printable
@@ -176,9 +177,17 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
     return table
 
 
+def wants_progress(quiet: bool) -> bool:
+    """Say whether progress is shown; it goes to standard error, so JSON stays intact."""
+    return not quiet
+
+
 def format_count(number: int, noun: str) -> str:
     """Write a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# --- help -----------------------------------------------------------------------------------------
 
 
 def examples(*lines: str) -> str:
@@ -192,6 +201,36 @@ def join_lines(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
-def wants_progress(quiet: bool) -> bool:
-    """Say whether progress is shown; it goes to standard error, so JSON stays intact."""
-    return not quiet
+def format_range(low: float | None, high: float | None) -> str:
+    """Write the bounds of a number, with a space before them."""
+    if low is None and high is None:
+        return ""
+    return f" ({low}..{high})" if None not in (low, high) else f" (>={low})" if high is None else f" (<={high})"
+
+
+def name_values(params: list[Any]) -> list[Any]:
+    """Name values as help texts do, without the Python types that typer prints, and hide rarely used options."""
+    for param in params:
+        if isinstance(param, TyperArgument):
+            param.display_type_rich = lambda ctx: ""  # type: ignore[method-assign]
+        elif param.is_flag:
+            param.metavar = param.metavar or ""
+        elif param._get_number_range_help_str():
+            param.metavar = (param.metavar or "N") + format_range(param.min, param.max)
+            param._get_number_range_help_str = lambda: None
+        param.hidden = param.hidden or param.name in ("install_completion", "show_completion")
+    return params
+
+
+class Command(TyperCommand):
+    """A command whose help shows no Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return name_values(super().get_params(ctx))
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose help shows no Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return name_values(super().get_params(ctx))

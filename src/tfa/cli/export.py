@@ -34,7 +34,10 @@ def pairs(
     root: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Name photos relative to this folder. \\[default: their common folder]"
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+            help="Name photos relative to this folder. \\[default: their common folder]",
         ),
     ] = None,
     views: Annotated[
@@ -116,6 +119,7 @@ def export(
     root: Annotated[
         Path | None,
         typer.Option(
+            metavar="FOLDER",
             exists=True,
             file_okay=False,
             help="For hloc: name photos relative to this folder. \\[default: a common one]",

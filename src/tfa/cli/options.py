@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tfa.cli.console import console, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_range, open_table, print_json, say, wants_progress
 from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation
@@ -55,6 +55,7 @@ _HIDDEN = frozenset({"camera", "sequence", "cache"})
 _DETAILS: dict[str, dict[str, Any]] = {
     "k": {"names": ("-k",)},
     "min_confidence": {"metavar": "P"},
+    "name": {"metavar": "NAME"},
     "calibration": {"metavar": "NAME|none"},
     "sessions": {"metavar": "NAME"},
     "region": {"metavar": "W,S,E,N"},
@@ -193,7 +194,9 @@ def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> insp
     elif len(kinds) == 1 and kinds[0] in (int, float, str):
         [annotation] = kinds
         if annotation is not str:
-            details["metavar"] = details.get("metavar", "N") + _format_range(field.metadata)
+            details["metavar"] = details.get("metavar", "N") + format_range(
+                field.metadata.get("ge"), field.metadata.get("le")
+            )
             details["callback"] = _make_check(cls, field.name)
     elif len(kinds) == 1 and typing.get_origin(kinds[0]) is Literal:
         [annotation] = kinds
@@ -206,13 +209,6 @@ def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> insp
         Annotated[annotation | None if optional else annotation, typer.Option(*names, **details)],
         field.default,
     )
-
-
-def _format_range(metadata: Mapping[str, Any]) -> str:
-    low, high = metadata.get("ge"), metadata.get("le")
-    if low is None and high is None:
-        return ""
-    return f" ({low}..{high})" if None not in (low, high) else f" (>={low})" if high is None else f" (<={high})"
 
 
 def _make_check(cls: type[Any], name: str) -> Callable[[Any], Any]:
@@ -319,12 +315,13 @@ EncoderOption = Annotated[
     str,
     typer.Option(
         envvar=name_variable("encoder"),
+        metavar="NAME",
         rich_help_panel=ENCODER,
         help="Encoder: name, name@size/layer-facet, hf:ORG/NAME or hf:./folder; see tfa encoders.",
     ),
 ]
 CalibrationOption = Annotated[
-    str | None, typer.Option(metavar="NAME|none", help="Calibration to use; none for none. \\[default: the active one]")
+    str | None, typer.Option(metavar="NAME|none", help="Calibration to use, or 'none'. \\[default: the active one]")
 ]
 Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
 AsJson = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print only JSON on standard output.")]

@@ -265,7 +265,7 @@ def query(
         typer.Option(
             "--online/--no-online",
             rich_help_panel=options.STREAMS,
-            help="Adapt to the camera while querying several photos. \\[default: online, except in maps of --paper]",
+            help="Adapt to the camera while querying several photos. \\[default: on; off for maps built with --paper]",
         ),
     ] = None,
     lag: Annotated[
@@ -309,8 +309,8 @@ def query(
 ) -> None:
     """Find where photos were taken.
 
-    Several photos are treated as one camera stream, in this order. --no-online, --session, --region and maps in stores
-    query each photo independently. Photos that cannot be read are reported, and the exit code is 1.
+    Several photos are treated as one camera stream, in this order. Photos are independent with --no-online, --session
+    or --region, and in store maps. Photos that cannot be read are reported, and the exit code is 1.
     """
     filtered = bool(chosen.sessions) or chosen.region is not None
     check_combination(photos, sequence, filtered)

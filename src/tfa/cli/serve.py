@@ -39,7 +39,9 @@ def serve(
             metavar="MAP|URL…", parser=MapLocation, help="Map folders or URLs; the first answers if a query names none."
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; the default is local only.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; the default is local only.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     read_api_key: Annotated[
         str | None,

@@ -12,6 +12,8 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import (
+    Command,
+    CommandGroup,
     console,
     examples,
     format_count,
@@ -95,8 +97,8 @@ def cache(
 
 # --- encoders -------------------------------------------------------------------------------------
 
-weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
-encoders = typer.Typer(rich_markup_mode="rich")
+weights = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
+encoders = typer.Typer(cls=CommandGroup, rich_markup_mode="rich")
 _TRIED = 16  # maximum number of photos that a trial encodes
 
 
@@ -129,10 +131,12 @@ def list_encoders(context: typer.Context, json: options.AsJson = False) -> None:
     say("weights: tfa weights get NAME, or your own with --weights FILE")
 
 
-@encoders.command("try", epilog=examples("tfa encoders try hf:facebook/dinov2-base@322/l7 --photos photos/"))
+@encoders.command(
+    "try", cls=Command, epilog=examples("tfa encoders try hf:facebook/dinov2-base@322/l7 --photos photos/")
+)
 @options.with_encoder
 def try_encoder(
-    name: Annotated[str, typer.Argument(help="Encoder, as for --encoder.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Encoder, as for --encoder.")],
     photos: Annotated[Path, typer.Option(exists=True, metavar="FOLDER", help="Photos; at most 16 are encoded.")],
     encoding: EncoderOptions,
     json: options.AsJson = False,
@@ -221,10 +225,13 @@ def weights_of_encoders() -> None:
     """Download encoder weights."""  # typer makes a group of a single command only with a callback
 
 
-@weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
+@weights.command(cls=Command, epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
 def get(
     name: Annotated[
-        str, typer.Argument(help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="Encoder, as tfa encoders lists them, or mobilesam if tfa-bench is installed."
+        ),
     ],
     quiet: options.Quiet = False,
 ) -> None:
@@ -253,7 +260,9 @@ def get(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the photos, the map and the report.")] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the photos, the map and the report.")] = Path(
+        "demo-out"
+    ),
     references: Annotated[int, typer.Option(min=2, max=90, help="Photos of the first drive: the map.")] = 90,
     queries: Annotated[int, typer.Option(min=1, max=45, help="Photos of the second drive: the queries.")] = 45,
     quiet: options.Quiet = False,

@@ -144,14 +144,15 @@ def all_finite(halves: np.ndarray) -> bool:
 # --- spill ----------------------------------------------------------------------------------------
 
 SPILL_PREFIX, _SUFFIX = "tfa-spill-", ".bin"
+SPILL_BYTES = 4 << 20  # largest array in memory
 _NO_RESERVING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # errors of file systems without fallocate
 
 
 class Spill:
     """Array storage: small arrays in memory, large ones in memory-mapped temporary files."""
 
-    def __init__(self, spill_bytes: int = 4 << 20) -> None:
-        self.spill_bytes = spill_bytes
+    def __init__(self, spill_bytes: int | None = None) -> None:
+        self.spill_bytes = SPILL_BYTES if spill_bytes is None else spill_bytes
         self._folder: Path | None = None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

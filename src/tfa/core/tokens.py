@@ -94,10 +94,25 @@ class Tokens:
         return self.shapes[:, 0]
 
     def name(self, index: int) -> str:
+        """Return the name of an image for messages.
+
+        Args:
+            index: Position of the image.
+
+        Returns:
+            Its name, or "image INDEX".
+        """
         return f"image {index}" if self.names is None else self.names[index]
 
     def select(self, indices: Any) -> Tokens:
-        """Return the tokens of the images at `indices`, in that order; only global tokens are copied."""
+        """Select images. Only global tokens are copied.
+
+        Args:
+            indices: Positions, a mask or a slice.
+
+        Returns:
+            Tokens of these images, in that order.
+        """
         indices = np.arange(len(self))[indices]
         return Tokens(
             _Selection(self.patches, indices, self.shapes[indices]),
@@ -107,7 +122,15 @@ class Tokens:
         )
 
     def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:
-        """Yield batches of consecutive images with equal patch counts, within both limits (at least one image)."""
+        """Split the images into batches of consecutive images with equal patch counts.
+
+        Args:
+            max_patches: Maximum number of patches per batch; a batch has at least one image.
+            max_images: Maximum number of images per batch.
+
+        Yields:
+            The batches, loaded one by one.
+        """
         start = 0
         while start < len(self):
             n = int(self.counts[start])
@@ -119,7 +142,18 @@ class Tokens:
             start = stop
 
     def load(self, start: int, stop: int) -> np.ndarray:
-        """Return patches `(b, n, d)` of images with equal patch counts; raise BadTokens if a value is not finite."""
+        """Load the patches of consecutive images with equal patch counts.
+
+        Args:
+            start: Position of the first image.
+            stop: Position after the last image.
+
+        Returns:
+            Patches `(b, n, d)`.
+
+        Raises:
+            BadTokens: A value is not finite.
+        """
         if isinstance(self.patches, np.ndarray):
             patches = self.patches[start:stop]
         else:

@@ -170,7 +170,7 @@ def _head_recall(head: Head | SecondOrderHead, queries: Tokens, positives: Seque
 
 
 def _map_recall(place_map: PlaceMap, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:
-    """Return the recall of a map's answers, reranked if the map decided so."""
+    """Return the recall of a map's answers, reranked if the map stores patches."""
     answers = place_map.query_tokens(queries, max(_KS))
     ranked = np.array([[hit.id for hit in hits] for hits in answers])  # ids of a new map are rows
     return recall_at(ranked, positives, _KS)

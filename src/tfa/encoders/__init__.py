@@ -58,6 +58,12 @@ class Encoder(Protocol):
         ...
 
 
+def describe_device(encoder: Encoder) -> str:
+    """Say where an encoder computes, and in which precision if it has several."""
+    precision = f" in {encoder.precision}" if hasattr(encoder, "precision") else ""
+    return f"encoder on {encoder.device}{precision}"
+
+
 # --- plugins --------------------------------------------------------------------------------------
 
 _PLUGIN_GROUP = "tfa.encoders"

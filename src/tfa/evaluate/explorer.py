@@ -72,7 +72,7 @@ def _in_words(numbers: RunScores) -> dict[str, str]:
 def distance_row(run: Run, metres: Metres) -> dict[str, str]:
     """Return a row of the terminal's distance table by column."""
     row = {"head": run.name, "placed": f"{metres.placed:,} of {metres.queries:,}"}
-    every = metres.best_of_all if metres.placed < metres.queries else None  # otherwise equal to metres.best
+    every = metres.best_of_all if metres.placed < metres.queries else None  # otherwise equal to the best
     for name, spread in (("place", metres.fused), ("best answer", metres.best), ("every best answer", every)):
         if spread is not None:
             row |= {f"{name}: median": f"{spread.median:,.1f}", f"{name}: 90 %": f"{spread.ninety:,.1f}"}

@@ -21,7 +21,7 @@ from tfa.errors import BadMap
 from tfa.maps.folder.format import choose_format_version
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.carriers import CARRIER_WORDS
-from tfa.method.decisions import MIXTURE, find_closest
+from tfa.method.decisions import MIXTURE, list_close_decisions
 from tfa.method.residuals import HARD
 from tfa.search.reduced import AGAIN
 from tfa.types import PAPER_ENCODER, AnswerSource, CalibrationInfo, Decision, EncoderInfo, ImageRecord, MapInfo, Margin
@@ -184,16 +184,13 @@ def list_decisions(head: Mapping[str, Any]) -> list[Decision]:
 _CLOSE = {"assignment": "assignment", "carrier": "carrier", "admit_cls": "global token"}
 
 
-def note_close_decision(head: NamedHead) -> list[str]:
-    """Return a sentence if a decision of the paper's head rests on less than one photo."""
+def note_close_decisions(head: NamedHead) -> list[str]:
+    """Return a sentence for each decision of the paper's head that rests on less than one photo."""
     try:
-        found = find_closest(head.evidence.get("margins", {}))
-        if found is None:
-            return []
-        name, flip = found
         return [
-            f"the {_CLOSE[name]} rests on less than one photo: it would be {flip['choice']} if the number of distinct "
-            f"first answers changed by {flip['change']:.2f}"
+            f"the {_CLOSE[name]} rests on less than one photo: it would be {flip['choice']} if support or agreement "
+            f"changed by {flip['change']:.2f} photos"
+            for name, flip in list_close_decisions(head.evidence.get("margins", {}))
         ]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise BadMap("the margins in map.json are damaged; build the map again") from None

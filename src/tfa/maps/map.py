@@ -15,12 +15,12 @@ import numpy as np
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from tfa.encoders import DEFAULT_ENCODER, Encoder, describe_device, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
 from tfa.maps.confidence import DomainShiftMonitor, collect_answers
-from tfa.maps.describe import note_close_decision, summarize_map
+from tfa.maps.describe import note_close_decisions, summarize_map
 from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.state import DATABASE, MapState, describe_encoder, make_records, make_state
@@ -93,7 +93,14 @@ class Map:
         self.storage.use_device(self.options.device)
 
     def with_storage(self, storage: Storage) -> Map:
-        """Return a map over another storage with the same encoder and options."""
+        """Make a map over another storage with the same encoder and options.
+
+        Args:
+            storage: Storage with rows of this map's encoder.
+
+        Returns:
+            The new map; this one is unchanged.
+        """
         return Map(storage, self._encoder, self.options)
 
     # --- build, save, load -------------------------------------------------------------------------------------
@@ -140,7 +147,7 @@ class Map:
             spec = HeadSpec.paper()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
         if map_spec.vocabulary is not None and map_spec.head != "paper-dual":
-            raise BadSpec(f"map.vocabulary is for --head paper-dual, not {map_spec.head}; remove one of them")
+            raise BadSpec(f"--vocabulary is for --head paper-dual, not {map_spec.head}; remove one of them")
         paths, unnamed = split_nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         places, notes = find_positions(paths, root, positions)  # first: a bad CSV must not fail after an hour
@@ -177,7 +184,20 @@ class Map:
         options: EncoderOptions | None = None,
         progress: bool | Progress | None = None,
     ) -> Map:
-        """Make a map of a fitted head and the images it was fitted on. Without a `map_spec` it does not rerank."""
+        """Make a map of a fitted head and the images it was fitted on.
+
+        Args:
+            head: Fitted head.
+            encoded: Images and tokens the head was fitted on.
+            encoder: Encoder of the tokens.
+            places: Positions by image path.
+            map_spec: What the map stores. [default: no patches, so no reranking]
+            options: How photos are read and encoded.
+            progress: True draws progress bars.
+
+        Returns:
+            The map, not saved yet.
+        """
         map_spec, options = map_spec or BuildOptions(rerank=False), options or EncoderOptions()
         fitted = add_verification(head, encoded.tokens, map_spec, progress)
         return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
@@ -331,11 +351,28 @@ class Map:
         return self.in_memory.rows
 
     def searchable(self, calibration: str | None) -> SearchableHead:
-        """Return the head of that name (None: the active one) with its search index."""
+        """Return a head with its search index.
+
+        Args:
+            calibration: Name of a calibration; None for the active head.
+
+        Returns:
+            The head and its index.
+
+        Raises:
+            BadSpec: The map is in a store.
+        """
         return self.in_memory.searchable(calibration)
 
     def motion(self, reach: float) -> Motion:
-        """Return the motion model of a camera in this map; `reach` is the filter's."""
+        """Return the motion model of a camera in this map.
+
+        Args:
+            reach: Reach of the sequence filter, `SequenceSpec.reach`.
+
+        Returns:
+            The motion model.
+        """
         return self.in_memory.motion(reach)
 
     @property
@@ -344,7 +381,15 @@ class Map:
         return self.storage.snapshot().reach
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
-        """Score queries against every image in the order of `images`, `(q, m)`."""
+        """Score queries against every image.
+
+        Args:
+            tokens: Tokens of the queries.
+            calibration: Name of a calibration; None for the active head.
+
+        Returns:
+            Scores `(q, m)`, in the order of `images`.
+        """
         head = self.searchable(calibration)
         vectors = (head.on_device or head.stored.scorer).query_vectors(tokens)
         result = head.searcher.search(vectors, max(len(self), 1))
@@ -369,7 +414,12 @@ class Map:
         self.options = replace(self.options, cache=cache)
 
     def use_encoder(self, options: EncoderOptions, progress: bool | Progress | None = None) -> None:
-        """Set encoding options for later queries. The map determines the encoder."""
+        """Set encoding options for later queries. The map determines the encoder.
+
+        Args:
+            options: How photos are read and encoded.
+            progress: True draws progress bars while the encoder loads.
+        """
         cache = options.cache or self.cache
         self._encoder, self.options, self._progress = None, replace(options, cache=cache), progress
         self.storage.use_device(options.device)
@@ -391,18 +441,30 @@ class Map:
         return self._encoder
 
     def note_devices(self, step: str, device: str) -> list[str]:
-        """Say where the encoder and another step computed; nothing if no device was chosen."""
+        """Say where the encoder and another step computed.
+
+        Args:
+            step: Name of the other step.
+            device: Device of that step.
+
+        Returns:
+            One note; none if no device was chosen.
+        """
         if self.options.device == "cpu" or self._encoder is None:
             return []
-        precision = f" in {self._encoder.precision}" if hasattr(self._encoder, "precision") else ""
-        return [f"encoder on {self._encoder.device}{precision}, {step} on {device}"]
+        return [f"{describe_device(self._encoder)}, {step} on {device}"]
 
     def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
     ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
-        """Encode photos in batches. Yields each photo's name with its error or None, and the tokens of readable ones.
+        """Encode photos in batches. The encoder is loaded with the first readable photo.
 
-        An unreadable photo raises if `strict`. The encoder is loaded with the first readable photo.
+        Args:
+            photos: Photos as for `query`.
+            strict: Raise if a photo cannot be read.
+
+        Yields:
+            Batches: each photo's name with its error or None, and the tokens of readable photos.
         """
         for start in range(0, len(photos), _QUERY_BATCH):
             images: list[Any] = []
@@ -424,7 +486,17 @@ class Map:
         progress: bool | Progress | None = None,
         hashed: Mapping[Path, HashedPhoto] | None = None,
     ) -> EncodedImages:
-        """Encode photos to add, or to calibrate with; `hashed` holds photos that are hashed and checked already."""
+        """Encode photos to add, or to calibrate with.
+
+        Args:
+            paths: Files of the photos.
+            skip_bad: Skip unreadable photos; None uses the map's `options`.
+            progress: True draws progress bars.
+            hashed: Photos that are hashed and checked already.
+
+        Returns:
+            Tokens and hashes of the readable photos, and the skipped ones.
+        """
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
         if hashed is None and not skip_bad:
             hashed = check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
@@ -494,14 +566,30 @@ class Map:
     def answer_tokens(
         self, tokens: Tokens, options: QueryOptions, shift: DomainShiftMonitor | None = None
     ) -> list[Answer]:
-        """Answer photos by their tokens, including answers that `options` would withhold. `shift` sees the photos."""
+        """Answer photos by their tokens, including answers that `options` would withhold.
+
+        Args:
+            tokens: Tokens of the photos.
+            options: Options of the query.
+            shift: Monitor that also sees the photos.
+
+        Returns:
+            An answer per photo, in order.
+        """
         try:
             return answer_tokens(self.storage.snapshot(), tokens, options, shift)
         except StoreConflict:  # the version was replaced twice within half a second and dropped
             return answer_tokens(self.storage.snapshot(fresh=True), tokens, options, shift)
 
     def check(self, options: QueryOptions) -> None:
-        """Raise if the options cannot be answered by this map."""
+        """Check that this map can answer queries with these options.
+
+        Args:
+            options: Options of the query.
+
+        Raises:
+            TfaError: It cannot.
+        """
         snapshot = self.storage.snapshot()
         make_where(options)
         snapshot.check_head(options.calibration)
@@ -588,14 +676,32 @@ class Map:
     def add_encoded(
         self, encoded: EncodedImages, places: Mapping[Path, Position | None], session: str | None = None
     ) -> EditReport:
-        """Add photos that are encoded by the map's encoder."""
+        """Add photos that are encoded by the map's encoder.
+
+        Args:
+            encoded: The encoded photos.
+            places: Positions by image path.
+            session: Name of the drive the photos belong to.
+
+        Returns:
+            Ids of the added images, skipped photos and notes.
+        """
         records = make_records(encoded, places, first_id=0, fitted=False, session=session)
         return self.add_records(encoded.tokens, records, encoded.skipped)
 
     def add_records(
         self, tokens: Tokens, records: Sequence[ImageRecord], skipped: Sequence[tuple[Path, str]] = ()
     ) -> EditReport:
-        """Add images by their records, which get new ids."""
+        """Add images by their records, which get new ids.
+
+        Args:
+            tokens: Tokens of the images.
+            records: A record per image.
+            skipped: Photos that could not be read, for the report.
+
+        Returns:
+            Ids of the added images, skipped photos and notes.
+        """
         added = self.storage.add(tokens, records)
         return EditReport(added=added, skipped=_list_skipped(skipped), notes=self._advice())
 
@@ -700,7 +806,12 @@ class Map:
         self.storage.drop_calibration(name)
 
     def adopt_calibration(self, other: Map, name: str) -> None:
-        """Copy a calibration from a branch of this map, made at this revision or an earlier one."""
+        """Copy a calibration from a branch of this map.
+
+        Args:
+            other: Branch made at this revision or an earlier one.
+            name: Name of the calibration.
+        """
         self.storage.adopt_calibration(self, other.state, name)
 
     # --- describe ----------------------------------------------------------------------------------------------
@@ -722,7 +833,7 @@ class Map:
         Returns:
             Images, encoder, decisions with reasons, and calibrations. Images of a store are not listed (`records`).
         """
-        return self.storage.describe([*self.notes, *self._advice(), *note_close_decision(self.state.chosen())])
+        return self.storage.describe([*self.notes, *self._advice(), *note_close_decisions(self.state.chosen())])
 
 
 def _make_query_options(k: int, options: Mapping[str, Any]) -> QueryOptions:

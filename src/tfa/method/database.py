@@ -17,7 +17,10 @@ from tfa.core.progress import Progress, SilentProgress, track_progress
 from tfa.method.branch import Branches, DatabaseBranch, ScoreBlock
 from tfa.method.carriers import PAPER_CARRIERS, carrier_terms, smooth_step
 from tfa.method.decisions import (
+    AGREEMENT_PHOTOS,
+    JOINT_PHOTOS,
     MIXTURE,
+    SUPPORT_PHOTOS,
     DatabaseEvidence,
     Decisions,
     Flip,
@@ -91,31 +94,44 @@ _NUDGES = (-1e-9, 0.0, 1e-9)  # before, at and past a threshold
 Changes = Iterable[tuple[str, float, Sequence[Any]]]  # unit, size, changed arguments of a rule
 
 
-def find_flips(rule: Callable[..., str | bool], *evidence: Any) -> dict[str, Flip]:
-    """Return the smallest change of one number of each unit that gives a rule another outcome."""
+def find_flips(rule: Callable[..., str | bool], *evidence: Any, photos: int = 1) -> dict[str, Flip]:
+    """Return the smallest change of each unit that gives a rule another outcome.
+
+    Args:
+        rule: Rule of one decision.
+        evidence: Arguments of the rule.
+        photos: Photos that support and agreement were measured on.
+    """
     chosen, flips = rule(*evidence), dict[str, Flip]()
-    for unit, size, changed in _CHANGES[type(evidence[0])](*evidence):
+    for unit, size, changed in _CHANGES[type(evidence[0])](photos, *evidence):
         outcome = rule(*changed)
         if outcome != chosen and (unit not in flips or size < flips[unit].change):
             flips[unit] = Flip(size, outcome if isinstance(outcome, str) else "used" if outcome else "left out")
+    joint = flips.pop(JOINT_PHOTOS, None)  # of interest only if it is smaller than a change of one number
+    if joint is not None and all(joint.change < flip.change for flip in flips.values()):
+        flips[JOINT_PHOTOS] = joint
     return flips
 
 
-def _change_candidates(*candidates: Candidate) -> Changes:
-    """Move the support or the agreement of each candidate to every value at which it passes another one."""
+def _change_candidates(photos: int, *candidates: Candidate) -> Changes:
+    """Move support, agreement or both of each candidate to every value at which it passes another one."""
+    equal = all(min(one.agreement) == 1 for one in candidates)  # equal constructions cannot agree less
     for at, one in enumerate(candidates):
+        # Photos of each change, and the changed value.
+        supports, agreements = [(0.0, one.support)], [(0.0, one.agreement)]
         for other, nudge in product(candidates, _NUDGES):
-            moved = [replace(one, support=other.support + nudge)]
-            steps = (-one.gain_over(other), other.gain_over(one))  # D is not antisymmetric
-            for step in steps:
+            supports.append((abs(other.support - one.support), other.support + nudge))
+            for step in () if equal else (-one.gain_over(other), other.gain_over(one)):  # D is not antisymmetric
                 a, b, c = (value + step + nudge for value in one.agreement)
-                moved.append(replace(one, agreement=(a, b, c)))
-            sizes = ("photos", other.support - one.support), *(("agreement", step) for step in steps)
-            for (unit, size), changed in zip(sizes, moved, strict=True):
-                yield unit, abs(size), [*candidates[:at], changed, *candidates[at + 1 :]]
+                agreements.append((photos * abs(step), (a, b, c)))
+        for (i, (wider, support)), (j, (closer, agreement)) in product(enumerate(supports), enumerate(agreements)):
+            unit = JOINT_PHOTOS if i and j else AGREEMENT_PHOTOS if j else SUPPORT_PHOTOS
+            changed = replace(one, support=support, agreement=agreement)
+            # A photo with another answer may change both numbers, so a joint change is the larger one.
+            yield unit, max(wider, closer), [*candidates[:at], changed, *candidates[at + 1 :]]
 
 
-def _change_route(e: RouteEvidence) -> Changes:
+def _change_route(photos: int, e: RouteEvidence) -> Changes:
     """Shift both ends and the median of a view, or the interval of the capacity, so that one of them passes 0."""
     for view, nudge in product("AG", _NUDGES):
         (low, high), median = (e.interval_A, e.m_A) if view == "A" else (e.interval_G, e.m_G)
@@ -128,7 +144,7 @@ def _change_route(e: RouteEvidence) -> Changes:
         yield "log capacity", abs(high), [replace(e, interval_capacity=(low - high + nudge, nudge))]
 
 
-def _change_token(e: GlobalEvidence) -> Changes:
+def _change_token(photos: int, e: GlobalEvidence) -> Changes:
     for nudge in _NUDGES:
         yield "quality", abs(e.local.Q - e.cls.Q), [replace(e, cls=replace(e.cls, Q=e.local.Q + nudge))]
         yield "ratio", abs(e.r_T - 1), [replace(e, r_T=1 + nudge)]
@@ -320,14 +336,15 @@ def decide_from_database(
         "admit_cls": explain_global_token(cls is not None, fused, local),
         "carrier": explain_carrier(carrier, original, partial, local),
     }
+    both, photos = (candidates["hard/adaptive"], candidates["soft/adaptive"]), len(split.pseudo)
     margins = {
-        "assignment": find_flips(rules.assignment, candidates["hard/adaptive"], candidates["soft/adaptive"]),
-        "admit_cls": {} if fused is None else find_flips(rules.global_token, fused, local),
-        "carrier": find_flips(rules.carrier, original, partial, local),
+        "assignment": find_flips(rules.assignment, *both, photos=photos),
+        "admit_cls": {} if fused is None else find_flips(rules.global_token, fused, local, photos=photos),
+        "carrier": find_flips(rules.carrier, original, partial, local, photos=photos),
     }
     # The reasons explain the method's rules only, not custom rules.
     given = words if rules == METHOD_RULES else {}
-    return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given, margins)
+    return decisions, DatabaseEvidence(photos, strengths, candidates, given, margins)
 
 
 def measure_strengths(branches: list[DatabaseBranch]) -> SpectralStrengths:

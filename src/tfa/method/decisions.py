@@ -156,14 +156,25 @@ class Flip(Value, kw_only=False):
     choice: str = req("Outcome after the change.")
 
 
-_MARGINS = "Smallest change that flips each decision, by decision and unit (photos of support, agreement, …)."
+_MARGINS = "Smallest change that flips each decision, by decision and unit (photos, relation, …)."
+# Units in photos: change of support, of agreement, of both at a time.
+SUPPORT_PHOTOS, AGREEMENT_PHOTOS, JOINT_PHOTOS = "photos", "photos of agreement", "photos of both"
 
 
-def find_closest(margins: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the decision that the smallest change of support flips, and its flip, if less than a photo does."""
-    flips = [(name, units["photos"]) for name, units in margins.items() if "photos" in units]
-    closest = min(flips, key=lambda one: one[1]["change"], default=None)
-    return closest if closest is not None and closest[1]["change"] < 1 else None
+def list_close_decisions(margins: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """List the decisions that a change of less than one photo flips, with their flips, the closest first."""
+    close = []
+    for name, units in margins.items():
+        flips = [units[unit] for unit in (SUPPORT_PHOTOS, AGREEMENT_PHOTOS, JOINT_PHOTOS) if unit in units]
+        # Older evidence has agreement as a share, which is a known number of photos only if it is 0.
+        flips += [flip for unit, flip in units.items() if unit == "agreement" and flip["change"] == 0]
+        close += [(name, flip) for flip in sorted(flips, key=_photos)[:1] if _photos(flip) < 1]
+    return sorted(close, key=lambda one: _photos(one[1]))
+
+
+def _photos(flip: Mapping[str, Any]) -> float:
+    """Return the photos of a flip, without the rounding errors of differences."""
+    return round(flip["change"], 9)
 
 
 class DatabaseEvidence(Value, kw_only=False, extras=True):

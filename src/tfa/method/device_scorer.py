@@ -6,7 +6,7 @@ float64 and no eigendecomposition, so there the logarithm of a covariance is com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 from array_api_compat import array_namespace, to_device
@@ -66,13 +66,21 @@ class DeviceScorer:
 
     def query_vectors(self, tokens: Tokens) -> QueryVectors:
         """Return the search vectors of queries as `Scorer.query_vectors`."""
-        self.scorer.check(tokens)
-        each = []
-        for batch in tokens.batches():
-            cls = None if tokens.cls is None else self.put(tokens.cls[batch.start : batch.stop])
-            each.append(map(to_numpy, self.features(self.put(batch.patches), cls)))
+        each = [map(to_numpy, features) for features in self._describe(tokens)]
         terms = tuple(np.concatenate(term) for term in zip(*each, strict=True))
         return QueryVectors(terms, tuple(term.weight for term in self.scorer.terms))
+
+    def scores(self, tokens: Tokens) -> np.ndarray:
+        """Return scores (q, m) as `Scorer.scores`."""
+        none = np.empty((0, len(self.scorer.bias)), self.scorer.dtype)
+        return np.concatenate([none, *(to_numpy(self.score_features(one)) for one in self._describe(tokens))])
+
+    def _describe(self, tokens: Tokens) -> Iterator[list[Array]]:
+        """Yield the features of each batch of queries."""
+        self.scorer.check(tokens)
+        for batch in tokens.batches():
+            cls = None if tokens.cls is None else self.put(tokens.cls[batch.start : batch.stop])
+            yield self.features(self.put(batch.patches), cls)
 
 
 class DeviceSearch(ExactSearch):

@@ -120,7 +120,16 @@ class DualHead(BaseHead):
 
     @classmethod
     def of_scorer(cls, spec: HeadSpec, decisions: DualDecisions, scorer: Scorer) -> DualHead:
-        """Make an uncalibrated head from the scorer of a replica or of the ensemble, as a map stores it."""
+        """Make an uncalibrated head from a scorer, as a map stores it.
+
+        Args:
+            spec: Settings the head was fitted with.
+            decisions: Decisions of the head.
+            scorer: Scorer of a replica or of the ensemble.
+
+        Returns:
+            The head.
+        """
         members = {(_BRANCHES[i % 2], i // 2): one for i, one in enumerate(split_scorer(scorer))}
         return cls(spec, decisions, {}, members, _replicas(members))
 

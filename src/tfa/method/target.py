@@ -370,7 +370,7 @@ def decide_from_target(
     }
     margins = {
         "route": find_flips(rules.route, route_evidence),
-        "carrier": find_flips(rules.carrier, *(candidates[m] for m in PAPER_CARRIERS)),
+        "carrier": find_flips(rules.carrier, *(candidates[m] for m in PAPER_CARRIERS), photos=count),
         "admit_cls": find_flips(rules.target_token, token) if token is not None and scaled else {},
     }
     # The reasons explain the method's rules only, not custom rules.

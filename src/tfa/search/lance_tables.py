@@ -82,7 +82,7 @@ _DOCUMENT_SCHEMA = pa.schema(
     ]
 )
 _PAUSE = 0.05  # maximum seconds between retries
-_LOOKS = 100  # retries for unreadable versions that no writer replaces
+_GIVE_UP_SECONDS = 60.0  # time without a change after which unreadable versions are an error
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class DocumentTables:
         return [name for name in table_names(self._database) if name.startswith(beginning)]
 
     def _latest(self, key: str) -> _Version:
-        looks, before = 0, list[str]()
-        while looks < _LOOKS:
+        before, deadline = list[str](), 0.0
+        while True:
             there = sorted(self._tables(_encode_key(key) + "."), reverse=True)
             for name in there:
                 version = self._version(name)
@@ -139,9 +139,11 @@ class DocumentTables:
                     return version
             if not there or there == self._tables(_encode_key(key) + "."):
                 return _NONE
-            looks, before = looks + 1 if there == before else 0, there
+            if there != before:  # writers make progress
+                before, deadline = there, time.monotonic() + _GIVE_UP_SECONDS
+            elif time.monotonic() > deadline:
+                raise RuntimeError(f"no version of the document {key!r} can be read")
             time.sleep(random.uniform(0, _PAUSE))
-        raise RuntimeError(f"no version of the document {key!r} can be read")
 
     def _version(self, name: str) -> _Version | None:
         """Read a version; None if it is incomplete or was deleted."""

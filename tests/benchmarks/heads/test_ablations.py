@@ -120,6 +120,14 @@ def test_controls_are_taken_from_a_database_head_only(head):
         under_control(target, "soft", CONTROLS["partial"])
 
 
+def test_only_a_decision_that_evidence_makes_has_a_margin(head):
+    assert under_control(head, "soft", CONTROLS["partial"]).evidence.margins == {}
+    target = seen_again(world(20))
+    assert set(under_control_of_target(head, target, CONTROLS["full"]).evidence.margins) == {"route"}
+    assert fit_by(ABLATIONS["forced-partial"].rules, head).evidence.margins["carrier"] == {}
+    assert fit_by(ABLATIONS["support-only"].rules, head).evidence.margins["carrier"].keys() == {"photos"}
+
+
 @pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
 def test_a_forced_carrier_changes_nothing_else(head, carrier):
     rules, target = ABLATIONS[f"forced-{carrier}"].rules, seen_again(world(20))

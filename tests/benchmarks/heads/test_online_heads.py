@@ -115,12 +115,32 @@ def test_other_heads_are_queried_some_at_a_time(shared):
 def test_a_camera_is_followed_along_the_database(shared):
     followed, single = fit("judged-follow", shared), fit("judged-online", shared)
     places = followed.scores(PHOTOS, "0")
-    assert (places <= 1.5 + 1e-9).all()  # the image and its neighbors, the image itself with half a weight more
+    assert (places.sum(axis=1) <= 1 + 1e-9).all()  # single images; the rest is the probability of being lost
     right = [(rows.argmax(axis=1) == np.arange(len(QUERIES))).mean() for rows in (places, single.scores(PHOTOS, "0"))]
     assert right[0] > right[1]
     assert followed.decisions["verification"] == fit("judged-v", shared).decisions["verification"]
     assert head_card("judged-follow").needs_order
     assert not head_card("judged-online").needs_order
+
+
+def test_the_default_ranks_an_image_with_its_neighbors_and_may_answer_late(shared):
+    followed, late = fit("second-order-follow", shared), fit("second-order-follow-lag5", shared)
+    places = followed.scores(PHOTOS, "0")
+    assert (places.sum(axis=1) > 1 + 1e-9).any()
+    assert (places <= 1.5 + 1e-9).all()  # the image and its neighbors, the image itself with half a weight more
+    smoothed = late.scores(PHOTOS, "0")
+    assert smoothed.shape == places.shape
+    np.testing.assert_array_equal(smoothed[-1], places[-1])  # no frames come after the last one
+    assert not np.allclose(smoothed[:-1], places[:-1])
+    assert head_card("second-order-follow-lag5").settings["lag"] == 5
+    assert "lag" not in head_card("second-order-follow").settings
+
+
+def test_one_window_is_an_ablation_with_other_evidence(shared):
+    one, every = fit("second-order-one-window-v", shared), fit("second-order-v", shared)
+    assert not np.array_equal(one.scores(PHOTOS, "0"), every.scores(PHOTOS, "0"))
+    card = head_card("second-order-one-window-v")
+    assert (card.note, card.settings["verification"]["windows"]) == ("ablation", [5])
 
 
 def test_verified_it_says_so_and_has_a_confidence(shared):
@@ -144,6 +164,9 @@ def test_verified_it_says_so_and_has_a_confidence(shared):
         ("judged-online-shuffled-v-always", "Judged online, shuffled +V, always", "online, shuffled"),
         ("tfa-online", "TFA online", "online"),
         ("judged-follow", "Judged follow", "online"),
+        ("second-order-1-online-v", "Second-order head, earlier, adapted online, reranked", "online"),
+        ("second-order-one-window-online-v", "Second-order head, one window, adapted online, reranked", "online"),
+        ("second-order-1-follow", "Second-order head, earlier, followed along the drive", "online"),
     ],
 )
 def test_names_say_what_happens(name, title, plan):

@@ -11,7 +11,11 @@ import torch
 from studies import deployment
 from tests.encoders.conftest import tiny_cards  # noqa: F401  # a fixture for every test here
 from tests.worlds import world
+from tfa import pipeline
+from tfa.method.database import Rules
 from tfa.search.gallery import top_k
+from tfa.types import HeadSpec
+from tfa_bench.heads.controls import calibrate_by
 
 SMALL = ("--encoder", "tiny-v2", "--images", 12, "--queries", 70, "--words", 3, "--warm", 1, "--timed", 2, "--quiet")
 
@@ -21,6 +25,31 @@ def test_the_papers_storage():
     assert storage.bases == 223.875
     assert storage.descriptors == pytest.approx(245.63, abs=0.005)  # the paper prints 245.62
     assert storage.dual == pytest.approx(5.607, abs=0.001)
+
+
+def mib(*arrays):
+    return sum(array.size for array in arrays) * 4 / 2**20
+
+
+@pytest.mark.parametrize("name", ["anyloc", "tfa", "mixture"])
+def test_storage_is_that_of_the_arrays_of_a_head(name):
+    tokens = world(40, 20, 6)
+    database, queries = tokens.select(slice(0, 12)), tokens.select(slice(12, None))
+    centers = deployment.draw_centers(database, 3)
+    if name == "mixture":
+        head = pipeline.fit(database, HeadSpec(words=3), centers)
+        rules = Rules(route=lambda evidence: "mixture", carrier=lambda *candidates: "partial")
+        scorer = calibrate_by(rules, head, queries).scorer(0)
+    else:
+        scorer = deployment.fit_head(name, database, queries, centers, "cpu").scorers[0]
+    storage = deployment.measure_storage(scorer)
+    rows = [np.asarray(part) for term in scorer.terms for part in term.gallery.chunks]
+    assert storage.descriptors == pytest.approx(mib(*rows))
+    bases = [side.geometry.vectors for side in scorer.sides if side.geometry is not None]
+    assert len(bases) == {"anyloc": 0, "tfa": 1, "mixture": 2}[name]
+    assert storage.dual == pytest.approx(mib(*bases))
+    # U has a row for each dimension of a descriptor, E one for each image.
+    assert storage.bases == pytest.approx(mib(*bases) / 12 * 3 * 6)
 
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])

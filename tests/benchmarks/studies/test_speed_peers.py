@@ -138,7 +138,7 @@ def test_a_measurement_tells_time_memory_and_result():
     # More than malloc ever keeps to give again (32 MiB): memory this process already holds would not count.
     made = measure(lambda: np.ones(16_000_000), repeats=2)
     assert made.result.shape == (16_000_000,)
-    assert 0 < made.seconds < 10
+    assert made.seconds > 0
     if made.peak_bytes is None:
         pytest.skip("this system does not tell the peak of memory")
     assert 100_000_000 < made.peak_bytes < 160_000_000

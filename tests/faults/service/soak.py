@@ -18,10 +18,12 @@ from tests.faults.service.hostile import MUTATED_KINDS, mutated, saved
 from tests.faults.service.raw import HEAD, connected, serving
 from tests.service.conftest import picture
 from tests.service.test_killed import fake_map
+from tests.waiting import PATIENCE, wait_until
 from tfa.client import Client, ServiceError
 
 HOUR = 3600.0
 WARM_SHARE = 0.3  # of the time, until the caches are full and every thread has begun
+WARM_REQUESTS = 100  # at least, however slow the machine is
 CLIENTS = 4
 MEMORY, DESCRIPTORS, THREADS = 0.10, 12, 2  # how much more is no growth: a share, connections under way, a timer
 SLACK_BYTES = 30_000_000  # an allocator that holds on to a few pages
@@ -97,12 +99,13 @@ def soak(town: Path, log: Path, seconds: float) -> Soak:
         for thread in threads:
             thread.start()
         time.sleep(WARM_SHARE * seconds)
+        wait_until(lambda: counts[0] >= WARM_REQUESTS)
         before = Sizes.of(pid)
         time.sleep((1 - WARM_SHARE) * seconds)
         after = Sizes.of(pid)
         over.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
     return Soak(counts[0], errors, before, after)
 
 

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.kill
 
 @pytest.fixture(scope="module")
 def shared(built, tmp_path_factory):
-    """A service that gives a head one second to arrive."""
+    """A service that gives a head three seconds to arrive."""
     folder = tmp_path_factory.mktemp("connections")
     town = shutil.copytree(built / "town.tfa", folder / "town.tfa")
-    with serving(town, folder / "log", "--head_seconds", "1") as child:
+    with serving(town, folder / "log", "--head_seconds", "3") as child:
         yield child
 
 

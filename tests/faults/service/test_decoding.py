@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from PIL import ImageFile
@@ -24,6 +27,20 @@ from tfa.service.settings import ServiceSettings
 
 SIZE = (6000, 6000)
 EVIL = many_scans(3000, SIZE)  # 350 kB; decoded, it takes minutes
+
+
+def pause(decoder: decoders.Decoder) -> subprocess.Popen[bytes]:
+    """Stop a decoder process that has started up, and wait until it is stopped."""
+    process = decoder.start()
+    decoder._wait_for_start(process)
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    return process
+
+
+def unread_bytes(process: subprocess.Popen[bytes]) -> int:
+    """Count the bytes that were sent to a process and that it has not read."""
+    return int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_scans_are_counted_before_they_are_decoded(tmp_path, monkeypatch):
@@ -68,13 +85,14 @@ def test_a_photo_that_takes_too_long_is_given_up_and_the_next_is_read(serve, cam
 
 
 def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign):
-    hasty, client, attempts = serve(decode_seconds=1.5), serve(), campaign.size(1, 20)
+    hasty, client, attempts = serve(decode_seconds=3), serve(), campaign.size(1, 20)
     for _ in range(attempts):
         for decoder in shared_decoders()._all:
-            decoder.start().send_signal(signal.SIGSTOP)
+            pause(decoder)
         with ThreadPoolExecutor(4) as senders:
             refused = [senders.submit(ask, hasty, picture(4)) for _ in shared_decoders()._all]
-            wait_until(lambda: shared_decoders()._idle.empty())
+            # If this thread gets no time, they may be refused before it sees both decoders busy.
+            wait_until(lambda all=refused: shared_decoders()._idle.empty() or any(one.done() for one in all))
             later = [senders.submit(ask, client, picture(4)) for _ in range(2)]  # these wait for the same decoders
             assert [future.result(PATIENCE).status_code for future in refused] == [422, 422]
             assert [future.result(PATIENCE).status_code for future in later] == [200, 200]
@@ -87,9 +105,13 @@ def test_a_decoder_that_dies_is_replaced(campaign):
     pool, settings, attempts = DecoderPool(1), ServiceSettings(), campaign.size(2, 50)
     try:
         for _ in range(attempts):
-            process = pool._all[0].start()
-            process.send_signal(signal.SIGSTOP)  # so that it is busy when it dies
-            dying = threading.Timer(0.1, process.send_signal, [signal.SIGKILL])
+            process = pause(pool._all[0])  # so that it is busy when it dies
+
+            def kill(process=process):
+                wait_until(lambda: unread_bytes(process) > 0)
+                process.kill()
+
+            dying = threading.Thread(target=kill)
             dying.start()
             assert pool.decode(Upload("a.png", picture(5)), settings).kind == "PNG"
             dying.join()

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tfa.cli.console import examples
+from tfa.cli.console import Command, CommandGroup, examples
 from tfa_bench.cli import datasets, pages, run
 
 VERBS: Mapping[Callable[..., Any], str] = {
@@ -56,6 +56,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
 
 app = typer.Typer(
     name="bench",
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Recall on datasets, compared with published methods.",
@@ -65,5 +66,7 @@ app = typer.Typer(
 )
 for verb, shown in VERBS.items():
     app.command(
-        verb.__name__.partition("_")[0], epilog=examples(*(line.strip() for line in shown.strip().splitlines()))
+        verb.__name__.partition("_")[0],
+        cls=Command,
+        epilog=examples(*(line.strip() for line in shown.strip().splitlines())),
     )(verb)

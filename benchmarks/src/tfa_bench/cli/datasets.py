@@ -81,7 +81,9 @@ def show_card(card: DatasetCard) -> None:
 
 
 def check(
-    dataset: Annotated[str, typer.Argument(help="A dataset of [bold]tfa bench datasets[/bold], or a new name.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="A dataset of [bold]tfa bench datasets[/bold], or a new name.")
+    ],
     path: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with the dataset.")],
     positives: Annotated[
         Path | None, typer.Option(metavar="JSON", help="Your positives: query → list of database images.")

@@ -198,7 +198,9 @@ class Format(StrEnum):
 
 
 def table(
-    name: Annotated[Name, typer.Argument(metavar="NAME", show_default=False, help="Layout: " + ", ".join(Name) + ".")],
+    name: Annotated[
+        Name, typer.Argument(metavar="NAME", show_default=False, help="Table to print, or all; listed above.")
+    ],
     records: Annotated[
         Path, typer.Option(metavar="RESULTS", help="Folder of records, as written by [bold]tfa bench run[/bold].")
     ] = Path("results"),
@@ -213,7 +215,11 @@ def table(
         typer.Option("--both", help="spectral: controls under both assignments, not only the one TFA-FullQ chose."),
     ] = False,
 ) -> None:
-    """Print recorded results in a layout of the paper, next to its published figures. No model is loaded."""
+    """Print recorded results in a layout of the paper, next to its published figures.
+
+    Tables: product, overview, primary, aerial, native, spectral, ground-backbones, full-query, aerial-access, budgets,
+    paired, comparisons, decisions, ablation, heads. No model is loaded.
+    """
     from tfa_bench.tables.table import FORMATS, write_table
 
     if out is not None:
@@ -260,7 +266,7 @@ def results(
         typer.Option(metavar="FILE", dir_okay=False, help="Write the page to this file instead of printing it."),
     ] = None,
     command: Annotated[
-        str, typer.Option(help="Command that made the records, shown on the page.")
+        str, typer.Option(metavar="COMMAND", help="Command that made the records, shown on the page.")
     ] = "make results DATA=data",
 ) -> None:
     """Write every table of a folder of records as one Markdown page."""
@@ -297,7 +303,7 @@ def figures(
     ] = "tfa",
     rows: Annotated[int, typer.Option(min=1, help="Maximum queries in a grid of photos.")] = 6,
 ) -> None:
-    """Draw curves, evidence, score matrices and answers of records, as PNG files and one HTML report."""
+    """Draw curves, evidence, score matrices and answers of records, as PNG and HTML files."""
     folders = dict(_named_folder(text) for text in photos or [])
     options.check_writable(out / "report.html")
 

@@ -68,8 +68,7 @@ def run(
         list[str],
         typer.Option(
             metavar="NAME=PATH",
-            help="A dataset of [bold]tfa bench datasets[/bold] and its folder, or a new name "
-            "and a folder with database/, queries/ and positives.json. Repeatable.",
+            help="A dataset of [bold]tfa bench datasets[/bold], or a new name, and its folder. Repeatable.",
         ),
     ],
     heads: Annotated[
@@ -79,7 +78,9 @@ def run(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the records.")] = Path("results"),
     positives: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A positives.json for a protocol that is not public."),
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="A positives.json for a protocol that is not public."
+        ),
     ] = None,
     depth: Annotated[int, typer.Option(min=1, help="Recorded length of each ranking.")] = 100,
     split_depth: Annotated[
@@ -91,11 +92,18 @@ def run(
     vocabulary: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="Released words, for anyloc-released and as source of dual heads."
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Released words, for anyloc-released and as source of dual heads.",
         ),
     ] = None,
-    sam: Annotated[Path | None, typer.Option(exists=True, help="SAM weights for the head segvlad.")] = None,
-    sam_model: Annotated[str, typer.Option(help="SAM model of the weights: vit-h, vit-l or vit-b.")] = "vit-h",
+    sam: Annotated[
+        Path | None, typer.Option(metavar="FILE", exists=True, help="SAM weights for the head segvlad.")
+    ] = None,
+    sam_model: Annotated[
+        str, typer.Option(metavar="NAME", help="SAM model of the weights: vit-h, vit-l or vit-b.")
+    ] = "vit-h",
     sam_points: Annotated[
         int, typer.Option(min=1, max=64, help="Prompt points per side for SAM or MobileSAM; fewer are faster.")
     ] = 32,
@@ -119,7 +127,8 @@ def run(
 ) -> None:
     """Run heads on datasets: encode once, write every head's rankings, then score them.
 
-    Existing records are kept; an interrupted run resumes.
+    Existing records are kept; an interrupted run resumes. A dataset with a new name is a folder with database/,
+    queries/ and positives.json.
     """
     from tfa_bench.heads.catalogue import head_cards
     from tfa_bench.heads.contract import Supplied
@@ -139,6 +148,8 @@ def run(
             note(f"{data.card.name}: {text}")
     done: list[Ran] = []
     for model, own in _by_encoder(cards, lambda: loaded_encoder(encoder, encoding), encoding):
+        if encoding.device != "cpu":
+            note(_describe_devices(model))
         for data in loaded:
             done += run_heads(
                 prepare(data, model, progress=bars),
@@ -151,6 +162,15 @@ def run(
                 report=(lambda ran: None) if json else _report_run,
             )
     _report(done, out, json=json)
+
+
+def _describe_devices(encoder: Encoder) -> str:
+    """Say where a run computes."""
+    from tfa.core.arrays import backend_for
+    from tfa.encoders import describe_device
+
+    fitted = backend_for(encoder.device).device  # Metal cannot fit
+    return f"{describe_device(encoder)}, fit on {fitted}, scores of TFA's heads on {encoder.device}, of others on cpu"
 
 
 def _by_encoder(

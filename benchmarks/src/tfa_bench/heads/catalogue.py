@@ -52,7 +52,7 @@ _FROM_FILES: Mapping[str, tuple[str, ...]] = {
 }
 # Names with a number or a suffix → function that makes their card; the first match is used.
 _FAMILIES: Mapping[str, str] = {
-    r"(judged|tfa|second-order)-(follow|online.*)": "online:online_card",
+    r"(judged|tfa|second-order(-1|-one-window)?)-(follow.*|online.*)": "online:online_card",
     r".+-v(-always)?": "verified:verified_card",
     r"(second|judged)(-.+)?": "second_order:second_order_card",
     rf"tfa-c\d+-({'|'.join(_RULES)})": "controls:ablation_card",

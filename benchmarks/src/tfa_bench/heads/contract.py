@@ -93,10 +93,10 @@ class InOrder(Protocol):
 
 @runtime_checkable
 class TwoSided(Protocol):
-    """A head with a decision that may rest on less than one photo of support."""
+    """A head with a decision that may rest on less than one photo."""
 
     def other_side(self) -> tuple[dict[str, Any], Fitted] | None:
-        """Return the flip of that decision and the head after it; None if no decision is that close."""
+        """Return the flip of the closest decision and the head after it; None if no decision is that close."""
         ...
 
 

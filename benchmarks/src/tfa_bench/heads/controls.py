@@ -33,7 +33,7 @@ from tfa.core.arrays import backend_for
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.database import METHOD_RULES, Rules, decide_from_database
-from tfa.method.decisions import DatabaseEvidence, Decisions, TargetDecisions
+from tfa.method.decisions import DatabaseEvidence, Decisions, TargetDecisions, TargetEvidence
 from tfa.method.dual_vocabulary import DualHead
 from tfa.method.evidence import Candidate
 from tfa.method.head import BaseHead, Head, ReplicaName, assemble
@@ -68,7 +68,7 @@ CONTROLS: Mapping[str, Control] = {
 
 
 def under_control(head: Head, assignment: str, control: Control) -> Head:
-    """Return `head` with replaced decisions and without global token."""
+    """Return `head` with replaced decisions, which no evidence can flip, and without global token."""
     if not isinstance(head.decisions, Decisions) or not isinstance(head.evidence, DatabaseEvidence):
         raise BadSpec("controls need a database-only head, as made by tfa.fit")
     strengths = head.evidence.assignments[assignment]
@@ -80,19 +80,15 @@ def under_control(head: Head, assignment: str, control: Control) -> Head:
         c=strengths.c if control.c is None else control.c,
         beta=strengths.beta if control.beta is None else control.beta,
     )
-    return reassembled(head, decisions)
-
-
-def reassembled(head: Head, decisions: Decisions) -> Head:
-    """Return the same fitted branches under other decisions."""
-    return assemble(head, decisions, head.evidence, backend_for("cpu"))
+    return assemble(head, decisions, dataclasses.replace(head.evidence, margins={}), backend_for("cpu"))
 
 
 def under_control_of_target(head: Head, target: Tokens, control: Control, rules: Rules = METHOD_RULES) -> Head:
     """Calibrate `head`, then replace its carrier and drop the global token; a mixture stays a mixture."""
     calibrated = calibrate_by(rules, head, target)
-    made = calibrated.decisions
+    made, evidence = calibrated.decisions, calibrated.evidence
     assert isinstance(made, TargetDecisions)
+    assert isinstance(evidence, TargetEvidence)
     given = {name: value for name, value in (("c", control.c), ("beta", control.beta)) if value is not None}
     decisions = dataclasses.replace(
         made,
@@ -100,18 +96,21 @@ def under_control_of_target(head: Head, target: Tokens, control: Control, rules:
         admit_cls=False,
         strengths={assignment: {**own, **given} for assignment, own in made.strengths.items()},
     )
-    return assemble(head, decisions, calibrated.evidence, backend_for("cpu"), data_used="target")
+    evidence = dataclasses.replace(evidence, margins={"route": evidence.margins["route"]})  # the others are fixed
+    return assemble(head, decisions, evidence, backend_for("cpu"), data_used="target")
 
 
 def _fit(assignment: str, control: Control) -> Fit:
-    return lambda database, shared: RetrieverHead(under_control(fitted_tfa(database, shared), assignment, control))
+    return lambda database, shared: RetrieverHead(
+        under_control(fitted_tfa(database, shared), assignment, control), device=shared.device
+    )
 
 
 def _fit_under_fullq(control: Control) -> Fit:
     def calibrate(head: Head, target: Tokens) -> BaseHead:
         return under_control_of_target(head, target, control)
 
-    return lambda database, shared: RetrieverHead(fitted_tfa(database, shared), how=calibrate)
+    return lambda database, shared: RetrieverHead(fitted_tfa(database, shared), how=calibrate, device=shared.device)
 
 
 # On AmsterTime and Office Loop, where TFA-FullQ is hard, the paper's AnyLoc and its original cosine are equal.
@@ -242,14 +241,16 @@ def fitted_single(database: Photos, shared: Shared) -> Head:
 
 
 def _fit_database(rules: Rules) -> Fit:
-    return lambda database, shared: RetrieverHead(fit_by(rules, fitted_tfa(database, shared)))
+    return lambda database, shared: RetrieverHead(
+        fit_by(rules, fitted_tfa(database, shared)), device=shared.device
+    )
 
 
 def _fit_target(rules: Rules) -> Fit:
     def calibrate(head: Head, target: Tokens) -> BaseHead:
         return calibrate_by(rules, head, target)
 
-    return lambda database, shared: RetrieverHead(fitted_tfa(database, shared), how=calibrate)
+    return lambda database, shared: RetrieverHead(fitted_tfa(database, shared), how=calibrate, device=shared.device)
 
 
 _SINGLE = "single"
@@ -264,7 +265,9 @@ def ablation_card(name: str) -> HeadCard | None:
     plan = budget(int(match[2])) if match[2] else FULL_QUERY if match[1] == "tfa-fullq" else NO_CALIBRATION
     calibrate = (lambda head, target: pipeline.calibrate(head, target)) if plan.calibrates else None
     title, note = "single construction", "ablation"
-    fit: Fit = lambda database, shared: RetrieverHead(fitted_single(database, shared), (0,), calibrate)  # noqa: E731
+    fit: Fit = lambda database, shared: RetrieverHead(  # noqa: E731
+        fitted_single(database, shared), (0,), calibrate, device=shared.device
+    )
     if match[3] in ABLATIONS:
         ablation = ABLATIONS[match[3]]
         title, note = ablation.title, ablation.note

@@ -7,6 +7,7 @@
     …-shuffled            queries in random order instead of file order
     …-v  …-v-always       top candidates of the adapted scores reranked, as the map admits it
     …-follow              the tracker: adapted, reranked if admitted, and filtered along the drive
+    …-follow-lag5         the same, answered 5 frames late (any number)
 
 A query never adapts its own answer. Each replica adapts separately and starts without adaptation.
 """
@@ -28,15 +29,7 @@ from tfa.online.adaptation import AdaptedScorer, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import (
-    EARLIER,
-    EARLIER_TITLE,
-    MAP_HEAD,
-    MAP_TITLE,
-    SECOND_STAGES,
-    fitted_map_head,
-    fitted_second_order,
-)
+from tfa_bench.heads.second_order import MAP_TITLES, SECOND_STAGES, fitted_map_head, fitted_second_order, uses_cells
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
@@ -54,6 +47,8 @@ class OnlineHead:
     pairs: PatchPairs | None = None  # set if the top candidates are reranked
     verification: Mapping[str, Any] = field(default_factory=dict)  # decision about reranking
     follows: bool = False  # whether the camera is tracked along the database, which is in driving order
+    neighbors: bool = False  # rank an image together with its direct neighbors, as maps do now
+    lag: int = 0  # later queries that an answer uses
     constructions: tuple[int, ...] = CONSTRUCTIONS
     data_used: ClassVar[str] = "target"
 
@@ -97,24 +92,26 @@ class OnlineHead:
             None if pairs is None else pairs.in_order(tokens),
             candidates=0 if pairs is None else pairs.spec.candidates,
             motion=OrderMotion(len(self.head), SequenceSpec().reach),
+            lag=self.lag,
         )
         for frame in frames:
             assert frame.belief is not None
-            yield frame.belief.rank[None], np.array([frame.belief.confidence])
+            places = frame.belief.rank if self.neighbors else frame.belief.places
+            yield places[None], np.array([frame.belief.confidence])
 
 
 def _fitted(system: str, database: Photos, shared: Shared) -> Head | SecondOrderHead:
     if system == "tfa":
         return fitted_tfa(database, shared)
-    if system in (MAP_HEAD, EARLIER):
+    if system in MAP_TITLES:
         return fitted_map_head(database, shared).adapting
     return fitted_second_order(database, shared, TARGET_CARRIER)
 
 
-_TITLES = {"judged": "Judged", "tfa": "TFA", MAP_HEAD: MAP_TITLE, EARLIER: EARLIER_TITLE}
+_TITLES = {"judged": "Judged", "tfa": "TFA", **MAP_TITLES}
 _SECOND_STAGES = (*SECOND_STAGES, "score_calibration", "online")
-_STAGES = {"judged": _SECOND_STAGES, "tfa": (*METHOD, "online"), MAP_HEAD: _SECOND_STAGES, EARLIER: _SECOND_STAGES}
-_NAME = re.compile(rf"(judged|tfa|{EARLIER}|{MAP_HEAD})-(?:(follow)|online(-shuffled)?(-v(?:-always)?)?)")
+_STAGES = {**dict.fromkeys(_TITLES, _SECOND_STAGES), "tfa": (*METHOD, "online")}
+_NAME = re.compile(rf"({'|'.join(_TITLES)})-(?:(follow)(?:-lag(\d+))?|online(-shuffled)?(-v(?:-always)?)?)")
 
 
 def online_card(name: str) -> HeadCard | None:
@@ -122,25 +119,24 @@ def online_card(name: str) -> HeadCard | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    system, follows, shuffled = match[1], bool(match[2]), bool(match[3])
-    verification = "-v" if follows else match[4]
+    system, follows, lag, shuffled = match[1], bool(match[2]), int(match[3] or 0), bool(match[4])
+    verification = "-v" if follows else match[5]
     alone = verified_card(f"{system}{verification}") if verification else None  # decides whether reranking is used
 
     def fit(database: Photos, shared: Shared) -> OnlineHead:
         head = _fitted(system, database, shared)
-        constructions = (0,) if system in (MAP_HEAD, EARLIER) else CONSTRUCTIONS
+        constructions = (0,) if system in MAP_TITLES else CONSTRUCTIONS
         if alone is None:
             return OnlineHead(head, constructions=constructions)
         decided = alone.fit(database, shared)
         assert isinstance(decided, VerifiedHead)
         used = decided.decisions["verification"]
-        return OnlineHead(head, decided.pairs if decided.used else None, used, follows, constructions)
+        pairs = decided.pairs if decided.used else None
+        return OnlineHead(head, pairs, used, follows, uses_cells(system), lag, constructions)
 
-    words = (
-        {"online": ", adapted online", "follow": ", followed along the drive"} if system in (MAP_HEAD, EARLIER) else {}
-    )
+    words = {"online": ", adapted online", "follow": ", followed along the drive"} if system in MAP_TITLES else {}
     kind = "follow" if follows else "online"
-    title = _TITLES[system] + words.get(kind, f" {kind}") + ", shuffled" * shuffled
+    title = _TITLES[system] + words.get(kind, f" {kind}") + ", shuffled" * shuffled + f", {lag} frames late" * bool(lag)
     verified_too = "" if alone is None or follows else alone.title.removeprefix(_TITLES[system])
     return HeadCard(
         name=name,
@@ -152,6 +148,7 @@ def online_card(name: str) -> HeadCard | None:
             "system": system,
             "filter": SequenceSpec().to_dict() if follows else None,
             "verification": None if alone is None else alone.settings["verification"],
+            **({"lag": lag} if lag else {}),
         },
         stages=tuple(dict.fromkeys((*_STAGES[system], *(() if alone is None else alone.stages)))),
         note=BEYOND_PAPER,

@@ -3,6 +3,7 @@
     second-order                        the head of `tfa build`: one construction, rows as stored in a map
     second-order-c64                    the same after `tfa calibrate` with 64 unlabeled queries (any number)
     second-order-1  second-order-1-c64  the same; if reranked, as maps were before patches were centered on their cell
+    second-order-one-window  …          the same; if reranked, with one window of 5 × 5 displacements (ablation)
     second-original  second-partial  …  this carrier, without a judge
     judged                              the head that map images judge best
     judged-c64                          judged and calibrated with 64 unlabeled queries (any number)
@@ -246,9 +247,14 @@ def fitted_map_head(database: Photos, shared: Shared) -> MapHead:
 # --- cards -----------------------------------------------------------------------------------------------------
 
 MAP_HEAD = "second-order"
-MAP_TITLE, EARLIER_TITLE = "Second-order head", "Second-order head, earlier"
 EARLIER = f"{MAP_HEAD}-1"  # maps before patches were centered on their cell
-_MAP = re.compile(rf"{MAP_HEAD}(?:-1)?(?:-c([1-9][0-9]{{0,5}}))?")
+ABLATED = f"{MAP_HEAD}-one-window"
+MAP_TITLES = {
+    EARLIER: "Second-order head, earlier",
+    ABLATED: "Second-order head, one window",
+    MAP_HEAD: "Second-order head",
+}
+_MAP = re.compile(rf"({'|'.join(MAP_TITLES)})(?:-c([1-9][0-9]{{0,5}}))?")
 _SECOND = re.compile(rf"second-({'|'.join(CARRIER_KERNELS)})(-ensemble)?")
 _JUDGED = re.compile(rf"judged(?:-c([1-9][0-9]{{0,5}}))?(?:-({'|'.join(filter(None, RULES))}))?(-ensemble)?")
 
@@ -257,7 +263,7 @@ def second_order_card(name: str) -> HeadCard | None:
     """Return the card of a name of the family above; None for other names."""
     stored, second, judged = _MAP.fullmatch(name), _SECOND.fullmatch(name), _JUDGED.fullmatch(name)
     if stored is not None:
-        return _map_card(name, int(stored[1] or 0))
+        return _map_card(name, stored[1], int(stored[2] or 0))
     if second is not None:
         return _second_card(name, second[1], bool(second[2]))
     if judged is None or (judged[2] in _OF_TARGET_ALONE and not judged[1]):  # there is nothing to leave out
@@ -270,18 +276,17 @@ def uses_cells(name: str) -> bool:
     return name.startswith(MAP_HEAD) and not name.startswith(EARLIER)
 
 
-def _map_card(name: str, photos: int) -> HeadCard:
+def _map_card(name: str, system: str, photos: int) -> HeadCard:
     options = BuildOptions()
 
     def fit(database: Photos, shared: Shared) -> RetrieverHead:
         head = fitted_map_head(database, shared)
         how = (lambda _, target: head.calibrate(target)) if photos else None
-        return RetrieverHead(head.store(head.fitted), (0,), how)
+        return RetrieverHead(head.store(head.fitted), (0,), how, device=shared.device)
 
     return HeadCard(
         name=name,
-        title=(MAP_TITLE if uses_cells(name) else EARLIER_TITLE)
-        + (f", calibrated on {photos} photos" if photos else ""),
+        title=MAP_TITLES[system] + (f", calibrated on {photos} photos" if photos else ""),
         sees="target" if photos else "database",
         fit=fit,
         plan=budget(photos) if photos else NO_CALIBRATION,
@@ -292,7 +297,7 @@ def _map_card(name: str, photos: int) -> HeadCard:
             "storage": options.storage,
         },
         stages=(*SECOND_STAGES, *(("score_calibration",) if photos else ())),
-        note=BEYOND_PAPER,
+        note="ablation" if system == ABLATED else BEYOND_PAPER,
     )
 
 
@@ -313,7 +318,7 @@ def _judged_card(name: str, photos: int, rule: str, ensemble: bool) -> HeadCard:
 
     def fit(database: Photos, shared: Shared) -> RetrieverHead:
         how = calibration_by(RULES[rule], patch_pairs(database, shared))
-        return _of(fitted_second_order(database, shared, TARGET_CARRIER), ensemble, how)
+        return _of(fitted_second_order(database, shared, TARGET_CARRIER), ensemble, shared, how)
 
     return HeadCard(
         name=name,
@@ -328,9 +333,9 @@ def _judged_card(name: str, photos: int, rule: str, ensemble: bool) -> HeadCard:
 
 
 def _fit(fit: Callable[[Photos, Shared], BaseHead], ensemble: bool) -> Fit:
-    return lambda database, shared: _of(fit(database, shared), ensemble)
+    return lambda database, shared: _of(fit(database, shared), ensemble, shared)
 
 
-def _of(head: BaseHead, ensemble: bool, how: Calibrate | None = None) -> RetrieverHead:
+def _of(head: BaseHead, ensemble: bool, shared: Shared, how: Calibrate | None = None) -> RetrieverHead:
     replicas: tuple[ReplicaName, ...] = (ENSEMBLE,) if ensemble else CONSTRUCTIONS
-    return RetrieverHead(head, replicas, how)
+    return RetrieverHead(head, replicas, how, device=shared.device)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,15 @@ from tfa.core.plain import to_plain
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens, FewPhotos
 from tfa.method.database import METHOD_RULES, decide_from_database
-from tfa.method.decisions import find_closest
+from tfa.method.decisions import list_close_decisions
 from tfa.method.described_queries import DescribedQueries
+from tfa.method.device_scorer import DeviceScorer
 from tfa.method.dual_vocabulary import DualHead
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.types import RerankSpec
+from tfa.verification.matching import ONE_WINDOW
 from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, Comparison
 from tfa.verification.usual_evidence import cache_evidence
@@ -47,12 +49,20 @@ from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_
 # --- patch pairs ---------------------------------------------------------------------------------------------------
 
 
+class OneWindow(CompactTokens):
+    """Compact tokens whose votes are counted in one window (ablation)."""
+
+    windows = ONE_WINDOW
+
+
 class PatchPairs:
     """The patches of a database, and every pair compared so far; with `cells`, patches are centered on their cell."""
 
-    def __init__(self, database: Tokens, spec: RerankSpec | None = None, *, cells: bool = False) -> None:
+    def __init__(
+        self, database: Tokens, spec: RerankSpec | None = None, *, cells: bool = False, one_window: bool = False
+    ) -> None:
         require_grid(database)
-        self.store = CompactTokens.fit(database, spec, cells=cells)
+        self.store = (OneWindow if one_window else CompactTokens).fit(database, spec, cells=cells)
         self.evidence_between = cache_evidence(self.store.evidence_between)
         self._queries: dict[Tokens, ComparedQueries] = {}  # by the set that queries belong to
 
@@ -148,6 +158,8 @@ class RetrieverHead:
     scored_replicas: tuple[ReplicaName, ...] = CONSTRUCTIONS
     how: Calibrate | None = None
     two_sided: bool = False  # whether to rank with the closest decision flipped, too
+    device: str = "cpu"  # device that scores queries
+    _on_device: dict[ReplicaName, DeviceScorer] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -171,7 +183,13 @@ class RetrieverHead:
         return decisions
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        return self.retriever.scores(queries.tokens, ENSEMBLE if replica == ENSEMBLE else int(replica))
+        name: ReplicaName = ENSEMBLE if replica == ENSEMBLE else int(replica)
+        if self.device == "cpu":
+            return self.retriever.scores(queries.tokens, name)
+        if name not in self._on_device:
+            backend = backend_for(self.device, double=False)
+            self._on_device[name] = DeviceScorer(self.retriever.scorer(name), backend)
+        return self._on_device[name].scores(queries.tokens)
 
     def calibrate(self, target: Photos) -> Fitted:
         assert self.how is not None, "a head without a calibration was given a plan that calibrates"
@@ -181,10 +199,10 @@ class RetrieverHead:
 
     def other_side(self) -> tuple[dict[str, Any], Fitted] | None:
         head = self.retriever
-        found = find_closest(self.decisions["margins"]) if self.two_sided and isinstance(head, Head) else None
-        if found is None or not isinstance(head, Head):
+        close = list_close_decisions(self.decisions["margins"]) if self.two_sided and isinstance(head, Head) else []
+        if not close or not isinstance(head, Head):
             return None
-        name, flip = found
+        name, flip = close[0]
         other = flip_decision(head, name, flip["choice"])
         return {"decision": name, **flip}, replace(self, retriever=other, two_sided=False)
 
@@ -215,11 +233,15 @@ def fitted_dual(database: Photos, shared: Shared, vocabulary: Path | None = None
     return shared.once(f"dual {vocabulary}", make)
 
 
-def patch_pairs(database: Photos, shared: Shared, *, cells: bool = False) -> PatchPairs | None:
+def patch_pairs(
+    database: Photos, shared: Shared, *, cells: bool = False, one_window: bool = False
+) -> PatchPairs | None:
     """Return database patches and compared pairs, shared by all heads; None if the patch grid is unknown."""
     if database.tokens.grid is None:
         return None
-    return shared.once(f"patch pairs {cells}", lambda: PatchPairs(database.tokens, cells=cells))
+    return shared.once(
+        f"patch pairs {cells} {one_window}", lambda: PatchPairs(database.tokens, cells=cells, one_window=one_window)
+    )
 
 
 def _calibrate_tfa(head: Head, target: Tokens) -> BaseHead:
@@ -285,4 +307,6 @@ def _fit(
     how: Calibrate | None,
     two_sided: bool,
 ) -> Fit:
-    return lambda database, shared: RetrieverHead(fit(database, shared), scored_replicas, how, two_sided)
+    return lambda database, shared: RetrieverHead(
+        fit(database, shared), scored_replicas, how, two_sided, shared.device
+    )

@@ -44,7 +44,7 @@ from tfa_bench.heads.admission import (
     shortlist_images,
 )
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import MAP_HEAD, second_order_card, uses_cells
+from tfa_bench.heads.second_order import ABLATED, MAP_HEAD, second_order_card, uses_cells
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, patch_pairs, require_grid, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
@@ -200,25 +200,26 @@ def verified_card(name: str, vocabulary: Path | None = None) -> HeadCard | None:
     base = retriever_card(match[1], vocabulary) or second_order_card(match[1])
     if base is None:
         return None
-    cells = uses_cells(name)
+    cells, one_window = uses_cells(name), name.startswith(ABLATED)
     always = bool(match[2]) or cells  # maps with cells always rerank
-    windows = {"cells": True, "windows": [side for side, _ in BY_EVIDENCE]} if cells else {"window": ONE_WINDOW[0][0]}
+    by_evidence = {"windows": [side for side, _ in (ONE_WINDOW if one_window else BY_EVIDENCE)]}
+    windows = {"cells": True, **by_evidence} if cells else {"window": ONE_WINDOW[0][0]}
     settings = {"always": always, **windows, **RerankSpec().to_dict()}
     return dataclasses.replace(
         base,
         name=name,
         title=base.title + (", reranked" if name.startswith(MAP_HEAD) else " +V") + ", always" * bool(match[2]),
-        fit=_fit(base, always, cells),
+        fit=_fit(base, always, cells, one_window),
         settings={**base.settings, "verification": settings},
         stages=tuple(dict.fromkeys((*base.stages, "verification"))),
-        note=BEYOND_PAPER,
+        note=base.note if one_window else BEYOND_PAPER,
     )
 
 
-def _fit(card: HeadCard, always: bool, cells: bool) -> Fit:
+def _fit(card: HeadCard, always: bool, cells: bool, one_window: bool) -> Fit:
     def fit(database: Photos, shared: Shared) -> Fitted:
         require_grid(database.tokens)
-        pairs = patch_pairs(database, shared, cells=cells)
+        pairs = patch_pairs(database, shared, cells=cells, one_window=one_window)
         assert pairs is not None
         base = card.fit(database, shared)
         assert isinstance(base, RetrieverHead)

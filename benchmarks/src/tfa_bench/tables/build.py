@@ -69,16 +69,22 @@ def footnotes(
 
 
 def _knife_edges(look: Lookup, shown: Sequence[Cell]) -> list[str]:
-    """Return the R@1 of the other side of decisions that rest on less than one photo."""
-    close = [
+    """Return the decisions that rest on less than one photo with R@1 on their other side, and heads without it."""
+    close = [cell for cell in shown if cell.flips]
+    if not close:
+        return []
+    sides = "; ".join(
         f"{look.dataset_title(cell.dataset)} {look.head_title(cell.head)} {cell.other_side:.2f} ({cell.flips})"
-        for cell in shown
+        for cell in close
         if cell.other_side is not None
-    ]
-    mark = raised(KNIFE_EDGE)
-    return (
-        [f"{mark} A decision rests on less than one photo. R@1 on its other side: {'; '.join(close)}."] if close else []
     )
+    without = "; ".join(dict.fromkeys(look.head_title(cell.head) for cell in close if cell.other_side is None))
+    parts = [
+        f"{raised(KNIFE_EDGE)} A decision rests on less than one photo.",
+        *([f"R@1 on its other side: {sides}."] if sides else []),
+        *([f"Not ranked on its other side: {without}."] if without else []),
+    ]
+    return [" ".join(parts)]
 
 
 def _protocol_notes(look: Lookup, shown: Sequence[Cell], query_row: bool) -> list[str]:

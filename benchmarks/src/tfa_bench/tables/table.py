@@ -62,8 +62,8 @@ class Cell:
     first_replica: Mapping[int, float] = field(default_factory=dict)  # k → recall of the first seed, percent
     decisions: tuple[Mapping[str, Any], ...] = ()  # of each fitted head
     on: str = ""  # head with whose queries it was evaluated, split by split; "" for its own
-    other_side: float | None = None  # R@1 with decisions flipped that rest on less than one photo, percent
-    flips: str = ""  # these decisions after the flip
+    other_side: float | None = None  # R@1 with the closest decision of each head flipped, percent; None if not ranked
+    flips: str = ""  # decisions that rest on less than one photo, after a flip
 
 
 def cells(scored: Sequence[Scored]) -> list[Cell]:
@@ -116,6 +116,7 @@ def average_cells(cells: Iterable[Cell], member: Callable[[Cell], str | None], c
             several = list(own.values())
             ks = [k for k in several[0].recalls if all(k in cell.recalls for cell in several)]
             splits = {k: _average_splits([cell.splits.get(k, (cell.recalls[k],)) for cell in several]) for k in ks}
+            others = [cell.other_side for cell in several if cell.other_side is not None]
             mean = replace(
                 several[0],
                 recalls={k: fmean(values) for k, values in splits.items()},
@@ -126,6 +127,8 @@ def average_cells(cells: Iterable[Cell], member: Callable[[Cell], str | None], c
                 route=None,
                 first_replica={},
                 decisions=(),
+                other_side=fmean(others) if len(others) == count else None,
+                flips="the closest decision in every dataset" if len(others) == count else "",
             )
             made.append(replace(mean, **named))
     return made
@@ -174,16 +177,23 @@ def _route(scored: Scored) -> str | None:
 
 
 def _flips(scored: Scored) -> str:
-    """Return the flipped decisions in words, each with its number of heads if there are several."""
+    """Return the close decisions in words, those ranked with their other side first."""
+    from tfa.method.decisions import list_close_decisions  # loads scipy
+
+    flipped, others = Counter[str](), Counter[str]()
     decided = [fold["decisions"] for folds in scored.decisions for fold in folds]
-    found = Counter(
-        f"{_DECISIONS[one['other_side']['decision']]} {one['other_side']['choice']}"
-        for one in decided
-        if "other_side" in one
-    )
-    return ", ".join(
-        name if len(decided) == 1 else f"{name} in {count} of {len(decided)} heads" for name, count in found.items()
-    )
+    for one in decided:
+        ranked = one.get("other_side")
+        close = {name: flip["choice"] for name, flip in list_close_decisions(one.get("margins", {}))}
+        if ranked is not None:
+            flipped[f"{_DECISIONS[ranked['decision']]} {ranked['choice']}"] += 1
+            close.pop(ranked["decision"], None)
+        others.update(f"{_DECISIONS[name]} {choice}" for name, choice in close.items())
+    words = [
+        ", ".join(name if len(decided) == 1 else f"{name} in {n} of {len(decided)} heads" for name, n in found.items())
+        for found in (flipped, others)
+    ]
+    return "; also close: ".join(filter(None, words))
 
 
 _DECISIONS = {"assignment": "assignment", "carrier": "carrier", "admit_cls": "global token"}
@@ -259,7 +269,7 @@ def raised(mark: str) -> str:
 def number_of(cell: Cell | None, k: int, digits: int = 2) -> Number | None:
     if cell is None or k not in cell.recalls:
         return None
-    mark = KNIFE_EDGE if cell.other_side is not None else ""
+    mark = KNIFE_EDGE if cell.flips else ""
     return Number(cell.recalls[k], cell.sds.get(k), mark, digits)
 
 
@@ -373,7 +383,7 @@ _LATEX = {
     "–": "--", "…": r"\dots{}", "×": r"$\times$", "−": "$-$",
 } | {raised: f"$^{{{plain}}}$" for plain, raised in zip(PLAIN_MARKS, RAISED_MARKS, strict=True)}  # fmt: skip
 
-_CODE = re.compile(r"`([A-Za-z0-9_ -]+)`")
+_CODE = re.compile(r"`([A-Za-z0-9_@ -]+)`")
 
 
 def markdown(table: Table) -> str:

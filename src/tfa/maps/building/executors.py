@@ -139,7 +139,7 @@ def _start_worker(workers: int) -> None:
 
 
 def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -> Executor:
-    """Return the executor for `--ray` and `build.workers`. [default: this process]"""
+    """Return the executor for `build.ray` and `build.workers`. [default: this process]"""
     if ray is not None:
         return RayExecutor(ray, workers, gpus=int(device.startswith("cuda")))
     return SerialExecutor() if workers in (None, 1) else ProcessExecutor(workers or 1)
@@ -161,7 +161,7 @@ class RayExecutor(Executor):
 
     def __init__(self, address: str, workers: int | None = None, *, gpus: int = 0) -> None:
         if address not in ("auto", "local") and ":" not in address:
-            raise BadSpec(f"--ray {address} is not a cluster address; use {_ADDRESSES}")
+            raise BadSpec(f"build.ray={address} is not a cluster address; use {_ADDRESSES}")
         _check_answers(address)  # Ray would retry for minutes
         self._ray = _import_ray(address)
         self._connect(address, workers)
@@ -196,9 +196,11 @@ class RayExecutor(Executor):
                     under_way.append(task.remote(shared, waiting.popleft()))
                 [done], under_way = ray.wait(under_way)
                 yield _get_result(ray, done)
-        finally:
-            for one in under_way:
-                ray.cancel(one)
+        except Exception:
+            # Not canceled: Ray aborts this process if a canceled task replies. Shards under way end first.
+            if under_way:
+                ray.wait(under_way, num_returns=len(under_way))
+            raise
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -253,7 +255,7 @@ def _import_ray(address: str) -> Any:
             import_module("grpc")
     except ImportError as error:
         raise MissingExtra(
-            f"--ray needs a package that is not installed ({error}); install it with: pip install 'tfa-vpr[ray]'"
+            f"build.ray needs a package that is not installed ({error}); install it with: pip install 'tfa-vpr[ray]'"
         ) from None
     return ray
 

@@ -31,7 +31,7 @@ class ExplainOptions(Options):
     """Options for explaining a match."""
 
     id: int = req("Map image to compare with.", ge=0)
-    calibration: str | None = opt(None, "Calibration to use; 'none' for none. [default: the active one]")
+    calibration: str | None = opt(None, "Calibration to use, or 'none'. [default: the active one]")
 
 
 @query_router.post("/query", response_model=Answer, openapi_extra=body_schema(QueryOptions, "image"))
