@@ -1,7 +1,8 @@
-"""Evaluate confidence and expected recall on datasets they were not fitted on.
+"""Evaluate confidence and expected recall on datasets they were not fitted on, and sure frames of drives.
 
-The constants of `tfa.maps.confidence` are refitted with each dataset left out, then applied to it, in the three ways of
-`confidence_samples`, reranked and not.
+The constants of `tfa.maps.confidence` are refitted with each dataset left out, then applied to it: photos queried alone,
+as a stream, and after calibration with 64 photos, reranked and not. Photos outside a map are queries of all other
+datasets.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.confidence import (
     ALTERNATIVES,
+    SURE_FRAME,
     UNVERIFIED_CONSTANTS,
     VERIFIED_CONSTANTS,
     Constants,
@@ -40,6 +42,8 @@ from tfa.maps.confidence import (
     Features,
     compute_features,
     estimate_recall,
+    measure_excess,
+    stand_out,
 )
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
@@ -51,22 +55,23 @@ from tfa.method.second_order_head import (
     assemble_second_order,
     fit_spaces,
 )
-from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adaptation import DescribedPhoto, describe_photos
+from tfa.online.adaptation import AdaptedScorer, describe_photos
 from tfa.online.follow import follow_scores
+from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa.search.gallery import QueryVectors
 from tfa.types import AUTO, HeadSpec
+from tfa.verification.patches import PhotoPairs
 from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
-from tfa_bench.heads.admission import judge_admission_on_database, judge_admission_on_target
+from tfa.verification.usual_evidence import measure_on_database, measure_usual_evidence
 from tfa_bench.heads.judge import make_unjudged_evidence
-from tfa_bench.heads.tfa_heads import PatchPairs
+from tfa_bench.heads.tfa_heads import PatchPairs, require_grid
 from tfa_bench.run import Bench, prepare
 
 WAYS = ("alone", "online", "c64")
 BUDGET = 64
 SPLITS, _MORE_SPLITS, FEW = 2, 10, 150  # number of calibration splits; more if there are fewer queries
 _IN_A_ROW = 64  # photos compared together with the map images
-_EVERY = 3  # map photos of a stream before one from outside the map
+_BESIDE = 1  # images next to a right one whose frames are counted separately: labels often end there
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,18 @@ class Looks:
     common: list[float | None]
     evidence: list[float | None]
     noticed: list[bool]
+    outside: list[bool]  # whether the photos are taken for photos outside the map
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames of a drive, and frames of other datasets followed in the same map; shares."""
+
+    recall: float
+    sure: float
+    sure_right: float | None  # None without sure frames
+    sure_beside: float | None  # right, or next to a right image
+    outside_sure: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,7 @@ class Samples:
     within_map: Mapping[tuple[str, bool], Sample]
     foreign: Mapping[tuple[str, bool], Sample]
     looks: Mapping[str, Looks]
+    frames: Frames | None = None  # None if the dataset is not a drive
 
 
 @dataclass(frozen=True)
@@ -123,42 +141,93 @@ def collect(
     spec: HeadSpec,
     device: str,
     progress: Progress,
+    *,
+    drive: bool = False,
 ) -> Samples:
     """Collect the samples of a dataset; `strangers` are photos of other datasets."""
     pairs, backend = PatchPairs(database, cells=True), backend_for(device)
     evaluated = np.array([row for row, within_map in enumerate(positives) if len(within_map)])
     photos = _Photos(queries, pairs.of(queries), positives)
     others = [_Photos(one, pairs.of(one), None) for one in map(DescribedQueries, strangers)]
-    spaces = fit_spaces(database, spec, backend, "float32", progress)
+    spaces = fit_spaces(database, spec, backend, "float32", progress, 1)  # one construction, as in maps
     alone, adapting = (
-        assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made))
+        assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made)).scorer(0)
         for made in (spaces.decisions(DATABASE_CARRIER), spaces.decisions(TARGET_CARRIER))
     )
     within_map: dict[tuple[str, bool], list[Sample]] = {}
     foreign: dict[tuple[str, bool], list[Sample]] = {}
-    usual = judge_admission_on_database(alone, pairs.evidence_between, pairs.spec, backend, progress).usual_evidence
-    looks = {"alone": looked(alone.scorer(0), photos, usual)}
-    looks |= {f"outside {number}": looked(alone.scorer(0), one, usual) for number, one in enumerate(others, 1)}
-    with progress.task("confidence", 2 * len(CONSTRUCTIONS), "constructions") as task:
-        for s in CONSTRUCTIONS:
-            _add(within_map, "alone", alone.scorer(s), alone.scorer(s).scores(queries), photos, s, evaluated)
-            for one in others:
-                _add(foreign, "alone", alone.scorer(s), alone.scorer(s).scores(one.tokens), one, s)
-            task.advance()
-            _add_streams(within_map, foreign, adapting.scorer(s), photos, others, s, evaluated)
+    usual = measure_on_database(alone, pairs.evidence_between, pairs.spec.max_pseudo, progress)["usual_evidence"]
+    looks: dict[str, Looks] = {}
+    with progress.task("confidence", 1 + len(others), "datasets") as task:
+        for number, one in enumerate([photos, *others]):
+            samples, counted = (foreign, None) if number else (within_map, evaluated)
+            stream, centered = _follow_stream(adapting, one, pairs)
+            _add(samples, "alone", alone, alone.scores(one.tokens), one, 0, counted)
+            _add(samples, "online", adapting, stream, centered, 0, counted)
+            outside = f"outside {number}, " if number else ""
+            looks[f"{outside}alone"] = looked(alone, alone.scores(one.tokens), one, usual)
+            looks[f"{outside}online"] = looked(adapting, stream, centered, None, centred=True)
             task.advance()
     for split, (target, rest) in enumerate(_splits(len(queries))):
-        head = _calibrated(spaces, queries.select(target))
-        asked, mine = photos.select(rest, pairs), np.flatnonzero(np.isin(rest, evaluated))
-        for s in CONSTRUCTIONS:
-            number = s * _MORE_SPLITS + split
-            _add(within_map, "c64", head.scorer(s), head.scorer(s).scores(asked.tokens), asked, number, mine)
-            for one in others if not split else ():
-                _add(foreign, "c64", head.scorer(s), head.scorer(s).scores(one.tokens), one, number)
+        scorer = _calibrated(spaces, queries.select(target)).scorer(0)
+        held_out, mine = photos.select(rest, pairs), np.flatnonzero(np.isin(rest, evaluated))
+        _add(within_map, "c64", scorer, scorer.scores(held_out.tokens), held_out, split, mine)
+        for one in others if not split else ():
+            _add(foreign, "c64", scorer, scorer.scores(one.tokens), one, split)
         if not split:
-            looks["c64"] = looked(head.scorer(0), asked, _usual_of_target(head, photos, target), centred=True)
+            usual = _usual_of_target(scorer, photos, target)
+            looks["c64"] = looked(scorer, scorer.scores(held_out.tokens), held_out, usual, centred=True)
+    frames = _follow_drives(adapting, photos, others, pairs) if drive else None
     joined = [{key: Sample.joined(parts) for key, parts in kind.items()} for kind in (within_map, foreign)]
-    return Samples(joined[0], joined[1], looks)
+    return Samples(joined[0], joined[1], looks, frames)
+
+
+class _Centered(PhotoPairs):
+    """Photos of a stream, centered on the stream's cell means; unit patches (n, r) by photo."""
+
+    def __init__(self, pairs: PatchPairs, tokens: Tokens, centered: Mapping[int, np.ndarray]) -> None:
+        super().__init__(pairs.store, tokens, require_grid(tokens), np.arange(len(pairs.store)))
+        self._centered = centered
+
+    def patches(self, row: int) -> np.ndarray:
+        return self._centered[row]
+
+
+def _follow_stream(scorer: Scorer, photos: _Photos, pairs: PatchPairs) -> tuple[np.ndarray, _Photos]:
+    """Return the scores (q, m) of photos as a stream, and the photos as maps rerank them."""
+    adapted, rows, patches = AdaptedScorer(scorer), list[np.ndarray](), dict[int, np.ndarray]()
+    for row, photo in enumerate(describe_photos(scorer, photos.tokens, pairs.store)):
+        centered = adapted.center_patches(photo)
+        assert centered is not None
+        patches[row] = centered
+        rows.append(adapted.step(photo))
+    return np.stack(rows), replace(photos, comparison=_Centered(pairs, photos.tokens, patches))
+
+
+def _follow_drives(scorer: Scorer, photos: _Photos, others: Sequence[_Photos], pairs: PatchPairs) -> Frames:
+    """Follow the queries as frames of one drive, and those of each other dataset."""
+    assert photos.positives is not None
+    answers, sure = _follow_drive(scorer, photos, pairs)
+    away = np.array(
+        [min(abs(own - answer), default=np.inf) for own, answer in zip(photos.positives, answers, strict=True)]
+    )
+    strange = np.concatenate([_follow_drive(scorer, one, pairs)[1] for one in others])
+    right, beside = ((away[sure] <= most).mean() if sure.any() else None for most in (0, _BESIDE))
+    return Frames(float((away == 0).mean()), float(sure.mean()), right, beside, float(strange.mean()))
+
+
+def _follow_drive(scorer: Scorer, photos: _Photos, pairs: PatchPairs) -> tuple[np.ndarray, np.ndarray]:
+    """Return the answers (q,) to frames, and which are sure (q,), as maps compute them."""
+    motion, excess = OrderMotion(len(pairs.store), SequenceSpec().reach), list[float]()
+    described = describe_photos(scorer, photos.tokens, pairs.store)
+    answers, sure = [], []
+    for frame in follow_scores(scorer, described, pairs.in_order(photos.tokens), candidates=AUTO, motion=motion):
+        excess += measure_excess(frame.ranked)[1]
+        belief = frame.belief
+        assert belief is not None
+        answers.append(belief.best)
+        sure.append(not belief.is_lost and belief.confidence >= SURE_FRAME and stand_out(excess))
+    return np.array(answers), np.array(sure)
 
 
 def _calibrated(spaces: FittedSpaces, target: Tokens) -> SecondOrderHead:
@@ -166,11 +235,14 @@ def _calibrated(spaces: FittedSpaces, target: Tokens) -> SecondOrderHead:
     return assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made), target)
 
 
-def _usual_of_target(head: SecondOrderHead, photos: _Photos, target: np.ndarray) -> float | None:
+def _usual_of_target(scorer: Scorer, photos: _Photos, target: np.ndarray) -> float | None:
     def evidence(row: int, images: np.ndarray) -> np.ndarray:
         return photos.comparison.with_queries([int(target[row])], [images])[0].evidence
 
-    return judge_admission_on_target(head, photos.tokens.select(target), evidence).usual_evidence
+    usual: float | None = measure_usual_evidence(scorer.scores(photos.tokens.select(target)), evidence)[
+        "usual_evidence"
+    ]
+    return usual
 
 
 def _splits(queries: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -211,40 +283,11 @@ def _rerank_all(scores: np.ndarray, comparison: Comparison | None) -> Reranked:
     )
 
 
-def _add_streams(
-    within_map: dict[tuple[str, bool], list[Sample]],
-    foreign: dict[tuple[str, bool], list[Sample]],
-    scorer: Scorer,
-    photos: _Photos,
-    others: Sequence[_Photos],
-    number: int,
-    evaluated: np.ndarray,
-) -> None:
-    """Add the queries as a stream, and as a stream with a photo from outside the map after every third."""
-    described = list(describe_photos(scorer, photos.tokens))
-    _add(within_map, "online", scorer, _stream(scorer, described), photos, number, evaluated)
-    for one in others:
-        strange = list(describe_photos(scorer, one.tokens))[: len(described) // _EVERY]
-        mixed, places = list[DescribedPhoto](), list[int]()
-        for row, photo in enumerate(described):
-            mixed.append(photo)
-            if row % _EVERY == _EVERY - 1 and len(places) < len(strange):
-                places.append(len(mixed))
-                mixed.append(strange[len(places) - 1])
-        if places:
-            scores = _stream(scorer, mixed)[places]
-            _add(foreign, "online", scorer, scores, one, number, np.arange(len(places)))
-
-
-def _stream(scorer: Scorer, photos: Sequence[DescribedPhoto]) -> np.ndarray:
-    return np.stack([frame.scores for frame in follow_scores(scorer, photos)])
-
-
-def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: bool = False) -> Looks:
+def looked(scorer: Scorer, scores: np.ndarray, photos: _Photos, usual: float | None, *, centred: bool = False) -> Looks:
     """Measure every 64 consecutive photos (all, if fewer), with half-overlapping windows."""
-    scores, count = scorer.scores(photos.tokens), len(photos.tokens)
+    count = len(photos.tokens)
     found, vectors = _rerank_all(scores, photos.comparison), scorer.query_vectors(photos.tokens)
-    common, evidence, noticed = [], [], []
+    common, evidence, noticed, outside = [], [], [], []
     for start in range(0, max(count - _IN_A_ROW, 0) + 1, _IN_A_ROW // 2):
         part = slice(start, start + _IN_A_ROW)
         shift_monitor = DomainShiftMonitor(usual, centered=centred)
@@ -258,7 +301,8 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
         common.append(shift_monitor.common)
         evidence.append(shift_monitor.evidence)
         noticed.append(shift_monitor.warning() is not None)
-    return Looks(common, evidence, noticed)
+        outside.append(shift_monitor.is_outside)
+    return Looks(common, evidence, noticed, outside)
 
 
 OUTSIDE = 0.08  # weight of all photos outside a map relative to all others
@@ -300,7 +344,7 @@ def fit_constants(within_map: Sequence[Sample], foreign: Sequence[Sample], tempe
     return Constants(temperature, float(found[0] - factors @ centre), *map(float, factors))
 
 
-_STRANGERS = 64  # photos from each of the next two datasets, queried in a map that does not contain them
+_STRANGERS = 40  # photos of each other dataset, queried in a map that does not contain them
 _IN_USE = {True: VERIFIED_CONSTANTS, False: UNVERIFIED_CONSTANTS}
 KINDS = {"verified": True, "unverified": False}
 COLUMNS = (
@@ -312,7 +356,8 @@ SURE_COLUMNS = (
     "dataset", *(f"{words}: {share}" for words in SURE_WAYS.values() for share in ("R@1", "sure", "right")),
     "outside the map: sure",
 )  # fmt: skip
-LOOK_COLUMNS = ("dataset", "photos", "rows of 64", "common", "evidence", "noticed")
+LOOK_COLUMNS = ("dataset", "photos", "rows of 64", "common", "evidence", "noticed", "outside")
+FRAME_COLUMNS = ("dataset", "R@1", "sure", "right", "right or next to it", "outside the map: sure")
 
 
 @dataclass(frozen=True)
@@ -344,6 +389,17 @@ class ConfidenceStudy:
     rows: list[LeftOut]
     fitted: dict[bool, Constants]  # fitted on all datasets, for reranked answers and others
     looks: dict[str, Mapping[str, Looks]]  # by dataset
+    frames: dict[str, Frames]  # by dataset, of drives
+
+    def count_outside(self, way: str) -> tuple[int, int]:
+        """Return how many pairs of a map and another dataset are taken for photos outside the map, and all pairs."""
+        pairs = [
+            np.mean(one.outside) > 0.5
+            for looks in self.looks.values()
+            for kind, one in looks.items()
+            if kind.startswith("outside") and kind.endswith(way)
+        ]
+        return sum(pairs), len(pairs)
 
     def summary(self, verified: bool) -> dict[str, float]:
         """Return how much expected and true R@1 differ, over datasets and ways."""
@@ -364,6 +420,7 @@ class ConfidenceStudy:
             "fitted": {name: asdict(self.fitted[kind]) for name, kind in KINDS.items()},
             "in_use": {name: asdict(_IN_USE[kind]) for name, kind in KINDS.items()},
             "unlike": {name: {kind: asdict(one) for kind, one in looks.items()} for name, looks in self.looks.items()},
+            "frames": {name: asdict(one) for name, one in self.frames.items()},
         }
 
     @classmethod
@@ -375,22 +432,23 @@ class ConfidenceStudy:
             name: {kind: Looks(**one) for kind, one in within_map.items()}
             for name, within_map in facts["unlike"].items()
         }
-        return cls(facts["encoder"], rows, fitted, looks)
+        frames = {name: Frames(**one) for name, one in facts["frames"].items()}
+        return cls(facts["encoder"], rows, fitted, looks, frames)
 
 
 def study_confidence(benches: Sequence[Bench], device: str, progress: Progress) -> ConfidenceStudy:
-    """Fit and evaluate with each dataset left out; photos outside a map come from the next two datasets."""
+    """Fit and evaluate with each dataset left out; photos outside a map come from the other datasets."""
     if len(benches) < 2:
         raise BadSpec("confidence is fitted on datasets and evaluated on one left out; pass --dataset at least twice")
     samples = {}
-    for number, bench in enumerate(benches):
-        following = [benches[(number + step) % len(benches)] for step in range(1, min(3, len(benches)))]
-        strangers = [other.queries.tokens.select(_evenly(len(other.queries))) for other in following]
+    for bench in benches:
+        strangers = [one.queries.tokens.select(_evenly(len(one.queries))) for one in benches if one is not bench]
         queries = bench.queries.tokens
         assert isinstance(queries, DescribedQueries)
         samples[bench.truth.name] = collect(
-            bench.database.tokens, queries, bench.truth.positives, strangers, bench.spec, device, progress
-        )
+            bench.database.tokens, queries, bench.truth.positives, strangers, bench.spec, device, progress,
+            drive=bench.dataset is not None and bench.dataset.card.ordered,
+        )  # fmt: skip
     return studied(samples, benches[0].encoder.id)
 
 
@@ -405,7 +463,8 @@ def studied(samples: Mapping[str, Samples], encoder: str) -> ConfidenceStudy:
                     foreign = one.foreign.get((way, verified))
                     rows.append(left_out(name, way, verified, one.within_map[way, verified], foreign, constants))
     fitted = {verified: _fitted(list(samples.values()), verified) for verified in (True, False)}
-    return ConfidenceStudy(encoder, rows, fitted, {name: one.looks for name, one in samples.items()})
+    frames = {name: one.frames for name, one in samples.items() if one.frames is not None}
+    return ConfidenceStudy(encoder, rows, fitted, {name: one.looks for name, one in samples.items()}, frames)
 
 
 def left_out(
@@ -485,9 +544,24 @@ def look_rows(study: ConfidenceStudy) -> list[list[str]]:
     rows = []
     for name, looks in study.looks.items():
         for kind, one in looks.items():
-            noticed = f"{100 * np.mean(one.noticed):.0f} %"
-            rows.append([name, kind, str(len(one.noticed)), _median(one.common), _median(one.evidence), noticed])
+            noticed, outside = (f"{100 * np.mean(share):.0f} %" for share in (one.noticed, one.outside))
+            medians = (_median(one.common), _median(one.evidence))
+            rows.append([name, kind, str(len(one.noticed)), *medians, noticed, outside])
     return rows
+
+
+def frame_rows(study: ConfidenceStudy) -> list[list[str]]:
+    """Return a row per drive, in percent (`FRAME_COLUMNS`)."""
+    return [
+        [name, *map(_percent, (one.recall, one.sure, one.sure_right, one.sure_beside, one.outside_sure))]
+        for name, one in study.frames.items()
+    ]
+
+
+def describe_outside(study: ConfidenceStudy) -> str:
+    """Describe how many pairs of a map and another dataset are recognized as such."""
+    counts = [(way, *study.count_outside(way)) for way in ("alone", "online")]
+    return "photos of another dataset are noticed: " + ", ".join(f"{n} of {of} pairs {way}" for way, n, of in counts)
 
 
 def in_words(study: ConfidenceStudy, verified: bool) -> str:
@@ -515,7 +589,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     For second-order heads, reranked and not, in three ways: single photos, adapted online, calibrated with 64 photos.
     """
-    remark = "Two or more; photos outside a map are queries of the next two datasets."
+    remark = "Two or more; photos outside a map are queries of the other datasets."
     parser = make_parser(main.__doc__ or "", remark, stored=True)
     return run_script(parser, _study, argv)
 
@@ -535,10 +609,10 @@ def _study(arguments: Namespace) -> None:
 
 def format_tables(study: ConfidenceStudy) -> str:
     """Format the table of sure answers and all that `show` prints as Markdown."""
-    parts = [format_markdown(SURE_COLUMNS, sure_rows(study))]
+    parts = [format_markdown(SURE_COLUMNS, sure_rows(study)), format_markdown(FRAME_COLUMNS, frame_rows(study))]
     for verified in (True, False):
         parts.append(f"{format_markdown(COLUMNS, table_rows(study, verified), 2)}\n{in_words(study, verified)}\n")
-    return "\n".join([*parts, format_markdown(LOOK_COLUMNS, look_rows(study), 2)])
+    return "\n".join([*parts, format_markdown(LOOK_COLUMNS, look_rows(study), 2), describe_outside(study)])
 
 
 def show(study: ConfidenceStudy) -> None:
@@ -548,8 +622,12 @@ def show(study: ConfidenceStudy) -> None:
         print_table(COLUMNS, table_rows(study, verified))
         say(in_words(study, verified))
         say()
+    say("frames of drives (percent)", style="bold")
+    print_table(FRAME_COLUMNS, frame_rows(study))
+    say()
     say("photos that differ from the map images", style="bold")
     print_table(LOOK_COLUMNS, look_rows(study))
+    say(describe_outside(study))
 
 
 if __name__ == "__main__":

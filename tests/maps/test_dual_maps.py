@@ -135,7 +135,7 @@ def test_what_a_dual_map_cannot_do_is_said(town, cache, camera, words, tmp_path)
         made.calibrate(camera, score=False)
     with pytest.raises(BadSpec, match="a store needs a second-order head, but this map has the paper-dual head"):
         made.publish("memory://here/town")
-    with pytest.raises(BadSpec, match=r"map\.vocabulary is for --head paper-dual, not second-order"):
+    with pytest.raises(BadSpec, match="--vocabulary is for --head paper-dual, not second-order"):
         PlaceMap.build(town, encoder=FakeEncoder(), map_spec=BuildOptions(vocabulary=words))
     np.save(tmp_path / "narrow.npy", np.eye(3))
     encoder = FakeEncoder(salt="fresh")

@@ -317,7 +317,7 @@ def query(
     if lag and sequence is None:
         raise typer.BadParameter("--lag is for a drive; pass --sequence FOLDER")
     if chosen.sure and chosen.min_confidence:
-        raise typer.BadParameter("--sure already requires a confidence of 0.9; remove --min-confidence or --sure")
+        raise typer.BadParameter("--sure already sets a limit; remove --min-confidence or --sure")
     if chosen.sure and chosen.rerank is False:
         raise typer.BadParameter("--sure needs reranking; remove --no-rerank or --sure")
     files = AnswerFiles(out or [], written)

@@ -43,8 +43,8 @@ CONFIDENCE = (
     "patch matches after reranking, and from earlier frames in a sequence."
 )
 SURE = (
-    "An answer is sure if it was reranked, its confidence is at least 0.9, and its patch evidence is ahead of other "
-    "places by at least 0.65. Rely on sure answers: no confidence threshold works for every map."
+    "An answer is sure if it was reranked, its confidence is at least 0.92, and its patch evidence is ahead of other "
+    "places by at least 0.75. Rely on sure answers: no confidence threshold works for every map."
 )
 ORDER_RERANKED = "Reranked hits first, by score and patch evidence; then the others by score."
 ORDER_BY_SCORE = "Hits are ordered by score."

@@ -15,8 +15,8 @@ least 30:
     confidence = σ(offset + per_place · place + per_agreement · agreement + per_lead · clip(lead, 0, 2))
 
 a is the answer and z the z-score in the photo's row. A neighboring frame does not lower the confidence; another place
-with the same score does. An answer is sure if it is reranked, its confidence is at least 0.9, and its lead at least
-0.65.
+with the same score does. An answer is sure if it is reranked, its confidence is at least 0.92, and its lead at least
+0.75.
 
 The confidence of a later hit is computed as if it were the answer, but is never above that of the hit before it. One
 formula serves all heads; an answer that is not reranked has no lead. The constants were fitted on labeled public
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -118,7 +118,8 @@ def score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndar
 
 ALTERNATIVES = 30  # minimum number of images that an answer is compared with
 _LOWEST, _HIGHEST = 0.01, 0.9933  # clipping range of Σ p_c s_c
-SURE_CONFIDENCE, SURE_LEAD = 0.9, 0.65
+SURE_CONFIDENCE, SURE_LEAD = 0.92, 0.75
+SURE_FRAME = 0.9  # minimum probability of a sure frame, see `DomainShiftMonitor`
 _MAX_LEAD = 2.0  # a larger lead does not raise the confidence
 _EPSILON = 1e-12
 
@@ -263,16 +264,21 @@ def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -
     )  # fmt: skip
 
 
-def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
-    """Estimate recall from answers to single photos, without unreadable photos and frames of a drive."""
+def estimate_answer_recall(answers: Iterable[Answer], *, outside: bool = False) -> ExpectedRecall | None:
+    """Estimate recall from answers to single photos, without unreadable photos and frames of a drive.
+
+    If the photos may be from outside the map, the interval starts at 0.
+    """
     counted = [one for one in answers if one.error is None and one.lost is None]
     verified = bool(counted) and sum(one.reranked for one in counted) * 2 >= len(counted)
-    return estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
+    expected = estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
+    return replace(expected, low=0.0) if expected is not None and outside else expected
 
 
-def collect_answers(answers: Sequence[Answer], notice: str | None = None) -> Answers:
+def collect_answers(answers: Sequence[Answer], notice: str | None = None, *, outside: bool = False) -> Answers:
     """Collect answers in order, with the expected recall on similar photos."""
-    return Answers(answers=list(answers), expected_recall=estimate_answer_recall(answers), notice=notice)
+    expected = estimate_answer_recall(answers, outside=outside)
+    return Answers(answers=list(answers), expected_recall=expected, notice=notice)
 
 
 # --- place ----------------------------------------------------------------------------------------
@@ -400,10 +406,14 @@ WINDOW_PHOTOS = 256  # number of most recent photos
 MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64
 _MAX_ANSWER_SIMILARITY, _MIN_PAIRS = 0.05, 8
 COMMON_LIMIT, _EVIDENCE_LIMIT = 0.25, 0.5
+STAND_OUT = 0.33  # median excess below which photos may be from outside the map
+_FRAMES = 16  # most recent frames of a drive that must stand out
 
 
 class DomainShiftMonitor:
-    """Detect that recent photos differ from those a head was made for.
+    """Detect that recent photos differ from those a head was made for, or show other places than the map.
+
+        excess    largest √M of a photo minus the median √M of its candidates, which is its chance level
 
         common    mean ⟨φ_i, φ_j⟩ over pairs of photos with dissimilar answers: ⟨φ_a, φ_b⟩ ≤ 0.05
         evidence  median over photos of the largest √M among their candidates, divided by that of usual photos
@@ -412,7 +422,10 @@ class DomainShiftMonitor:
     shift of another camera, season or light; the limit is 0.25. Usual photos are map images, each hidden in turn, or
     those of the active calibration; the limit is half of their evidence. At least 16 photos are needed, or 64 if the
     head is centered on other photos, because frames of a drive share scenery, too.
-    `benchmarks/studies/confidence.py` measures both (docs/explanation/confidence.md).
+
+    Photos of other places match nothing better than chance: their median excess is below 0.33, that of photos of the
+    map is above (`benchmarks/studies/confidence.py`, docs/explanation/confidence.md). 16 photos are needed. A frame of
+    a drive is sure if the filter's probability is at least 0.9 and the last 16 frames stand out.
     """
 
     def __init__(self, usual_evidence: float | None = None, *, centered: bool = False) -> None:
@@ -421,6 +434,7 @@ class DomainShiftMonitor:
         # φ of the photo, φ of its answer, and the answer
         self._photos: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=WINDOW_PHOTOS)
         self._evidence: deque[float] = deque(maxlen=WINDOW_PHOTOS)
+        self._excess: deque[float] = deque(maxlen=WINDOW_PHOTOS)
 
     @classmethod
     def for_head(cls, head: NamedHead) -> DomainShiftMonitor:
@@ -444,8 +458,9 @@ class DomainShiftMonitor:
         if theirs is not None:
             ours = np.concatenate([some for some in coordinates if some is not None])
             self._photos.extend(zip(ours, theirs, known_by.tolist(), strict=True))
-        compared = (ranked.inliers != UNVERIFIED).any(axis=1)
-        self._evidence.extend(np.sqrt(ranked.evidence[compared].max(axis=1, initial=0.0)).tolist())
+        largest, excess = measure_excess(ranked)
+        self._evidence.extend(largest)
+        self._excess.extend(excess)
 
     @property
     def common(self) -> float | None:
@@ -463,9 +478,24 @@ class DomainShiftMonitor:
             return None
         return float(np.median(self._evidence)) / self._usual
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether the photos match no map image better than chance; False with too few reranked photos."""
+        return len(self._excess) >= MIN_PHOTOS and float(np.median(self._excess)) < STAND_OUT
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether the last frames of a drive match map images better than chance."""
+        return stand_out(self._excess)
+
     def warning(self, name: str = "MAP") -> str | None:
         """Return a sentence with advice if a limit is exceeded, or None; `name` is the map."""
         common, evidence, reasons = self.common, self.evidence, []
+        if self.is_outside:
+            return (
+                "these photos may not show this map: they match its images no better than chance. If they do show it, "
+                f"calibrate the map for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
+            )
         if common is not None and common >= COMMON_LIMIT:
             reasons.append(f"photos of different places share a shift of {common:.2f} (limit {COMMON_LIMIT})")
         if evidence is not None and evidence < _EVIDENCE_LIMIT:
@@ -476,6 +506,19 @@ class DomainShiftMonitor:
             f"these photos differ from those the map is made for: {'; '.join(reasons)}. "
             f"Calibrate it for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
         )
+
+
+def measure_excess(ranked: Reranked) -> tuple[list[float], list[float]]:
+    """Return the largest √M of each reranked photo, and its excess over the median √M of the candidates."""
+    rows = zip(ranked.evidence, ranked.inliers != UNVERIFIED, strict=True)
+    roots = [np.sqrt(evidence[candidate]) for evidence, candidate in rows if candidate.any()]
+    return [float(one.max()) for one in roots], [float(one.max() - np.median(one)) for one in roots]
+
+
+def stand_out(excess: Iterable[float]) -> bool:
+    """Return whether the last frames of a drive match map images better than chance."""
+    last = list(excess)[-_FRAMES:]
+    return bool(last) and float(np.median(last)) >= STAND_OUT
 
 
 def half_whiten(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:

@@ -547,7 +547,7 @@ class Map:
             for answer in self._answers(several, chosen, strict=False, shift=shift):
                 answers.append(answer.withhold(chosen))
                 task.advance()
-        return collect_answers(answers, shift.warning(self.called))
+        return collect_answers(answers, shift.warning(self.called), outside=shift.is_outside)
 
     def query_tokens(self, tokens: Tokens, k: int = 5, **options: Any) -> list[Answer]:
         """Query the map with tokens of its encoder. Reranking needs their patch grid, or the map's number of patches.

@@ -17,7 +17,7 @@ import numpy as np
 from tfa.core.files import BadFile
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.errors import BadSpec
+from tfa.errors import BadMap, BadSpec
 from tfa.maps.answer import (
     AnsweringMap,
     answer_photos,
@@ -31,7 +31,7 @@ from tfa.maps.answer import (
 from tfa.maps.confidence import (
     ALTERNATIVES,
     CAMERA_LOST,
-    SURE_CONFIDENCE,
+    SURE_FRAME,
     DatabaseScores,
     DomainShiftMonitor,
     Located,
@@ -45,7 +45,7 @@ from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, dig
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import Photo, PhotosLike, expand_photos
-from tfa.search.gallery import check_k
+from tfa.search.gallery import DAMAGED, check_k
 from tfa.types import Answer, Answers, Hit, QueryOptions
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Tracker:
         self._lost = None if frame.belief is None else frame.belief.lost
         calibration = name_calibration(self.calibration)
         answering = AnsweringMap(place_map.images, self._image_scores, place_map.reach, calibration)
-        return self._hold_back(_Waiting(name, frame, answering))
+        return self._hold_back(_Waiting(name, frame, answering, self.shift_monitor.stands_out))
 
     def _hold_back(self, answer: Answer | _Waiting) -> Answer | None:
         """Return the answer that is due, if any."""
@@ -183,15 +183,17 @@ class Tracker:
 
     def _answer_frame(self, waiting: _Waiting, later: int) -> Answer:
         frame = self._follower.look_back(waiting.frame, later)
-        answer = self._make_answer(frame, waiting.answering)
+        answer = self._make_answer(frame, waiting.answering, waiting.stands_out)
         lost = None if frame.belief is None else frame.belief.lost
         return dataclasses.replace(answer, query=waiting.name, lost=lost, adaptation_photos=frame.adaptation_photos)
 
-    def _make_answer(self, frame: StreamFrame, answering: AnsweringMap) -> Answer:
+    def _make_answer(self, frame: StreamFrame, answering: AnsweringMap, stands_out: bool) -> Answer:
         k, images, belief, ranked = self.options.k, answering.images, frame.belief, frame.ranked
-        [alone] = answer_photos(answering, ranked, [frame.scores], k)
         if belief is None:
+            [alone] = answer_photos(answering, ranked, [frame.scores], k)
             return alone
+        if not np.isfinite(frame.scores).all():
+            raise BadMap(DAMAGED)
         hits: list[Hit] = []
         located: Located = (None, CAMERA_LOST)
         if not belief.is_lost:
@@ -199,9 +201,7 @@ class Tracker:
             best = np.argsort(-belief.rank, kind="stable")[:k]
             # A later hit between two likely images can have more mass around it, but is not a better answer.
             trust = np.minimum.accumulate(belief.mass[best])
-            # A hit is sure only if both the photo itself and the filter support it.
-            sure_ids = {hit.id for hit in alone.hits if hit.sure}
-            sure = {i for i in best[trust >= SURE_CONFIDENCE].tolist() if images[i].id in sure_ids}
+            sure = set(best[trust >= SURE_FRAME].tolist()) if stands_out else set()
             hits = make_hits(images, best, frame.scores, trust, inliers, sure)
             located = locate_frame(belief.places, images, answering.reach)
         return make_answer(hits, located, confidence=belief.confidence, calibration=answering.calibration)
@@ -294,6 +294,7 @@ class _Waiting:
     name: str
     frame: StreamFrame
     answering: AnsweringMap
+    stands_out: bool  # see `DomainShiftMonitor`
 
 
 def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
@@ -318,4 +319,5 @@ def query_sequence(place_map: Map, frames: PhotosLike, progress: bool | Progress
         for answer in chain(tracker.steps(photos), tracker.finish()):
             answers.append(answer.withhold(tracker.options))
             task.advance()
-    return collect_answers(answers, tracker.shift_monitor.warning(place_map.called))
+    shift = tracker.shift_monitor
+    return collect_answers(answers, shift.warning(place_map.called), outside=shift.is_outside)

@@ -61,8 +61,11 @@ class RecentQueries:
         """Summarize the last queries of the active head as JSON."""
         with self._lock:
             recent = self._heads.get(state.head_digest(state.active))
-            expected = None if recent is None else estimate_answer_recall(recent.answers)
-            notice = None if recent is None else recent.shift_monitor.warning(self._name)
+            expected = notice = None
+            if recent is not None:
+                shift = recent.shift_monitor
+                expected = estimate_answer_recall(recent.answers, outside=shift.is_outside)
+                notice = shift.warning(self._name)
         return {
             "photos": 0 if expected is None else expected.photos,
             "expected_recall": None if expected is None else expected.to_dict(),

@@ -14,7 +14,9 @@ from studies.confidence import (
     Looks,
     Sample,
     Samples,
+    collect,
     fit_constants,
+    frame_rows,
     in_words,
     left_out,
     look_rows,
@@ -94,7 +96,7 @@ def test_one_dataset_left_out_by_hand():
 
 def test_a_dataset_has_no_part_in_the_constants_that_judge_it():
     by, other = Constants(0.5, -0.6, 0.7, 1.2), Constants(0.5, 3.0, 0.1, 0.1)
-    looks = {"alone": Looks([0.1, None], [None, None], [False, True])}
+    looks = {"alone": Looks([0.1, None], [None, None], [False, True], [False, False])}
     made = {
         name: Samples({("alone", kind): drawn(one, seed=s, verified=kind) for kind in (True, False)}, {}, looks)
         for s, (name, one) in enumerate({"a": by, "b": by, "odd": other}.items())
@@ -109,7 +111,7 @@ def test_a_dataset_has_no_part_in_the_constants_that_judge_it():
     assert study.summary(True)["most_apart"] == pytest.approx(max(map(abs, apart)))
     assert study.summary(True)["root_mean_square"] == pytest.approx(np.sqrt(np.mean(np.square(apart))))
     assert f"{100 * np.mean(np.abs(apart)):.1f} points apart on average" in in_words(study, True)
-    assert look_rows(study)[0] == ["a", "alone", "2", "0.10", "–", "50 %"]
+    assert look_rows(study)[0] == ["a", "alone", "2", "0.10", "–", "50 %", "0 %"]
 
 
 # --- made-up towns ---------------------------------------------------------------------------------------------------
@@ -148,12 +150,29 @@ def test_every_dataset_and_way_is_judged(study):
 
 def test_strangers_are_looked_at_beside_own_photos(study):
     assert {name: sorted(looks) for name, looks in study.looks.items()} == {
-        "small": ["alone", "outside 1", "outside 2"],
-        "large": ["alone", "c64", "outside 1", "outside 2"],
-        "third": ["alone", "outside 1", "outside 2"],
+        name: sorted(
+            [*more, "alone", "online", *(f"outside {n}, {way}" for n in (1, 2) for way in ("alone", "online"))]
+        )
+        for name, more in (("small", []), ("large", ["c64"]), ("third", []))
     }
-    own, strange = (study.looks["large"][kind].evidence[0] for kind in ("alone", "outside 1"))
+    own, strange = (study.looks["large"][kind].evidence[0] for kind in ("alone", "outside 1, alone"))
     assert strange < own
+    assert study.count_outside("alone")[1] == 6
+    assert not any(study.looks["large"]["alone"].outside)
+
+
+def test_frames_of_a_drive_are_followed():
+    benches = [bench("small", 0, 20), bench("third", 2, 24)]
+    strangers = [one.queries.tokens for one in benches[1:]]
+    samples = collect(
+        benches[0].database.tokens, benches[0].queries.tokens, benches[0].truth.positives, strangers, HeadSpec(words=4),
+        "cpu", SilentProgress(), drive=True,
+    )  # fmt: skip
+    frames = samples.frames
+    assert 0 <= frames.outside_sure < frames.sure
+    assert frames.sure_right <= frames.sure_beside
+    study = studied({"small": samples, "other": samples}, "encoder")
+    assert frame_rows(study)[0][:2] == ["small", f"{100 * frames.recall:.1f}"]
 
 
 def test_tables_and_json(study):

@@ -241,9 +241,7 @@ def fitted_single(database: Photos, shared: Shared) -> Head:
 
 
 def _fit_database(rules: Rules) -> Fit:
-    return lambda database, shared: RetrieverHead(
-        fit_by(rules, fitted_tfa(database, shared)), device=shared.device
-    )
+    return lambda database, shared: RetrieverHead(fit_by(rules, fitted_tfa(database, shared)), device=shared.device)
 
 
 def _fit_target(rules: Rules) -> Fit:

@@ -307,6 +307,4 @@ def _fit(
     how: Calibrate | None,
     two_sided: bool,
 ) -> Fit:
-    return lambda database, shared: RetrieverHead(
-        fit(database, shared), scored_replicas, how, two_sided, shared.device
-    )
+    return lambda database, shared: RetrieverHead(fit(database, shared), scored_replicas, how, two_sided, shared.device)
