@@ -1,8 +1,8 @@
 """Evaluate confidence and expected recall on datasets they were not fitted on, and sure frames of drives.
 
-The constants of `tfa.maps.confidence` are refitted with each dataset left out, then applied to it: photos queried alone,
-as a stream, and after calibration with 64 photos, reranked and not. Photos outside a map are queries of all other
-datasets.
+The constants of `tfa.maps.confidence` are refitted with each dataset left out, then applied to it: photos queried
+alone, as a stream, and after calibration with 64 photos, reranked and not. Photos outside a map are queries of all
+other datasets.
 """
 
 from __future__ import annotations
