@@ -88,7 +88,7 @@ faults: $(VENV)/.installed
 # Runs every head on the eight datasets below DATA, then writes results/README.md and the tables of the documentation.
 # Records have 20 images per query for heads whose R@20 the page shows (12 with ten splits), and fewer for the others.
 # All heads run with RESULTS_ENCODER. The heads of README's table also run with the default encoder.
-SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default
+SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default,default-ablations
 RESULTS_ENCODER ?= dinov2-s14-focus@322/hf
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
 results: $(VENV)/.installed

@@ -15,15 +15,17 @@ from tfa.maps.confidence import (
     COMMON_LIMIT,
     MIN_PHOTOS,
     MIN_PHOTOS_CENTERED,
+    STAND_OUT,
     WINDOW_PHOTOS,
     DomainShiftMonitor,
     collect_answers,
     estimate_recall,
     half_whiten,
+    stand_out,
 )
 from tfa.method.scorer import shape_coordinates
 from tfa.types import Answer, ExpectedRecall
-from tfa.verification.reranking import UNVERIFIED, rerank
+from tfa.verification.reranking import UNVERIFIED, Reranked, rerank
 
 # --- expected recall -----------------------------------------------------------------------------------------------
 
@@ -175,6 +177,53 @@ def test_little_evidence_is_noticed():
         other.observe(scorer, [vectors], verified, np.arange(60))
         assert other.evidence == expected
         assert other.warning() is None
+
+
+def reranked_rows(roots: np.ndarray) -> Reranked:
+    """Rows whose candidates have these √M (q, c)."""
+    found = rerank(np.random.default_rng(0).normal(size=(len(roots), 60)), ALTERNATIVES)
+    evidence, inliers = np.zeros((len(roots), ALTERNATIVES)), np.full((len(roots), ALTERNATIVES), UNVERIFIED)
+    evidence[:, : roots.shape[1]], inliers[:, : roots.shape[1]] = np.square(roots), 7
+    return dataclasses.replace(found, evidence=evidence, inliers=inliers)
+
+
+def observed(roots: np.ndarray, **how) -> DomainShiftMonitor:
+    shift_monitor, scorer = DomainShiftMonitor(**how), HEAD.scorer(0)
+    vectors = scorer.query_vectors(seen_again(DATABASE).select(range(len(roots))))
+    shift_monitor.observe(scorer, [vectors], reranked_rows(roots), np.arange(60))
+    return shift_monitor
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_photos_that_match_nothing_better_than_chance_may_not_show_the_map(centered):
+    chance, match = np.array([0.9, 0.7, 0.6, 0.6, 0.6]), np.array([1.5, 0.7, 0.6, 0.6, 0.6])
+    outside = observed(np.tile(chance, (20, 1)), centered=centered)
+    assert outside.is_outside
+    assert "may not show this map" in outside.warning("my town.tfa")
+    assert outside.warning("my town.tfa").endswith("tfa calibrate 'my town.tfa' PHOTOS")
+    assert not outside.stands_out
+    inside = observed(np.tile(match, (20, 1)), centered=centered)
+    assert not inside.is_outside
+    assert inside.stands_out
+    few = observed(np.tile(chance, (MIN_PHOTOS - 1, 1)), centered=centered)
+    assert not few.is_outside
+    mixed = observed(np.concatenate([np.tile(match, (11, 1)), np.tile(chance, (9, 1))]), centered=centered)
+    assert not mixed.is_outside  # most photos show the map
+    assert not DomainShiftMonitor().stands_out
+
+
+def test_only_the_last_frames_of_a_drive_must_stand_out():
+    assert not stand_out([])
+    assert stand_out([STAND_OUT])
+    assert stand_out([0.0] * 100 + [1.0] * 16)
+    assert not stand_out([1.0] * 100 + [0.0] * 16)
+
+
+def test_the_interval_of_photos_outside_the_map_starts_at_0():
+    answers = [Answer(confidence=0.6, reranked=True) for _ in range(50)]
+    inside, outside = (collect_answers(answers, outside=one).expected_recall for one in (False, True))
+    assert inside.low > 0.3
+    assert outside == dataclasses.replace(inside, low=0.0)
 
 
 def test_only_the_last_photos_are_kept():

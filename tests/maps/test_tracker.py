@@ -12,6 +12,7 @@ from tfa.core.files import BadFile
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
+from tfa.maps.confidence import SURE_FRAME
 from tfa.maps.storage import choose_map_motion, read_places
 from tfa.online.adaptation import describe_photos
 from tfa.online.follow import follow_scores
@@ -57,6 +58,16 @@ def test_answers_are_those_of_the_stream(place_map, frames, rerank):
             assert (answer.hits[0].inliers is not None) == rerank
             assert len(answer.hits) == 3
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(4, 14))
+
+
+def test_a_frame_is_sure_if_the_filter_is_and_the_frames_match_better_than_chance(place_map, frames, monkeypatch):
+    answers = answers_of(place_map.follow(k=3), frames)
+    likely = [answer.confidence >= SURE_FRAME for answer in answers]
+    assert any(likely)
+    assert [answer.sure for answer in answers] == likely  # every frame shows the map
+    monkeypatch.setattr("tfa.maps.confidence.STAND_OUT", np.inf)  # as if they matched no better than chance
+    assert not any(answer.sure for answer in answers_of(place_map.follow(k=3), frames))
+    assert not any(answer.sure for answer in answers_of(place_map.follow(k=3, rerank=False), frames))
 
 
 def test_photos_that_are_no_frames_are_adapted_and_verified_alone(place_map, frames):

@@ -26,7 +26,7 @@ _RULES = (
     *("forced-original", "forced-partial", "forced-adaptive", "support-contraction", "single"),
 )
 # Default head of maps: uncalibrated and calibrated, with and without reranking, and for the photos of one camera.
-_DEFAULT = ("", "-v", "-c64", "-c64-v", "-online", "-online-v", "-follow")
+_DEFAULT = ("", "-v", "-c64", "-c64-v", "-online", "-online-v", "-follow", "-follow-lag5")
 
 # Module below tfa_bench.heads → heads of its CARDS.
 _PEERS: Mapping[str, tuple[str, ...]] = {
@@ -75,6 +75,10 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
         f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")
     ),
     "default": tuple(f"second-order{rest}" for rest in _DEFAULT),
+    "default-ablations": (
+        *(f"second-order-1{rest}" for rest in ("-v", "-c64-v", "-online-v", "-follow")),
+        *(f"second-order-one-window{rest}" for rest in ("-v", "-online-v")),
+    ),
     "carriers": tuple(f"second-{carrier}" for carrier in CARRIER_WORDS),
     "judged-heads": tuple(f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")),
     "online": (
