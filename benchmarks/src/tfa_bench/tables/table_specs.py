@@ -82,8 +82,16 @@ _PRODUCT_NOTES = (
 )
 _OVERVIEW = {
     "Photos queried independently": ("anyloc", "ria", "tfa", "second-order", "second-order-v"),
-    "Adapted to earlier photos": ("second-order-online", "second-order-online-v", "second-order-follow"),
+    "Adapted to earlier photos": ("second-order-online", "second-order-online-v"),
+    "Frames of a drive": ("second-order-follow", "second-order-follow-lag5"),
     "Calibrated on 64 unlabeled photos": ("second-order-c64", "second-order-c64-v"),
+    "Reranked by one window of 5 × 5 cells": ("second-order-one-window-v", "second-order-one-window-online-v"),
+    "Reranked as before, also without cell means": (
+        "second-order-1-v",
+        "second-order-1-online-v",
+        "second-order-1-c64-v",
+        "second-order-1-follow",
+    ),
 }
 _OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always|-online|-online-shuffled|-follow)")
 
