@@ -130,7 +130,7 @@ def test_confidence_is_judged_on_datasets_left_out(bench, town, tmp_path):
         (name, way) for name in ("town", "other") for way in ("alone", "online")
     }
     lines = [line for line in done.stdout.splitlines() if line.startswith("town")]
-    assert len(lines) == 2 * 2 + 2  # two ways, verified and not; own photos and strangers beside the map's
+    assert len(lines) == 2 * 2 + 4  # two ways, reranked and not; own photos and those of the other, in two ways
     assert f"{100 * facts['left_out'][0]['recall']:.1f}" in lines[0]
     assert "points apart on average" in done.stdout
     alone = bench("confidence", f"--dataset=town={town}")
