@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 def test_numbers_are_those_of_the_code():
     for number in (confidence.SURE_CONFIDENCE, confidence.SURE_LEAD):
         assert f"at least {number:g}" in text.SURE
+    style = (ROOT / "src/tfa/service/page/style.css").read_text("utf-8")
+    assert f"left: {100 * confidence.SURE_CONFIDENCE:g}%;" in style
     assert f"cosine of {neighbors.NEAR_COSINE:g} or more" in text.NEAR_DUPLICATE
     # Written as words: four, five and three.
     assert (neighbors.HUB_RATIO, neighbors.NEIGHBOR_COUNT, neighbors.OUTLYING) == (4, 5, 3)

@@ -111,7 +111,7 @@ class Judgement:
         return sum(not query.in_map for query in self.queries)
 
 
-_AGREED = 0.9  # minimum agreement, equal to the minimum confidence of sure answers
+_AGREED = 0.9  # minimum agreement
 
 
 class Spread(Value, kw_only=False):
