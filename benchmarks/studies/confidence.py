@@ -394,7 +394,7 @@ class ConfidenceStudy:
     def count_outside(self, way: str) -> tuple[int, int]:
         """Return how many pairs of a map and another dataset are taken for photos outside the map, and all pairs."""
         pairs = [
-            np.mean(one.outside) > 0.5
+            2 * sum(one.outside) > len(one.outside)
             for looks in self.looks.values()
             for kind, one in looks.items()
             if kind.startswith("outside") and kind.endswith(way)
