@@ -675,7 +675,7 @@ class PluginEncoder(Value):
 
 
 class EncoderTrial(Value):
-    """What an encoder returns, and what it costs."""
+    """Report of `tfa encoders try`: tokens, input, speed and memory of an encoder."""
 
     encoder: str = req("Name of the encoder.")
     fingerprint: str = req("Fingerprint of weights and preprocessing.")
