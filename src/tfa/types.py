@@ -164,6 +164,9 @@ class BuildOptions(Options):
     ensemble: bool = opt(False, "Store all three constructions: three times the size, steadier answers.")
     rerank: bool | RerankSpec = opt(True, "Store patch descriptors for reranking.")
     dims: int | None = opt(None, "Search N dimensions, then rescore the best 100 exactly. [default: all]", ge=2)
+    depths: int | None = opt(
+        None, "Encoder blocks that a second-order head describes. [default: 1; 2 without reranking]", ge=1, le=2
+    )
     vocabulary: str | Path | None = opt(
         None,
         "File with the source words of a paper-dual head. [default: fitted on the photos]",
@@ -174,6 +177,12 @@ class BuildOptions(Options):
     def paper(cls) -> BuildOptions:
         """Return the options of a map that is TFA as published; `HeadSpec.paper` fits it, `PAPER_ENCODER` encodes."""
         return cls(head="paper", storage="float32", rerank=False)
+
+    @property
+    def chosen_depths(self) -> int | Literal["auto"] | None:
+        """Depths for `load_encoder`: without reranking, two if the encoder has them."""
+        auto: Literal["auto"] | None = AUTO if self.head == "second-order" and not self.rerank else None
+        return auto if self.depths is None else self.depths
 
     @property
     def reranking(self) -> RerankSpec | None:

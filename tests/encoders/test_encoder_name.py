@@ -45,6 +45,7 @@ def test_cards_are_what_their_names_say() -> None:
         ("dinov2-s14-focus", "dinov2-s14-focus@322", 7, "token", (23, 23)),
         ("dinov2-s14-focus@322/l7-token", "dinov2-s14-focus@322", 7, "token", (23, 23)),
         ("dinov2-s14-focus@322/l11", "dinov2-s14-focus@322/l11", 11, "token", (23, 23)),
+        ("dinov2-s14-focus/l5+7", "dinov2-s14-focus@322/l5+7", 7, "token", (23, 23)),
         ("dinov2-s14-focus@308x308/l7-query", "dinov2-s14-focus@308/query", 7, "query", (22, 22)),
     ],
 )
@@ -94,6 +95,8 @@ def test_sizes_are_fitted_to_the_patch_grid_and_reported(asked: str, size: tuple
         ("dinov2-b14/l3-", "l9-value"),
         ("dinov2-b14/values", "token, query, key, value"),
         ("dinov2-b14/l3/value", "l9-value"),
+        ("dinov2-b14/l7+5", "an earlier and a later block, such as l5+7"),
+        ("dinov2-b14/l5+7-value", "an earlier and a later block, such as l5+7"),
     ],
 )
 def test_bad_names_are_explained(text: str, says: str) -> None:
@@ -107,9 +110,9 @@ def identities(draw: st.DrawFn) -> EncoderId:
     card = CATALOGUE[draw(st.sampled_from(sorted(CATALOGUE)))]
     side = st.integers(1, MAX_SIDE // card.patch).map(lambda patches: patches * card.patch)
     layer = draw(st.integers(0, card.depth - 1))
-    return EncoderId(
-        name=card.name, width=draw(side), height=draw(side), layer=layer, facet=draw(st.sampled_from(FACETS))
-    )
+    earlier = draw(st.none() | st.integers(0, layer - 1)) if layer else None
+    facet = "token" if earlier is not None else draw(st.sampled_from(FACETS))
+    return EncoderId(name=card.name, width=draw(side), height=draw(side), layer=layer, facet=facet, earlier=earlier)
 
 
 @given(identities())
@@ -144,3 +147,24 @@ def test_a_fitted_size_is_near_and_stays(width: int, height: int, name: str) -> 
 def test_any_other_text_is_refused_politely(text: str) -> None:
     with pytest.raises(UnknownEncoder):
         parse_encoder("dinov2-b14@322/l99" + text)
+
+
+@pytest.mark.parametrize(
+    ("text", "depths", "printed"),
+    [
+        ("dinov2-s14-focus", 2, "dinov2-s14-focus@322/l5+7"),
+        ("dinov2-s14-focus", "auto", "dinov2-s14-focus@322/l5+7"),
+        ("dinov2-g14", 2, "dinov2-g14@322/l19+39"),
+        ("dinov2-s14-focus/l4", "auto", "dinov2-s14-focus@322/l4"),  # not after half of the depth
+        ("dinov2-s14-focus/value", "auto", "dinov2-s14-focus@322/value"),
+        ("dinov2-s14-focus/l3+9", None, "dinov2-s14-focus@322/l3+9"),
+        ("dinov2-s14-focus/l3+9", 1, "dinov2-s14-focus@322/l9"),
+    ],
+)
+def test_the_second_block_is_at_half_of_the_depth(text, depths, printed) -> None:
+    assert str(parse_encoder(text).with_depths(depths)) == printed
+
+
+def test_two_depths_need_a_later_block() -> None:
+    with pytest.raises(UnknownEncoder, match="a block after l5"):
+        parse_encoder("dinov2-s14-focus/l4").with_depths(2)

@@ -105,6 +105,19 @@ def test_tokens_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(cls[0], states[2][0, 0].numpy(), rtol=2e-3, atol=2e-3)
 
 
+def test_two_depths_come_from_one_pass(tmp_path: Path) -> None:
+    name = save_model("vit", tmp_path)
+    both, image = load_encoder(name, depths=2), random_image(5, (90, 70))
+    assert both.id.endswith("/l0+1"), both.id
+    parts = [load_encoder(f"{name}@{both.reads[0]}/l{layer}").encode([image])[0] for layer in (0, 1)]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(both.encode([image])[0], np.concatenate(parts, axis=2))
+
+
+def test_two_depths_of_different_shapes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSpec, match="outputs of different shapes"):
+        load_encoder(f"{save_model('resnet', tmp_path)}@{SIDE}/l0+3")
+
+
 def test_a_feature_map_is_read_along_rows(tmp_path: Path) -> None:
     encoder = load_encoder(save_model("convnext", tmp_path) + "@96x64/l3")
     model = transformers.AutoModel.from_pretrained(tmp_path).eval()

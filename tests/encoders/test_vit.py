@@ -67,6 +67,15 @@ def test_layers_and_the_final_norm(name: str, weights_file: Path) -> None:
         close(cls, expected[:, 0])
 
 
+def test_two_depths_are_joined_along_channels(name: str, weights_file: Path) -> None:
+    both = load_encoder(f"{name}/l0+2", weights=weights_file)
+    earlier, later = (load_encoder(f"{name}/l{layer}", weights=weights_file).encode(IMAGES) for layer in (0, 2))
+    patches, cls = both.encode(IMAGES)
+    assert (both.channels, both.global_channels, both.depths) == (48, 24, 2)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(patches, np.concatenate([earlier[0], later[0]], axis=2))
+    np.testing.assert_array_equal(cls, later[1])
+
+
 @pytest.mark.parametrize("facet", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("query", "key")), "value"])
 def test_facets(name: str, facet: str, weights_file: Path) -> None:
     card = TINY[name]

@@ -105,7 +105,7 @@ def test_photos_without_spread_share_evenly(patches):
     shares = found.patches("query")
     np.testing.assert_allclose(shares, found.local / len(patches), rtol=1e-6)
     assert np.isfinite(found.patches("image")).all()
-    assert not SecondOrderSpread.of(patches, scorer.sides[0], "float32").projected.any()
+    assert not SecondOrderSpread.of(patches, scorer.sides[0], "float32").parts[0].projected.any()
 
 
 def test_terms_are_named():

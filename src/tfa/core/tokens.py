@@ -20,7 +20,8 @@ class Tokens:
             cache does, to fit maps larger than memory.
         cls: Global tokens `(b, d_g)`, or None.
         names: Image names for error messages.
-        grid: Rows and columns of patches in row-major order. Needed for reranking.
+        grid: Rows and columns of patches in row-major order. Needed for reranking and for two depths.
+        depths: 2 if channels are joined from two blocks of the encoder, the earlier one first.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class Tokens:
         *,
         names: Sequence[str] | None = None,
         grid: tuple[int, int] | None = None,
+        depths: int = 1,
     ) -> None:
+        self.depths = depths
         if isinstance(patches, (list, tuple)):
             patches = [np.asarray(patch) for patch in patches]
         elif hasattr(patches, "ndim") and patches.ndim != 3:
@@ -119,7 +122,21 @@ class Tokens:
             None if self.cls is None else self.cls[indices],
             names=None if self.names is None else [self.names[i] for i in indices],
             grid=self.grid,
+            depths=self.depths,
         )
+
+    def block(self, depth: int) -> Tokens:
+        """Select the channels of one encoder block.
+
+        Args:
+            depth: 0 for the earlier of two blocks, -1 for the last one.
+
+        Returns:
+            Tokens with the channels of that block.
+        """
+        if self.depths == 1:
+            return self
+        return Tokens(_Channels(self, range(self.depths)[depth]), self.cls, names=self.names, grid=self.grid)
 
     def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:
         """Split the images into batches of consecutive images with equal patch counts.
@@ -180,3 +197,16 @@ class _Selection(Sequence):
 
     def __getitem__(self, index: Any) -> Any:
         return self.source[self.indices[index]]
+
+
+class _Channels(Sequence):
+    def __init__(self, tokens: Tokens, depth: int) -> None:
+        width = tokens.channels // tokens.depths
+        self.source, self.channels = tokens.patches, slice(depth * width, (depth + 1) * width)
+        self.shapes = np.stack([tokens.counts, np.full(len(tokens), width)], axis=1)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.source[index][:, self.channels]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -41,7 +41,8 @@ class Encoder(Protocol):
 
     An encoder may also have `prepare(image) -> image`, which resizes an image without changing its tokens; the token
     cache calls it from several threads while the encoder is busy. If that is `tfa.photos.images.resize`, an attribute
-    `reads` (width, height, resampling) lets the service resize photos in the process that decodes them.
+    `reads` (width, height, resampling) lets the service resize photos in the process that decodes them. `depths` is 2
+    if the channels are those of two blocks, the earlier one first.
     """
 
     id: str  # canonical name, such as dinov2-b14@322
@@ -56,6 +57,11 @@ class Encoder(Protocol):
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """Return float16 patches `(b, n, d)` in row-major order, and float16 global tokens `(b, d_g)` or None."""
         ...
+
+
+def count_depths(encoder: Encoder) -> int:
+    """Return the number of blocks that an encoder reads."""
+    return int(getattr(encoder, "depths", 1))
 
 
 def describe_device(encoder: Encoder) -> str:
@@ -123,6 +129,7 @@ def load_encoder(
     fast: bool = False,
     progress: bool | Progress | None = None,
     model: str | None = None,
+    depths: int | Literal["auto"] | None = None,
 ) -> Encoder:
     """Load an encoder, downloading its weights on first use.
 
@@ -135,6 +142,8 @@ def load_encoder(
         fast: Compute with 8-bit integers on a CPU, in half precision on a GPU.
         progress: True to show progress.
         model: Fingerprint stored in a map; loads the `/hf` form of the encoder if it matches.
+        depths: 2 also reads the block at half of the depth; "auto" does so if the encoder is of the catalogue.
+            [default: as named]
 
     Returns:
         An encoder whose `encode(images)` returns tokens.
@@ -148,7 +157,9 @@ def load_encoder(
     is_hub = name.startswith(("hf:", "timm:"))
     if fast and is_hub:
         raise BadSpec(f"encoder {name!r} has no fast form; remove --fast, or choose an encoder of the catalogue")
-    identity = None if is_hub else parse_encoder(name)  # first, so that a misspelled name fails before imports
+    identity = (
+        None if is_hub else parse_encoder(name).with_depths(depths)
+    )  # first, so that a misspelled name fails before imports
 
     if fast and identity is not None and device == "cpu":
         return _fast_encoder(identity, weights, threads or count_cores(), progress, model)
@@ -165,7 +176,7 @@ def load_encoder(
     else:
         from tfa.encoders.hub import HubEncoder, load_hub
 
-        loaded = load_hub(name, weights, device)
+        loaded = load_hub(name, weights, device, None if depths == "auto" else depths)
         if isinstance(loaded, HubEncoder):
             return loaded
         identity, found = loaded

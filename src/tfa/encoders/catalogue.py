@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from tfa.core.files import hash_json
 from tfa.errors import UnknownEncoder
@@ -269,6 +269,7 @@ class EncoderId:
     height: int
     layer: int
     facet: str
+    earlier: int | None = None  # block of the first of two depths; tokens of both are joined along channels
     hf: bool = False  # positions resampled as transformers does, by the target size
     resized: tuple[int, int] | None = None  # size that photos are resized to before a center crop; None: not cropped
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -295,6 +296,30 @@ class EncoderId:
         return self.card.names.has_two_rules and not self.hf and self.grid != own
 
     @property
+    def depths(self) -> int:
+        """Number of blocks that are read."""
+        return 1 if self.earlier is None else 2
+
+    def with_depths(self, depths: int | Literal["auto"] | None) -> EncoderId:
+        """Return the encoder that reads one block, or also the block at half of the depth.
+
+        "auto" is two depths if possible; None changes nothing.
+        """
+        if depths is None or depths == self.depths:
+            return self
+        if depths == 1:
+            return replace(self, earlier=None)
+        earlier = self.card.depth // 2 - 1
+        if 0 <= earlier < self.layer and self.facet == "token":
+            return replace(self, earlier=earlier)
+        if depths == "auto":
+            return self
+        raise UnknownEncoder(
+            f"encoder {self}: two depths need tokens of a block after l{max(earlier, 0)}; name such a block, or use "
+            "map.depths=1"
+        )
+
+    @property
     def final_norm(self) -> bool:
         """Whether the final norm is applied: only after the last block, as in the model."""
         return self.facet == "token" and self.layer == self.card.depth - 1
@@ -303,14 +328,15 @@ class EncoderId:
         width, height = self.resized or (self.width, self.height)
         size = (f"{width}" if width == height else f"{width}x{height}") + _CROP * (self.resized is not None)
         is_default = self.layer == self.card.default_layer and self.read_card is None
-        layer = "" if is_default else f"l{self.layer}"
+        layer = "" if is_default and self.earlier is None else f"l{self.layer}"
+        layer = layer if self.earlier is None else f"l{self.earlier}+{self.layer}"
         facet = "" if self.facet == "token" else self.facet
         choice = "-".join(part for part in (layer, facet) if part)
         return "/".join(part for part in (f"{self.name}@{size}", choice, _HF if self.hf else "") if part)
 
 
 def parse_encoder(text: str) -> EncoderId:
-    """Read `name[@size[c]][/layer-facet][/hf]`."""
+    """Read `name[@size[c]][/layer-facet][/hf]`; the layer of two depths is written `l5+7`."""
     named, hf = text.removesuffix(f"/{_HF}"), text.endswith(f"/{_HF}")
     head, slash, choice = named.partition("/")
     name, at, size = head.partition("@")
@@ -327,7 +353,7 @@ def identify_encoder(text: str, card: Card, size: str, choice: str) -> EncoderId
     """Combine a card with the size and choice written in the encoder name `text`; empty ones are the card's."""
     crops, size = size.endswith(_CROP), size.removesuffix(_CROP)
     width, height = _parse_size(text, size) if size or crops else (card.size, card.size)
-    layer, facet = _parse_choice(text, choice, card) if choice else (card.default_layer, "token")
+    earlier, layer, facet = _parse_choice(text, choice, card) if choice else (None, card.default_layer, "token")
     if crops and min(width, height) < card.patch:
         raise UnknownEncoder(
             f"encoder {text!r}: {size} is smaller than a patch of {card.patch} pixels; use a larger size"
@@ -342,8 +368,9 @@ def identify_encoder(text: str, card: Card, size: str, choice: str) -> EncoderId
             f"{fitted[0]}x{fitted[1]} instead of {width}x{height}",
         )
     return EncoderId(
-        name=card.name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, resized=resized, notes=notes
-    )
+        name=card.name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, earlier=earlier, resized=resized,
+        notes=notes,
+    )  # fmt: skip
 
 
 def _parse_size(text: str, size: str) -> tuple[int, int]:
@@ -359,19 +386,22 @@ def _parse_size(text: str, size: str) -> tuple[int, int]:
     return width, height
 
 
-def _parse_choice(text: str, choice: str, card: Card) -> tuple[int, str]:
-    match = re.fullmatch(r"l([0-9]{1,4})(?:-([a-z]+))?|([a-z]+)", choice)
+def _parse_choice(text: str, choice: str, card: Card) -> tuple[int | None, int, str]:
+    match = re.fullmatch(r"l(?:([0-9]{1,4})\+)?([0-9]{1,4})(?:-([a-z]+))?|([a-z]+)", choice)
     if match is None:
         raise UnknownEncoder(
             f"encoder {text!r}: {choice!r} is not a valid layer and facet; write l9, value or l9-value, {_EXAMPLES}"
         )
-    layer = card.default_layer if match[1] is None else int(match[1])
-    facet = match[2] or match[3] or "token"
+    earlier = None if match[1] is None else int(match[1])
+    layer = card.default_layer if match[2] is None else int(match[2])
+    facet = match[3] or match[4] or "token"
     if layer >= card.depth:
         raise UnknownEncoder(f"encoder {text!r}: {card.name} has blocks l0 to l{card.depth - 1}, not l{layer}")
     if facet not in FACETS:
         raise UnknownEncoder(f"encoder {text!r}: {facet!r} is not a valid facet; facets are {', '.join(FACETS)}")
-    return layer, facet
+    if earlier is not None and (earlier >= layer or facet != "token"):
+        raise UnknownEncoder(f"encoder {text!r}: two depths are tokens of an earlier and a later block, such as l5+7")
+    return earlier, layer, facet
 
 
 def _fit(side: int, patch: int) -> int:

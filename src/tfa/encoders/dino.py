@@ -20,7 +20,8 @@ class DinoEncoder:
         self.id = str(identity)
         self.notes = identity.notes
         self.grid = identity.grid
-        self.channels: int = self._card.width
+        self.depths = identity.depths
+        self.channels: int = self._card.width * self.depths
         self.global_channels: int | None = self._card.width
         self.names = names_by_fingerprint(identity, weights_sha256)
         self.fingerprint = self.model = next(iter(self.names))
@@ -49,8 +50,11 @@ class DinoEncoder:
         return to_array(image, size, card.mean, card.std, card.resample)
 
     def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Split float16 tokens `(prefix+n, d)` per image into patches and CLS, None for a model without CLS."""
+        """Split float16 tokens `(prefix+n, d)` per image into patches and CLS, None for a model without CLS.
+
+        CLS is that of the last block that is read.
+        """
         shape = (len(tokens), self._card.prefix + self.grid[0] * self.grid[1], self.channels)
         whole = np.asarray(tokens, np.float16).reshape(shape)
-        cls = np.ascontiguousarray(whole[:, 0]) if self._card.has_cls else None
+        cls = np.ascontiguousarray(whole[:, 0, -self._card.width :]) if self._card.has_cls else None
         return np.ascontiguousarray(whole[:, self._card.prefix :]), cls

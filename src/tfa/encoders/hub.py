@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -119,11 +119,11 @@ def read_preprocessing(folder: Path) -> dict[str, Any]:
 # --- networks -------------------------------------------------------------------------------------
 
 _Tokens = tuple[Tensor, tuple[int, int]]  # (b, prefix+n, d), rows and columns of patches
-_Read = Callable[[int, Tensor], _Tokens]  # tokens after a block, from normalized pixels (b, 3, h, w)
+_Read = Callable[[Sequence[int], Tensor], _Tokens]  # tokens after blocks, from normalized pixels (b, 3, h, w)
 
 
 class _Reached(Exception):
-    """The block that is read has run."""
+    """The last block that is read has run."""
 
 
 def find_blocks(model: Any) -> list[Any]:
@@ -140,27 +140,36 @@ def find_blocks(model: Any) -> list[Any]:
     return [block for stage in stages[0] for block in stage]
 
 
-def read_transformers(model: Any, blocks: list[Any], patch: int, layer: int, pixels: Tensor) -> _Tokens:
-    """Run a model of transformers up to a block."""
+def read_transformers(model: Any, blocks: list[Any], patch: int, layers: Sequence[int], pixels: Tensor) -> _Tokens:
+    """Run a model of transformers up to the last of these blocks."""
     outputs: list[Any] = []
 
-    def stop(_module: Any, _inputs: Any, output: Any) -> None:
+    def keep(_module: Any, _inputs: Any, output: Any) -> None:
         outputs.append(output[0] if isinstance(output, tuple) else output)
-        raise _Reached
+        if len(outputs) == len(layers):
+            raise _Reached
 
-    hook = blocks[layer].register_forward_hook(stop)
+    hooks = [blocks[layer].register_forward_hook(keep) for layer in layers]
     try:
         with suppress(_Reached):
             model(**_make_inputs(model, pixels))
     finally:
-        hook.remove()
-    [tokens] = outputs
+        for hook in hooks:
+            hook.remove()
+    tokens = _join(outputs)
     if tokens.ndim == 4:  # a feature map
-        return tokens.flatten(2).transpose(1, 2), tokens.shape[2:]
+        return tokens.flatten(2).transpose(1, 2), (tokens.shape[2], tokens.shape[3])
     rows, columns = (side // patch for side in pixels.shape[2:])
     while rows * columns > tokens.shape[1]:  # hierarchical models merge 2 × 2 patches
         rows, columns = -(-rows // 2), -(-columns // 2)
     return tokens, (rows, columns)
+
+
+def _join(outputs: Sequence[Tensor]) -> Tensor:
+    """Join tokens (b, n, d) or feature maps (b, d, h, w) of blocks along channels."""
+    if len({one.shape for one in outputs}) > 1:
+        raise BadSpec(f"the blocks have outputs of different shapes, {[tuple(one.shape[1:]) for one in outputs]}")
+    return torch.cat(list(outputs), dim=1 if outputs[0].ndim == 4 else 2)
 
 
 def _make_inputs(model: Any, pixels: Tensor) -> dict[str, Any]:
@@ -226,13 +235,16 @@ def _as_preprocessing(facts: dict[str, Any]) -> dict[str, Any]:
     return {"size": int(facts["input_size"][1]), "mean": (r, g, b), "std": (x, y, z), "resample": resample}
 
 
-def read_timm(model: Any, layer: int, pixels: Tensor) -> _Tokens:
-    """Run a model of timm up to a block, or to a stage of a convolutional one."""
+def read_timm(model: Any, layers: Sequence[int], pixels: Tensor) -> _Tokens:
+    """Run a model of timm up to the last of these blocks, or stages of a convolutional one."""
     accepted = inspect.signature(model.forward_intermediates).parameters
     options = {"return_prefix_tokens": True} if "return_prefix_tokens" in accepted else {}
-    [got] = model.forward_intermediates(pixels, indices=[layer], stop_early=True, intermediates_only=True, **options)
-    patches, *prefix = got if isinstance(got, tuple) else (got,)
-    return torch.cat([*prefix, patches.flatten(2).transpose(1, 2)], dim=1), patches.shape[2:]
+    read = model.forward_intermediates(pixels, indices=[*layers], stop_early=True, intermediates_only=True, **options)
+    tokens = []
+    for got in read:
+        patches, *prefix = got if isinstance(got, tuple) else (got,)
+        tokens.append(torch.cat([*prefix, patches.flatten(2).transpose(1, 2)], dim=1))
+    return _join(tokens), patches.shape[2:]
 
 
 # --- timm's layout --------------------------------------------------------------------------------
@@ -306,7 +318,7 @@ def choose_block(depth: int) -> int:
 
 
 class HubEncoder(TorchEncoder):
-    """An `Encoder` that reads one block of a model outside the catalogue."""
+    """An `Encoder` that reads one or two blocks of a model outside the catalogue."""
 
     def __init__(self, identity: EncoderId, read: _Read, digest: str, device: str) -> None:
         self._read, self.device, self._identity, card = read, device, identity, identity.card
@@ -315,7 +327,7 @@ class HubEncoder(TorchEncoder):
         except Exception as error:  # models raise many kinds of errors for sizes that they cannot use
             raise BadSpec(f"{identity} cannot encode this size: {_shorten(error)}; use @{card.size}") from None
         count = tokens.shape[1] - rows * columns
-        card = replace(card, width=tokens.shape[2], has_cls=count > 0, registers=max(count - 1, 0))
+        card = replace(card, width=tokens.shape[2] // identity.depths, has_cls=count > 0, registers=max(count - 1, 0))
         super().__init__(replace(identity, read_card=card), digest, device)
         self.grid = (rows, columns)
         self.global_channels = card.width if count else None
@@ -325,10 +337,13 @@ class HubEncoder(TorchEncoder):
 
     def _run(self, pixels: Tensor) -> _Tokens:
         with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in `VitEncoder`
-            return self._read(self._identity.layer, pixels.to(self.device))
+            layers = [layer for layer in (self._identity.earlier, self._identity.layer) if layer is not None]
+            return self._read(layers, pixels.to(self.device))
 
 
-def load_hub(text: str, weights: str | Path | None, device: str) -> HubEncoder | tuple[EncoderId, LoadedWeights]:
+def load_hub(
+    text: str, weights: str | Path | None, device: str, depths: int | None = None
+) -> HubEncoder | tuple[EncoderId, LoadedWeights]:
     """Load an encoder outside the catalogue; of a plain ViT in timm's layout, return identity and weights."""
     name = parse_hub_name(text)
     read: _Read
@@ -342,7 +357,7 @@ def load_hub(text: str, weights: str | Path | None, device: str) -> HubEncoder |
         config = _read_object(folder / "config.json", "; a model folder has config.json and model.safetensors")
         if "architecture" in config and "model_type" not in config:
             card, found = read_timm_layout(folder, config, written)
-            return replace(identify_encoder(text, card, name["size"], name["choice"]), read_card=card), found
+            return _identify(text, card, name, depths), found
         facts = {key: value for key, value in config.items() if key not in _UNUSED}
         digest = hash_json({"weights": [hash_file(file) for file in _find_weights(folder)], "config": facts})
         preprocessing, model = read_preprocessing(folder), load_transformers(folder)
@@ -356,7 +371,12 @@ def load_hub(text: str, weights: str | Path | None, device: str) -> HubEncoder |
         name=written, family="other", hub=None, patch=patch, width=1, depth=depth, heads=1, layer=choose_block(depth),
         licence="", about=about, **preprocessing,
     )  # fmt: skip
-    identity = replace(identify_encoder(text, card, name["size"], name["choice"]), read_card=card)
+    identity = _identify(text, card, name, depths)
     if identity.facet != "token":
         raise UnknownEncoder(f"encoder {text!r}: only tokens can be read from {about}; remove {identity.facet!r}")
     return HubEncoder(identity, read, digest, device)
+
+
+def _identify(text: str, card: Card, name: dict[str, str], depths: int | None) -> EncoderId:
+    identity = identify_encoder(text, card, name["size"], name["choice"])
+    return replace(identity, read_card=card).with_depths(depths)

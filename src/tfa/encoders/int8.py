@@ -107,7 +107,7 @@ def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> byt
     pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
     tokens = VitNodes(out, identity, model, integers=integers).tokens(pixels)
     patches = identity.grid[0] * identity.grid[1]
-    out.output(tokens, "tokens", [1, identity.card.prefix + patches, identity.card.width])
+    out.output(tokens, "tokens", [1, identity.card.prefix + patches, identity.card.width * identity.depths])
     return out.model("tfa encoder")
 
 
@@ -132,9 +132,10 @@ class VitNodes:
 
     def tokens(self, pixels: str) -> str:
         """Add the tokens `(b, prefix+n, d)` of normalized pixels `(b, 3, h, w)`, up to the layer that is read."""
-        x, identity = self._embedding(pixels), self._identity
+        x, identity, earlier = self._embedding(pixels), self._identity, ""
         for layer in range(identity.layer):
             x = self._block(block_name(self._card, layer), x)
+            earlier = x if layer == identity.earlier else earlier
         last = block_name(self._card, identity.layer)
         if identity.facet != "token":
             projection = self._affine(f"{last}.attention.{identity.facet[0]}_proj")
@@ -144,7 +145,7 @@ class VitNodes:
             y = self._block(last, x)
             if identity.final_norm:
                 y, _ = self._norm(self._card.names.norm, y)
-        return y
+        return self._out.add("Concat", earlier, y, axis=2) if earlier else y
 
     def _embedding(self, pixels: str) -> str:
         out, card = self._out, self._card

@@ -93,14 +93,14 @@ class VitEncoder(TorchEncoder):
             self.fingerprint = fast_fingerprint(self.model, self.precision)
             for name, part in self._model.named_children():
                 part.to(torch.float32 if name == "rope_embeddings" else HALF)  # rounded angles would shift patches
-        self._source = self._model.get_submodule(_module_name(identity))
+        self._sources = [self._model.get_submodule(name) for name in _module_names(identity)]
 
     def compute_tokens(self, pixels: Tensor) -> Tensor:
         # By default CUDA rounds the patch projection to TF32 on hardware that supports it.
         full_float32 = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-        with torch.inference_mode(), full_float32, _captured(self._source) as outputs:
+        with torch.inference_mode(), full_float32, _captured(self._sources) as outputs:
             self._model(pixels.to(self.device, self._dtype))
-        return outputs[0]
+        return torch.cat(outputs, dim=2) if len(outputs) > 1 else outputs[0]
 
     @property
     def network(self) -> Any:
@@ -156,19 +156,21 @@ def _empty_model(card: Card, blocks: int) -> Any:
     return getattr(transformers, f"{card.names.model}Model")(config)
 
 
-def _module_name(identity: EncoderId) -> str:
-    """Return the name of the module whose output is the chosen layer and facet."""
+def _module_names(identity: EncoderId) -> list[str]:
+    """Return the modules whose outputs are the chosen layers and facet, in the order in which they run."""
+    earlier = [] if identity.earlier is None else [block_name(identity.card, identity.earlier)]
     if identity.final_norm:
-        return identity.card.names.norm
+        return [*earlier, identity.card.names.norm]
     block = block_name(identity.card, identity.layer)
-    return block if identity.facet == "token" else f"{block}.attention.{identity.facet[0]}_proj"
+    return [*earlier, block if identity.facet == "token" else f"{block}.attention.{identity.facet[0]}_proj"]
 
 
 @contextmanager
-def _captured(module: Any) -> Iterator[list[Tensor]]:
+def _captured(modules: Sequence[Any]) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
-    hook = module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    hooks = [one.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)) for one in modules]
     try:
         yield outputs
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()

@@ -41,7 +41,7 @@ from tfa.core.tokens import Tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
 from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer, ScoreTerm, SecondOrderSide
-from tfa.method.second_order import COVARIANCE_RIDGE, covariance, from_half_vector, half_vector
+from tfa.method.second_order import COVARIANCE_RIDGE, covariance, from_half_vector, half_vector, split_depths
 from tfa.search.gallery import Rows
 
 _BLOCK = 128  # rows
@@ -150,18 +150,17 @@ def residual_tables(
 
 
 @dataclass(frozen=True)
-class SecondOrderSpread:
-    """Patch covariance of one photo."""
+class _Covariance:
+    """Patch covariance of one photo at one depth."""
 
     projected: np.ndarray  # (n, m): Y, centered patches on the directions
     values: np.ndarray  # (m,): w, eigenvalues of C
     vectors: np.ndarray  # (m, m): E
 
     @classmethod
-    def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
-        """Decompose patches (n, d), normalized in the scorer's dtype."""
-        unit = l2_normalize(np.asarray(patches, dtype)).astype(np.float64)
-        projected = (unit - unit.mean(axis=0)) @ np.asarray(side.patch_directions, np.float64).T
+    def of(cls, unit: np.ndarray, directions: np.ndarray) -> _Covariance:
+        unit = unit.astype(np.float64)
+        projected = (unit - unit.mean(axis=0)) @ np.asarray(directions, np.float64).T
         values, vectors = np.linalg.eigh(covariance(projected))
         return cls(projected, values.clip(min=COVARIANCE_RIDGE), vectors)
 
@@ -169,11 +168,6 @@ class SecondOrderSpread:
     def half(self) -> np.ndarray:
         """Half-vector of log C, (D,); normalized, it is v."""
         return half_vector((self.vectors * np.log(self.values)) @ self.vectors.T)
-
-    @property
-    def share(self) -> np.ndarray:
-        """Even shares (n, 1)."""
-        return np.full((len(self.projected), 1), 1 / len(self.projected))
 
     def derivative(self, direction: np.ndarray) -> np.ndarray:
         """Return ∂⟨v, g⟩/∂t_i, (n,), for a direction g, (D,); v = half / ‖half‖."""
@@ -184,9 +178,38 @@ class SecondOrderSpread:
         inner = self.vectors.T @ towards @ self.vectors * log_differences(self.values)
         return ((turned @ inner) * turned).sum(axis=1) / max(len(turned) - 1, 1)
 
+
+@dataclass(frozen=True)
+class SecondOrderSpread:
+    """Patch covariances of one photo, at one or two depths. An averaged patch counts for its own cell."""
+
+    parts: tuple[_Covariance, ...]
+
+    @classmethod
+    def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
+        """Decompose patches (n, d), normalized in the scorer's dtype."""
+        if side.grid is None:
+            return cls((_Covariance.of(l2_normalize(np.asarray(patches, dtype)), side.patch_directions),))
+        depths = split_depths(Tokens(patches[None], grid=side.grid), dtype)
+        each = zip(depths, side.patch_directions, strict=True)
+        return cls(tuple(_Covariance.of(depth.patches[0], directions) for depth, directions in each))
+
+    @property
+    def unit(self) -> np.ndarray:
+        """The descriptor v, (D,)."""
+        halves = [part.half for part in self.parts]
+        return np.concatenate([half / np.linalg.norm(half) for half in halves]) / np.sqrt(len(halves))
+
+    @property
+    def share(self) -> np.ndarray:
+        """Even shares (n, 1)."""
+        count = len(self.parts[0].projected)
+        return np.full((count, 1), 1 / count)
+
     def table(self, term: float, direction: np.ndarray) -> np.ndarray:
         """Return shares (n, 1) of a term whose derivative by v is `direction`."""
-        slopes = self.derivative(direction)
+        each = zip(self.parts, np.split(direction, len(self.parts)), strict=True)
+        slopes = np.sum([part.derivative(own) for part, own in each], axis=0) / np.sqrt(len(self.parts))
         return (term / len(slopes) + slopes - slopes.mean())[:, None]
 
 
@@ -207,8 +230,7 @@ def second_order_tables(
     query: bool,
 ) -> list[np.ndarray]:
     """Return ⟨f(photo), other⟩ as tables (n, 1), for each γ and feature of the other photo."""
-    unit = spread.half / np.linalg.norm(spread.half)
-    coordinates = multiply_rows(side.axes, (unit - side.mean)[None])[0]
+    coordinates = multiply_rows(side.axes, (spread.unit - side.mean)[None])[0]
     plain = coordinates
     if query:  # see SecondOrderSide: a query's f is z + Uᵀμ, an image's z; only queries are shifted
         coordinates = coordinates if side.shift is None else coordinates - side.shift

@@ -25,7 +25,7 @@ from tfa.encoders.onnx_graph import Graph
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import HARD
 from tfa.method.scorer import ResidualSide, SecondOrderSide
-from tfa.method.second_order import COVARIANCE_RIDGE, half_vector
+from tfa.method.second_order import COVARIANCE_RIDGE, cell_bands, half_vector
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import BaseRows
 from tfa.search.quantized import FINE, QuantizedRows
@@ -133,7 +133,10 @@ Precision = type[np.floating[Any]]
 def second_order_features(
     graph: Graph, side: SecondOrderSide, unit: str, gammas: Iterable[Gamma], precision: Precision = np.float64
 ) -> dict[Gamma, str]:
-    """Add nodes of z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ of photos with unit patches (b, n, d)."""
+    """Add nodes of z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ of photos with unit patches (b, n, d).
+
+    Patches of two depths are not normalized yet.
+    """
     descriptor = _second_order_descriptor(graph, side, unit, precision)
     mean = graph.constant(side.mean.astype(precision))
     centered = graph.cast(graph.add("Sub", descriptor, mean), np.float32)
@@ -165,13 +168,29 @@ def _rows(graph: Graph, rows: BaseRows) -> str:
     return graph.add("Mul", levels, graph.constant(rows.step.astype(np.float32)[:, None]))
 
 
-def _second_order_descriptor(graph: Graph, side: SecondOrderSide, unit: str, precision: Precision) -> str:
-    """Add nodes of v = L2 half(log C), (b, m(m+1)/2)."""
-    size = len(side.patch_directions)
+def _second_order_descriptor(graph: Graph, side: SecondOrderSide, patches: str, precision: Precision) -> str:
+    """Add nodes of v = L2 half(log C), (b, m(m+1)/2), or of the vector of two depths, (b, m(m+1))."""
+    if side.grid is None:
+        return _depth_descriptor(graph, side.patch_directions, patches, precision)
+    earlier, later = (graph.unit(one) for one in graph.split("Split", 2, patches, axis=2, num_outputs=2))
+    rows, columns = (graph.constant(one) for one in cell_bands(side.grid))
+    (height, width), d = side.grid, side.patch_directions.shape[-1]
+    later = graph.add("MatMul", rows, graph.add("Reshape", later, graph.constant(np.array([0, height, width * d]))))
+    later = graph.add("MatMul", columns, graph.add("Reshape", later, graph.constant(np.array([0, height, width, d]))))
+    later = graph.add("Reshape", later, graph.constant(np.array([0, height * width, d])))
+    parts = [
+        _depth_descriptor(graph, onto, unit, precision)
+        for onto, unit in zip(side.patch_directions, (earlier, later), strict=True)
+    ]
+    return graph.add("Mul", graph.add("Concat", *parts, axis=1), graph.constant(precision(0.5**0.5)))
+
+
+def _depth_descriptor(graph: Graph, onto: np.ndarray, unit: str, precision: Precision) -> str:
+    """Add nodes of the descriptor of unit patches (b, n, d) on directions (m, d)."""
+    size = len(onto)
     wide = graph.cast(unit, precision)
     centered = graph.add("Sub", wide, graph.add("ReduceMean", wide, graph.axes(1), keepdims=1))
-    directions = np.ascontiguousarray(side.patch_directions.T, precision)
-    projected = graph.add("MatMul", centered, graph.constant(directions))  # b n m
+    projected = graph.add("MatMul", centered, graph.constant(np.ascontiguousarray(onto.T, precision)))  # b n m
     squares = graph.add("MatMul", graph.add("Transpose", projected, perm=[0, 2, 1]), projected)
     ridge = graph.constant((COVARIANCE_RIDGE * np.eye(size)).astype(precision))
     covariance = graph.add("Add", _per_patch(graph, unit, squares, precision), ridge)

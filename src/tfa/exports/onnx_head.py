@@ -74,7 +74,7 @@ def term_features(
         if isinstance(side, ResidualSide):
             found = residual_features(graph, side, unit, gammas)
         else:
-            found = second_order_features(graph, side, unit, gammas, precision)
+            found = second_order_features(graph, side, patches if side.depths > 1 else unit, gammas, precision)
         features |= {(number, gamma): name for gamma, name in found.items()}
     if cls is not None:
         features[GLOBAL, None] = graph.unit(cls)

@@ -15,7 +15,7 @@ import numpy as np
 from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.encoders import DEFAULT_ENCODER, Encoder, describe_device, load_encoder
+from tfa.encoders import DEFAULT_ENCODER, Encoder, count_depths, describe_device, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
@@ -157,8 +157,10 @@ class Map:
         if isinstance(encoder, str):
             encoder = load_encoder(
                 encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
-                progress=progress,
+                progress=progress, depths=map_spec.chosen_depths,
             )  # fmt: skip
+        if map_spec.depths not in (None, count_depths(encoder)):
+            raise BadSpec(f"map.depths={map_spec.depths}, but {encoder.id} reads {count_depths(encoder)}")
         source = read_source(map_spec.vocabulary, encoder.channels)
         encoded = encode(
             paths, encoder, cache=options.cache, skip_bad=options.skip_bad, batch_size=options.batch_size,

@@ -202,8 +202,9 @@ class StoredSpace:
         side = space.side
         axes = convert_rows(side.axes, storage, wide=True)
         stored = SecondOrderSide(
-            side.patch_directions.astype(np.float32), side.mean.astype(np.float32), axes, side.eigenvalues
-        )
+            side.patch_directions.astype(np.float32), side.mean.astype(np.float32), axes, side.eigenvalues,
+            grid=side.grid,
+        )  # fmt: skip
         halves = Spill().empty(space.coordinates.shape, np.float32)  # a large map spills to a file until it is saved
         lengths = np.empty(len(space), np.float32)
         for start, stop in row_blocks(*halves.shape):
@@ -267,6 +268,11 @@ class StoredSpaces:
     def __len__(self) -> int:
         return len(self.spaces[0])
 
+    @property
+    def depths(self) -> int:
+        """Number of encoder blocks that the descriptors use."""
+        return self.spaces[0].side.depths
+
     def grown(self, tokens: Tokens) -> StoredSpaces:
         return replace(self, spaces=tuple(space.grown(tokens, self.storage) for space in self.spaces))
 
@@ -294,6 +300,7 @@ class StoredSpaces:
             name, side = f"space{index}", space.side
             tensors |= {f"{name}.patch_directions": side.patch_directions, f"{name}.mean": side.mean}
             tensors |= {f"{name}.eigenvalues": side.eigenvalues, **write_rows(f"{name}.axes", side.axes)}
+            tensors |= {} if side.grid is None else {f"{name}.grid": np.array(side.grid, np.int32)}
             hidden = np.stack([space.hidden.rows, space.hidden.columns])
             tensors |= {f"{name}.pseudo": space.pseudo.astype(np.int32), f"{name}.hidden": hidden.astype(np.int32)}
         return tensors
@@ -320,7 +327,9 @@ def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> 
     axes = read_rows(f"{name}.axes", tensors, len(mean))
     if axes.shape != (len(eigenvalues), len(mean)):
         raise ValueError(f"{name} has axes of shape {axes.shape}, must be {(len(eigenvalues), len(mean))}")
-    side = SecondOrderSide(tensors[f"{name}.patch_directions"], mean, axes, eigenvalues)
+    directions = tensors[f"{name}.patch_directions"]
+    rows, columns = tensors[f"{name}.grid"].tolist() if directions.ndim == 3 else (0, 0)
+    side = SecondOrderSide(directions, mean, axes, eigenvalues, grid=(rows, columns) if rows else None)
     chunks = [read_rows(name, one, None) for one in coordinates]
     lengths = np.concatenate([one[f"{name}.lengths"] for one in coordinates])
     if any(chunk.shape[1] != len(eigenvalues) for chunk in chunks) or len(lengths) != sum(map(len, chunks)):

@@ -175,7 +175,8 @@ def load_tokens(
         for path, digest, i in zip(again.paths, again.digests, missing, strict=True):
             if digest != digests[i]:
                 raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}", path)
-    return cache.tokens(fingerprint, digests, paths, (rows, columns))
+    spaces = place_map.state.spaces
+    return cache.tokens(fingerprint, digests, paths, (rows, columns), 1 if spaces is None else spaces.depths)
 
 
 def find_lost_photos(place_map: Map, records: Sequence[ImageRecord]) -> list[str]:

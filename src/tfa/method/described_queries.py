@@ -18,7 +18,7 @@ class DescribedQueries(DescribedTokens):
     """All queries of a dataset, or `rows` of the `whole`. Selections share computed descriptors."""
 
     def __init__(self, tokens: Tokens, memory: DescriptorMemory | None = None, rows: np.ndarray | None = None) -> None:
-        super().__init__(tokens.patches, tokens.cls, names=tokens.names, grid=tokens.grid)
+        super().__init__(tokens.patches, tokens.cls, names=tokens.names, grid=tokens.grid, depths=tokens.depths)
         self.memory = memory or DescriptorMemory(tokens)
         self.rows = np.arange(len(tokens)) if rows is None else rows
 

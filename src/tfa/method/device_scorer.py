@@ -16,7 +16,7 @@ from tfa.core.tokens import Tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import describe_batch
 from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer, SecondOrderSide
-from tfa.method.second_order import COVARIANCE_RIDGE, triangle
+from tfa.method.second_order import COVARIANCE_RIDGE, average_cells, cell_bands, triangle
 from tfa.search.gallery import ExactSearch, QueryVectors, Rows
 
 _Features = Callable[[Array], dict[Gamma, Array]]  # patches (q, n, d) to the features (q, D) of a side
@@ -127,17 +127,27 @@ def _put_residuals(owner: DeviceScorer, side: ResidualSide, scales: dict[float, 
 
 
 def _put_covariance(owner: DeviceScorer, side: SecondOrderSide, scales: dict[float, Array], shift: Array) -> _Features:
-    places, weights = triangle(len(side.patch_directions))
+    places, weights = triangle(side.patch_directions.shape[-2])
     axes, at = owner.put_rows([side.axes]), owner.backend.put(places)
     constants = (side.patch_directions, side.mean, side.mean_coordinates, weights)
     directions, mean, mean_coordinates, spread = map(owner.put, constants)
+    bands = None if side.grid is None else tuple(map(owner.put, cell_bands(side.grid)))
+    xp, d = owner.backend.xp, side.patch_directions.shape[-1]
+
+    def vectors(unit: Array, onto: Array) -> Array:
+        projected = (unit - xp.mean(unit, axis=1, keepdims=True)) @ onto.T  # (q, n, m)
+        return l2_normalize(_logarithm(projected)[:, at] * spread)
+
+    def described(patches: Array) -> Array:
+        if bands is None:
+            return vectors(l2_normalize(patches), directions)
+        earlier, later = l2_normalize(patches[:, :, :d]), average_cells(l2_normalize(patches[:, :, d:]), bands)
+        return xp.concat([vectors(earlier, directions[0]), vectors(later, directions[1])], axis=1) * 0.5**0.5
 
     def features(patches: Array) -> dict[Gamma, Array]:
-        xp, unit = array_namespace(patches), l2_normalize(patches)
-        projected = (unit - xp.mean(unit, axis=1, keepdims=True)) @ directions.T  # (q, n, m)
-        vectors = l2_normalize(_logarithm(projected)[:, at] * spread)
-        coordinates = (vectors - mean) @ axes.T - shift
-        level = xp.sum(vectors * mean, axis=1, keepdims=True)
+        own = described(patches)
+        coordinates = (own - mean) @ axes.T - shift
+        level = xp.sum(own * mean, axis=1, keepdims=True)
         plain: dict[Gamma, Array] = {None: coordinates + mean_coordinates, MEAN: level}
         return plain | {gamma: l2_normalize(coordinates * scale) for gamma, scale in scales.items()}
 

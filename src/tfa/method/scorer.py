@@ -166,19 +166,25 @@ class SecondOrderSide:
     so the gallery of S_0 has coordinates, and `MEAN` is the part that is equal for all database images.
     """
 
-    patch_directions: np.ndarray  # (m, d)
+    patch_directions: np.ndarray  # (m, d); (2, m, d) for two depths
     mean: np.ndarray  # (D,): μ
     axes: BaseRows  # (r, D): Uᵀ
     eigenvalues: np.ndarray  # (r,)
     shift: np.ndarray | None = None  # (r,): shift of query coordinates, if centered on target photos
+    grid: tuple[int, int] | None = None  # rows and columns of patches, for two depths
 
     @property
     def assignment(self) -> str:
         return SECOND_ORDER
 
     @property
+    def depths(self) -> int:
+        """Number of encoder blocks whose patches are described."""
+        return 1 if self.patch_directions.ndim == 2 else len(self.patch_directions)
+
+    @property
     def channels(self) -> int:
-        return int(self.patch_directions.shape[1])
+        return self.depths * int(self.patch_directions.shape[-1])
 
     @property
     def width(self) -> int:

@@ -5,20 +5,26 @@
 D, (m, d), are the directions in which the database patches vary most; each construction fits them on another half of
 the images. Subtracting the mean of an image, which carries season and light, makes the descriptor robust to changes
 that move all patches the same way. No vocabulary is needed.
+
+Tokens of two depths give v = [v_earlier; v_later] / √2, each with directions of its own, (2, m, d). Unit patches of the
+later block are first averaged over 3 × 3 cells of the grid and not normalized again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
-from tfa.core.arrays import Spill, count_cores, map_in_threads, release
+from tfa.core.arrays import Array, Spill, count_cores, map_in_threads, release
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
+from tfa.errors import BadTokens
 from tfa.method.residuals import DescribedTokens
-from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, unit_patches
+from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, Normalize, copy_patches, unit_patches
 
 SECOND_ORDER = "second_order"
 DIRECTION_COUNT = 128
@@ -46,8 +52,17 @@ def fit_directions(
 ) -> tuple[np.ndarray, ...]:
     """Fit directions (m, d) of the first constructions, m = min(128, d), on at most `max_patches` database patches.
 
-    Products have `dtype`; their sums and all later steps are float64.
+    Those of two depths are (2, m, d). Products have `dtype`; their sums and all later steps are float64.
     """
+    if tokens.depths == 1:
+        return _fit_depth(tokens, unit_patches, max_patches, constructions, dtype)
+    parts = [_fit_depth(part, copy_patches, max_patches, constructions, dtype) for part in split_depths(tokens, dtype)]
+    return tuple(np.stack(one) for one in zip(*parts, strict=True))
+
+
+def _fit_depth(
+    tokens: Tokens, normalize: Normalize, max_patches: int, constructions: int, dtype: str
+) -> tuple[np.ndarray, ...]:
     drawn = DrawnPatches.draw(tokens, max_patches)
     used = np.zeros((len(CONSTRUCTIONS), len(tokens)), bool)
     for construction in CONSTRUCTIONS:
@@ -58,7 +73,7 @@ def fit_directions(
     several = 4 * count_cores()  # blocks whose sums are in memory at once
     for start in range(0, len(blocks), several):
         some = blocks[start : start + several]
-        sums = map_in_threads(lambda block: _sums(drawn, block, dtype), some)
+        sums = map_in_threads(lambda block: _sums(drawn, block, dtype, normalize), some)
         for block, of_block in zip(some, sums, strict=True):
             # Constructions share half of their images, so a block is multiplied once for all that use it.
             for construction in np.flatnonzero(used[:constructions, block[0]]).tolist():
@@ -89,12 +104,14 @@ def _blocks(used: np.ndarray, counts: np.ndarray) -> Iterator[list[int]]:
             yield block
 
 
-def _sums(drawn: DrawnPatches, images: Sequence[int], dtype: str) -> tuple[np.ndarray, np.ndarray, int]:
+def _sums(
+    drawn: DrawnPatches, images: Sequence[int], dtype: str, normalize: Normalize
+) -> tuple[np.ndarray, np.ndarray, int]:
     """Return Σ p̃ p̃ᵀ, Σ p̃ and the number of the drawn patches of some images."""
     ends = np.cumsum(drawn.counts[images])
     patches = np.empty((ends[-1], drawn.tokens.channels), dtype)
     for image, end in zip(images, ends.tolist(), strict=True):
-        drawn.load(image, patches[end - drawn.counts[image] : end])
+        drawn.load(image, patches[end - drawn.counts[image] : end], normalize)
     # numpy runs this product as a symmetric rank-k update at half the work.
     return patches.T @ patches, patches.sum(axis=0, dtype=np.float64), len(patches)
 
@@ -114,6 +131,51 @@ class _Moments:
         """Return E p̃p̃ᵀ − E p̃ E p̃ᵀ; 0 if no patch was drawn."""
         mean = self.total / max(self.count, 1)
         return self.squares / max(self.count, 1) - np.outer(mean, mean)
+
+
+# --- Two depths ------------------------------------------------------------------------------------------
+
+
+class _UnitPatches(Sequence):
+    """Unit patches of one block, computed on access; averaged over cells if `bands` are given."""
+
+    def __init__(self, tokens: Tokens, dtype: str, bands: tuple[np.ndarray, np.ndarray] | None) -> None:
+        self._tokens, self._dtype, self._bands, self.shapes = tokens, dtype, bands, tokens.shapes
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, index: Any) -> Any:
+        patches = self._tokens.patches[index]
+        unit = np.empty(patches.shape, self._dtype)
+        if not unit_patches(patches, unit):
+            self._tokens.load(index, index + 1)  # raises an error that names the image
+        return unit if self._bands is None else average_cells(unit, self._bands)
+
+
+def split_depths(tokens: Tokens, dtype: str = "float32") -> list[Tokens]:
+    """Return the unit patches of both depths as tokens, the earlier first."""
+    if tokens.grid is None:
+        raise BadTokens("tokens of two depths need their grid; pass it: Tokens(patches, grid=(rows, columns))")
+    if tokens.depths == 1:  # made by a caller who does not know about depths
+        tokens = Tokens(tokens.patches, names=tokens.names, grid=tokens.grid, depths=2)
+    bands = (None, cell_bands(tokens.grid, dtype))
+    parts = [_UnitPatches(tokens.block(depth), dtype, bands[depth]) for depth in (0, 1)]
+    return [Tokens(part, names=tokens.names, grid=tokens.grid) for part in parts]
+
+
+def average_cells(patches: Array, bands: tuple[Array, Array]) -> Array:
+    """Average patches (…, n, d) over the 3 × 3 cells around each, or fewer at the border."""
+    xp, (rows, columns), (*several, _, d) = array_namespace(patches), bands, patches.shape
+    patches = rows @ xp.reshape(patches, (*several, len(rows), len(columns) * d))
+    return xp.reshape(columns @ xp.reshape(patches, (*several, len(rows), len(columns), d)), (*several, -1, d))
+
+
+@lru_cache(maxsize=8)
+def cell_bands(grid: tuple[int, int], dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
+    """Return matrices that average each row and each column of the grid with its neighbors."""
+    rows, columns = (np.abs(np.subtract.outer(np.arange(side), np.arange(side))) <= 1 for side in grid)
+    return (rows / rows.sum(1, keepdims=True)).astype(dtype), (columns / columns.sum(1, keepdims=True)).astype(dtype)
 
 
 # --- Descriptors -----------------------------------------------------------------------------------------
@@ -175,18 +237,42 @@ def describe_second_order(
     spill: Spill | None = None,
     progress: Progress | None = None,
 ) -> list[np.ndarray]:
-    """Compute descriptors (b, m(m+1)/2) of all images on the directions (m, d) of each construction, in one pass."""
+    """Compute descriptors (b, m(m+1)/2) of all images on the directions (m, d) of each construction, in one pass.
+
+    Directions (2, m, d) give those of two depths, (b, m(m+1)).
+    """
     if isinstance(tokens, DescribedTokens):
         return tokens.described_second_order(directions, dtype)
     spill = spill or Spill()
+    if all(one.ndim == 2 for one in directions):
+        kept = [spill.empty((len(tokens), descriptor_width(len(one))), dtype) for one in directions]
+        _describe_depth(tokens, directions, kept, unit_patches, dtype, progress)
+        return kept
+    kept = [spill.empty((len(tokens), 2 * descriptor_width(one.shape[1])), dtype) for one in directions]
+    for depth, part in enumerate(split_depths(tokens, dtype)):
+        parts = [np.split(rows, 2, axis=1)[depth] for rows in kept]
+        _describe_depth(part, [one[depth] for one in directions], parts, copy_patches, dtype, progress)
+        for rows in parts:
+            rows *= np.sqrt(0.5)
+    return kept
+
+
+def _describe_depth(
+    tokens: Tokens,
+    directions: Sequence[np.ndarray],
+    kept: Sequence[np.ndarray],
+    normalize: Normalize,
+    dtype: str,
+    progress: Progress | None,
+) -> None:
+    """Write the descriptors of each construction to `kept`."""
     columns = [np.asarray(one, dtype).T for one in directions]
-    kept = [spill.empty((len(tokens), descriptor_width(len(one))), dtype) for one in directions]
     several, released = IMAGES_A_THREAD * count_cores(), 0
 
     def written(index: int) -> bool:
         patches = tokens.patches[index]
         centered = np.empty(patches.shape, dtype)
-        if not unit_patches(patches, centered):
+        if not normalize(patches, centered):
             return False
         centered -= centered.mean(axis=0)
         # One product per construction: other shapes may round differently, and a descriptor must not depend on the
@@ -207,4 +293,3 @@ def describe_second_order(
                 released = images.stop
                 for rows in kept:
                     release(rows)
-    return kept

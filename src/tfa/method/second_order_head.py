@@ -96,7 +96,8 @@ def fit_spaces(
     described = describe_second_order(tokens, directions, dtype=dtype, spill=spill, progress=progress)
     split = DatabaseSplit.of(len(tokens), limit_pseudo_queries(spec))
     keys = track_progress(range(constructions), constructions, "spectra", progress)
-    spaces = tuple(fit_space(described[s], directions[s], split, spec.max_rank, backend, spill) for s in keys)
+    grid = tokens.grid if tokens.depths > 1 else None
+    spaces = tuple(fit_space(described[s], directions[s], split, spec.max_rank, backend, spill, grid) for s in keys)
     return measure_spaces(spec, spaces, dtype)
 
 

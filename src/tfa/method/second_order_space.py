@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tfa.core.arrays import Backend, Spill, release, to_numpy
+from tfa.core.arrays import Array, Backend, Spill, release, to_numpy
 from tfa.method.branch import DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import MEAN, Gamma, KernelTerm, weighted_sum
 from tfa.method.evidence import Mask, correlate
@@ -38,6 +38,8 @@ MAX_PSEUDO = 1000  # maximum number of pseudo queries
 _IN_MEMORY = 256 << 20  # maximum bytes of pseudo-query scores kept in memory instead of a file
 _CACHED_COORDINATES = 1 << 21  # maximum number of coordinates with cached features, 16 MB of float64
 _BLOCK = 1024  # descriptors per product
+MAX_COVARIANCE = 10_000  # rows of the largest matrix that a PCA decomposes, 800 MB; larger ones use a sample
+SAMPLE = 5000  # images of that sample
 LARGE_ETA = 1e-3  # η of unit descriptors above which a float32 product is exact to 1e-6
 
 
@@ -172,30 +174,38 @@ def fit_space(
     max_rank: int,
     backend: Backend,
     spill: Spill,
+    grid: tuple[int, int] | None = None,
 ) -> SecondOrderSpace:
     """Fit PCA, coordinates, duplicates and spectral facts of one construction's descriptors (m, D)."""
     images, width = descriptors.shape
     principal = _dual if images <= width else _by_covariance
+    if min(images, width) > MAX_COVARIANCE:
+        principal = _by_sample
     fitted = principal(descriptors, split, min(max_rank, MAX_RANK), backend, spill)
-    return _space(fitted, descriptors, patch_directions, split)
+    return _space(fitted, descriptors, patch_directions, split, grid)
 
 
 def sample_space(
     axes: PrincipalAxes,
     descriptors: np.ndarray,
-    patch_directions: np.ndarray,
+    old: SecondOrderSide,
     split: DatabaseSplit,
     backend: Backend,
     spill: Spill,
 ) -> SecondOrderSpace:
-    """Return the space of a sample (m, D) of the images that the axes were fitted on."""
-    return _space(_along(axes, descriptors, split, backend, spill), descriptors, patch_directions, split)
+    """Return the space of a sample (m, D) of the images that the axes were fitted on; `old` has its directions."""
+    fitted = _along(axes, descriptors, split, backend, spill)
+    return _space(fitted, descriptors, old.patch_directions, split, old.grid)
 
 
 def _space(
-    fitted: _Principal, descriptors: np.ndarray, patch_directions: np.ndarray, split: DatabaseSplit
+    fitted: _Principal,
+    descriptors: np.ndarray,
+    patch_directions: np.ndarray,
+    split: DatabaseSplit,
+    grid: tuple[int, int] | None,
 ) -> SecondOrderSpace:
-    side = SecondOrderSide(patch_directions, fitted.mean, fitted.axes, fitted.eigenvalues)
+    side = SecondOrderSide(patch_directions, fitted.mean, fitted.axes, fitted.eigenvalues, grid=grid)
     energies = np.zeros((2, len(fitted.eigenvalues)))
     for start, stop in row_blocks(len(descriptors), len(fitted.eigenvalues)):
         block = fitted.coordinates[start:stop]
@@ -215,20 +225,41 @@ class _Principal:
 
 
 def _dual(descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill) -> _Principal:
-    images, width = descriptors.shape
     gram = gram_matrix(descriptors, backend)
     products = to_numpy(gram)
     norms = np.sqrt(np.diagonal(products).clip(min=0))
     mask = Mask.of_duplicates(products[split.pseudo], split.pseudo, norms)
     between = split.half_shares[0] - split.half_shares[1]
     displaced = float(np.sqrt(max(float(between @ products @ between), 0.0)))  # ‖μ_0 − μ_1‖² = wᵀGw
-    geometry = fit_geometry(gram, width, max_rank, np.arange(images))  # overwrites the Gram matrix
-    kept = geometry.eta > rounding(float(norms @ norms), images, width)
-    geometry = replace(geometry, vectors=np.ascontiguousarray(geometry.vectors[:, kept]), eta=geometry.eta[kept])
+    geometry = _without_rounding(gram, float(norms @ norms), descriptors.shape[1], max_rank)
     axes, mean = _axes(descriptors, geometry)
     facts = SpectralFacts(0.0, geometry.participation, displaced / max(float(np.linalg.norm(mean)), 1e-30))
     coordinates = spill.keep(geometry.anchor_coordinates())
     return _Principal(mean.astype(descriptors.dtype), axes, geometry.eigenvalues, coordinates, mask, facts)
+
+
+def _without_rounding(gram: Array, trace: float, width: int, max_rank: int) -> Geometry:
+    """Fit a geometry to the Gram matrix of all anchors, which it overwrites."""
+    geometry = fit_geometry(gram, width, max_rank, np.arange(len(gram)))
+    kept = geometry.eta > rounding(trace, len(gram), width)
+    return replace(geometry, vectors=np.ascontiguousarray(geometry.vectors[:, kept]), eta=geometry.eta[kept])
+
+
+def fit_sample_axes(descriptors: np.ndarray, max_rank: int, backend: Backend) -> PrincipalAxes:
+    """Fit the PCA to the Gram matrix of a sample of descriptors (m, D) with m < D."""
+    gram = gram_matrix(descriptors, backend)
+    trace = float(np.trace(to_numpy(gram)))
+    geometry = _without_rounding(gram, trace, descriptors.shape[1], min(max_rank, MAX_RANK))
+    axes, mean = _axes(descriptors, geometry)
+    return PrincipalAxes(mean, axes.T.astype(np.float64), geometry.eigenvalues, geometry.participation)
+
+
+def _by_sample(
+    descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill
+) -> _Principal:
+    chosen = np.linspace(0, len(descriptors) - 1, SAMPLE).astype(np.int64)
+    axes = fit_sample_axes(np.asarray(descriptors[chosen]), max_rank, backend)
+    return _along(axes, descriptors, split, backend, spill)
 
 
 def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:

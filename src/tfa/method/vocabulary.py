@@ -294,6 +294,12 @@ def unit_patches(patches: np.ndarray, out: np.ndarray) -> bool:
     return _divide(patches, out, np.sqrt(np.vecdot(out, out)))
 
 
+def copy_patches(patches: np.ndarray, out: np.ndarray) -> bool:
+    """Write rows that are not to be normalized to `out`; return True, as they are finite."""
+    out[:] = patches
+    return True
+
+
 def grid_patches(patches: np.ndarray, out: np.ndarray) -> bool:
     """Write normalized rows like `unit_patches`, rounded to the grid: equal bits on every processor."""
     widen(patches, out)
@@ -366,6 +372,8 @@ def sample_patches(
     tokens: Tokens, max_patches: int, dtype: str = "float32", normalize: Normalize = unit_patches
 ) -> np.ndarray:
     """Return at most `max_patches` normalized patches (t, d), sampled uniformly without replacement."""
+    if tokens.depths > 1:
+        raise BadSpec("only second-order heads use tokens of two depths; name one block of the encoder, such as /l7")
     return DrawnPatches.draw(tokens, max_patches).read(dtype, normalize)
 
 

@@ -28,7 +28,7 @@ from tfa.core.arrays import all_finite
 from tfa.core.files import cache_folder, read_tensor_header, tidy, write_tensors
 from tfa.core.progress import Progress, Task, as_progress, track_progress
 from tfa.core.tokens import Tokens
-from tfa.encoders import Encoder
+from tfa.encoders import Encoder, count_depths
 from tfa.errors import BadImage, BadSpec, BadTokens, NoImages, TfaError
 from tfa.photos.images import HashedPhoto, as_rgb
 from tfa.types import DeletedFiles
@@ -267,6 +267,7 @@ class TokenCache:
         digests: Sequence[str],
         names: Sequence[str] | None = None,
         grid: tuple[int, int] | None = None,
+        depths: int = 1,
     ) -> Tokens:
         """Return the tokens of cached images; patches are read from disk on access."""
         entries = self._shelf(encoder_fingerprint).entries()
@@ -281,7 +282,7 @@ class TokenCache:
             )
         mark_used({entries[digest].patches.shard for digest in digests})
         patches = MappedTokens([entries[digest] for digest in digests])
-        return Tokens(patches, patches.global_tokens(), names=names, grid=grid)
+        return Tokens(patches, patches.global_tokens(), names=names, grid=grid, depths=depths)
 
     def encode(
         self,
@@ -331,7 +332,8 @@ class TokenCache:
             raise NoImages(first or "no images given to encode", *(path for path, _ in skipped))
         paths = [path for path, digest in zip(paths, keys, strict=True) if digest not in bad]
         keys = [digest for digest in keys if digest not in bad]
-        tokens = self.tokens(encoder.fingerprint, keys, [str(path) for path in paths], encoder.grid)
+        names, depths = [str(path) for path in paths], count_depths(encoder)
+        tokens = self.tokens(encoder.fingerprint, keys, names, encoder.grid, depths)
         if work and limit is not None:
             make_room(self.folder, max_bytes=limit, spared=HOUR)
         return EncodedImages(paths, keys, tokens, skipped)

@@ -53,22 +53,45 @@ def directions(images: list[np.ndarray], s: int, max_patches: int = 300_000) -> 
     return np.stack(rows)
 
 
-def log_covariance(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
+def log_covariance(patches: np.ndarray, d: np.ndarray, unit: bool = True) -> np.ndarray:
     """Return log C, (m, m), of one image's patches (n, d): C = YᵀY / max(n−1, 1) + ε I, Y = (P̃ − mean P̃) Dᵀ."""
-    unit = l2(patches.astype(np.float64))
-    y = (unit - unit.mean(axis=0)) @ d.T
+    p = l2(patches.astype(np.float64)) if unit else patches
+    y = (p - p.mean(axis=0)) @ d.T
     c = y.T @ y / max(len(y) - 1, 1) + RIDGE * np.eye(len(d))
     eigenvalues, vectors = np.linalg.eigh(c)
     return vectors @ np.diag(np.log(np.maximum(eigenvalues, RIDGE))) @ vectors.T
 
 
-def descriptor(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
+def descriptor(patches: np.ndarray, d: np.ndarray, unit: bool = True) -> np.ndarray:
     """Return v, (m(m+1)/2,): the normalized half-vector of log C with √2 off the diagonal."""
-    matrix, half = log_covariance(patches, d), []
+    matrix, half = log_covariance(patches, d, unit), []
     for i in range(len(matrix)):
         for j in range(i, len(matrix)):
             half.append(matrix[i, j] * (1.0 if i == j else math.sqrt(2)))
     return l2(np.array(half))
+
+
+def averaged(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Return the mean of the unit patches (n, d) in the 3 × 3 cells around each, of those that exist."""
+    rows, columns = grid
+    cells, out = l2(patches.astype(np.float64)).reshape(rows, columns, -1), []
+    for i in range(rows):
+        for j in range(columns):
+            near = cells[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
+            out.append(near.reshape(-1, near.shape[-1]).mean(axis=0))
+    return np.stack(out)
+
+
+def depths(patches: np.ndarray, grid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the patches of two joined blocks: unit patches of the earlier one, and averaged ones of the later one."""
+    earlier, later = np.split(patches, 2, axis=1)
+    return l2(earlier.astype(np.float64)), averaged(later, grid)
+
+
+def descriptor_of_depths(patches: np.ndarray, d: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Return v, (m(m+1),), of two joined blocks on directions (2, m, d)."""
+    each = [descriptor(part, one, unit=False) for part, one in zip(depths(patches, grid), d, strict=True)]
+    return np.concatenate(each) / math.sqrt(2)
 
 
 # --- Scores ----------------------------------------------------------------------------------------------

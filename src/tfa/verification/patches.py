@@ -114,9 +114,9 @@ class Compaction:
         return np.int8 if self.deviations is None else np.uint8
 
     def project(self, patches: np.ndarray) -> np.ndarray:
-        """Project patches (…, n, d) to rows (…, n, r) relative to μ, float32."""
+        """Project patches (…, n, d) to rows (…, n, r) relative to μ, float32; of two depths, those of the later."""
         # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: normalizing after the projection scales r values, not d.
-        rows = to_float32(patches)
+        rows = to_float32(patches[..., -len(self.projection) :])
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
         return rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection
 
@@ -230,7 +230,7 @@ class CompactTokens:
     def fit(cls, tokens: Tokens, spec: RerankSpec | None = None, *, cells: bool = True) -> CompactTokens:
         """Fit a compaction on a sample of the patches, and compact all images; without `cells` as in older maps."""
         spec, grid = spec or RerankSpec(), _require_grid(tokens)
-        drawn, count = DrawnPatches.draw(tokens, spec.max_patches), grid[0] * grid[1]
+        drawn, count = DrawnPatches.draw(tokens.block(-1), spec.max_patches), grid[0] * grid[1]
         cell = drawn.chosen % count if cells else None
         return cls.of(tokens, fit_spec_compaction(drawn.read(), spec, cell, count), spec)
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tfa.core.tokens import Tokens
-from tfa.encoders import Encoder, load_encoder
+from tfa.encoders import Encoder, count_depths, load_encoder
 from tfa.errors import BadImage, NoImages
 from tfa.maps.building.photo_list import ListedPhoto, Shard, SkippedPhotos, copy_photo
 from tfa.maps.building.work_folder import Group, ItemReport, StoredPass, WorkFolder, WorkResult, name_result
@@ -50,19 +50,23 @@ class Encoding:
     encoder: str | Callable[[], Encoder]
     options: EncoderOptions
     cache: Path | None = None  # folder of the token cache; None caches tokens of the current shard only
+    depths: int | Literal["auto"] | None = None
 
     def load(self) -> Encoder:
         """Load the encoder, once per process."""
-        return _load_once(self.encoder, self.options)
+        return _load_once(self.encoder, self.options, self.depths)
 
 
 @lru_cache(maxsize=2)
-def _load_once(encoder: str | Callable[[], Encoder], options: EncoderOptions) -> Encoder:
+def _load_once(
+    encoder: str | Callable[[], Encoder], options: EncoderOptions, depths: int | Literal["auto"] | None
+) -> Encoder:
     if not isinstance(encoder, str):
         return encoder()
     return load_encoder(
-        encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast
-    )
+        encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
+        depths=depths,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -169,13 +173,13 @@ def _token_tensors(photos: _EncodedPhotos) -> dict[str, np.ndarray]:
     return tensors if photos.tokens.cls is None else {**tensors, "cls": np.array(photos.tokens.cls)}
 
 
-def join_tokens(results: Sequence[WorkResult], grid: tuple[int, int]) -> Tokens:
+def join_tokens(results: Sequence[WorkResult], encoder: Encoder) -> Tokens:
     """Join the tokens of samples, mapped from their files."""
     kept = [one for one in results if one.facts["payload"]]
     patches = [patch for one in kept for patch in one["patches"]]
     cls = np.concatenate([one["cls"] for one in kept]) if kept and "cls" in kept[0].tensors else None
     names = [payload["path"] for one in kept for payload in one.facts["payload"]]
-    return Tokens(patches, cls, names=names, grid=grid)
+    return Tokens(patches, cls, names=names, grid=encoder.grid, depths=count_depths(encoder))
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Describe(StoredPass[Shard]):
 
     kind = "descriptors"
     encoding: Encoding
-    directions: np.ndarray  # (m, d)
+    directions: np.ndarray  # (m, d); (2, m, d) for two depths
     compaction: Compaction | None
 
     def read_done(self, number: int) -> Mapping[str, Any] | None:
@@ -194,12 +198,11 @@ class Describe(StoredPass[Shard]):
     def compute(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         parts: list[_Part] = []
         skipped: SkippedPhotos = []
-        grid = self.encoding.load().grid
         if shard.sample:
             sample = self.folder.needed(name_result("sample", shard.number))
             skipped += sample.facts["skipped"]
             if sample.facts["payload"]:
-                described = self._described(join_tokens([sample], grid))
+                described = self._described(join_tokens([sample], self.encoding.load()))
                 parts.append((sample.facts["places"], sample.facts["payload"], *described))
         others = [place for place in range(len(shard)) if place not in set(shard.sample)]
         if others:

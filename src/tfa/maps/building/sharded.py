@@ -14,7 +14,7 @@ fixed order, so the map depends neither on the number of workers nor on the orde
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -64,7 +64,7 @@ from tfa.method.second_order_head import (
     limit_pseudo_queries,
     measure_spaces,
 )
-from tfa.method.second_order_space import MAX_RANK, sample_space
+from tfa.method.second_order_space import MAX_COVARIANCE, MAX_RANK, fit_sample_axes, sample_space
 from tfa.method.spectrum import PrincipalAxes, fit_principal_axes
 from tfa.search.reduced import Moments
 from tfa.search.store import find_opener, hide_password, split_map_url
@@ -144,7 +144,7 @@ def build_sharded(
     publisher = Publisher(store, name, hide_password(url))
     with publisher.claim():  # first, so that a concurrent build fails at once
         cache = None if options.cache is None else options.cache.folder
-        encoding = Encoding(encoder, replace(options, cache=None), cache)
+        encoding = Encoding(encoder, replace(options, cache=None), cache, map_spec.chosen_depths)
         runner = PassRunner(sharding.executor, as_progress(progress))
         build = _Build(photos, publisher, encoding, spec or HeadSpec(), map_spec, sharding, runner)
         writes = SerialExecutor() if store.one_process else sharding.executor
@@ -233,7 +233,7 @@ class _Build:
         payload = [one for result in results for one in result.facts["payload"]]
         if len(payload) < 2:
             raise NoImages(f"a map needs at least 2 photos; {len(payload)} of the sample can be read")
-        tokens, options = join_tokens(results, self.encoder.grid), self.encoding.options
+        tokens, options = join_tokens(results, self.encoder), self.encoding.options
         records = _make_records(payload, range(len(payload)))
         fitted = fit_map(tokens, self.map_spec, self.spec, options.device, self.runner.progress)
         state = make_state(fitted, self.map_spec, records, describe_encoder(self.encoder, options.weights))
@@ -280,10 +280,13 @@ class _Build:
         groups = Group.all_of(len(self.shards))
         if self.folder.read("axes") is None:
             assert state.spaces is not None
-            width = state.spaces.spaces[0].side.width
-            images = [sum(results[one].images for one in group.shards) for group in groups]
-            self.runner.run("covariance", AddUpDescriptors(self.folder, width), groups, images)
-            self.runner.timed("axes", lambda: self._fit_axes(width, len(groups)))
+            side = state.spaces.spaces[0].side
+            if side.width > MAX_COVARIANCE:
+                self.runner.timed("axes", self._fit_sample_axes)
+            else:
+                images = [sum(results[one].images for one in group.shards) for group in groups]
+                self.runner.run("covariance", AddUpDescriptors(self.folder, side.width), groups, images)
+                self.runner.timed("axes", lambda: self._fit_axes(side.width, len(groups)))
         for group in groups:
             self.folder.erase(name_result("moments", group.number))  # no longer needed, and the largest files
         self.runner.timed("skeleton", lambda: self._sample_in_space(state, results))
@@ -292,8 +295,25 @@ class _Build:
         total = Moments.empty(width)
         for number in range(groups):
             total = add_triangle(total, self.folder.needed(name_result("moments", number)))
-        axes = fit_principal_axes(mirror_triangle(total), min(self.spec.max_rank, MAX_RANK))
+        self._write_axes(fit_principal_axes(mirror_triangle(total), min(self.spec.max_rank, MAX_RANK)))
+
+    def _fit_sample_axes(self) -> None:
+        """Fit the axes of two depths to the sample: the covariance of all images would need 2.2 GB."""
+        descriptors = np.concatenate([rows for _, rows, _ in self._sample_descriptors()])
+        self._write_axes(fit_sample_axes(descriptors, self.spec.max_rank, backend_for(self.encoding.options.device)))
+
+    def _write_axes(self, axes: PrincipalAxes) -> None:
         self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
+
+    def _sample_descriptors(self) -> Iterator[tuple[int, np.ndarray, list[tuple[int, dict[str, Any]]]]]:
+        """Yield shard, descriptors `(m, D)`, and rows with payload, of the photos of the sample."""
+        for shard in self.shards:
+            if shard.sample:
+                kept, chosen = self.folder.needed(name_result("descriptors", shard.number)), set(shard.sample)
+                rows = [row for row, place in enumerate(kept.facts["places"]) if place in chosen]
+                own = [(row, kept.facts["payload"][row]) for row in rows]
+                if rows:
+                    yield shard.number, np.array(kept["descriptors"][rows]), own
 
     def _sample_in_space(self, state: MapState, results: dict[int, ItemReport]) -> None:
         path = self.folder.path / _SKELETON
@@ -301,15 +321,10 @@ class _Build:
             return
         first = _first_ids(results, self.shards)
         descriptors, payload, ids = [], [], list[int]()
-        for shard in self.shards:
-            if not shard.sample:
-                continue
-            kept, chosen = self.folder.needed(name_result("descriptors", shard.number)), set(shard.sample)
-            rows = [row for row, place in enumerate(kept.facts["places"]) if place in chosen]
-            if rows:
-                descriptors.append(np.array(kept["descriptors"][rows]))
-            payload += [kept.facts["payload"][row] for row in rows]
-            ids += [first[shard.number] + row for row in rows]
+        for shard, rows, own in self._sample_descriptors():
+            descriptors.append(rows)
+            payload += [one for _, one in own]
+            ids += [first[shard] + row for row, _ in own]
         records = _make_records(payload, ids)
         device = self.encoding.options.device
         axes = read_axes(self.folder)
@@ -370,7 +385,7 @@ def _move_to_full_space(
     assert state.spaces is not None
     spec, [old] = HeadSpec.from_dict(state.spec), state.spaces.spaces
     split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
-    space = sample_space(axes, descriptors, old.side.patch_directions, split, backend_for(device), Spill())
+    space = sample_space(axes, descriptors, old.side, split, backend_for(device), Spill())
     fitted = _with_others(measure_spaces(spec, (space,), "float32"), state.spaces)
     decisions, evidence = decide_carrier(fitted, state.database.decisions["carrier"])
     head = assemble_second_order(fitted, decisions, evidence)

@@ -15,6 +15,7 @@ from tfa.maps.folder.format import AS_THEY_ARE, OLD_HEAD_KIND, check_file, read_
 from tfa.maps.state import MapState, NamedHead, resolve_path, resolve_photo_root
 from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.scorer import GLOBAL, ResidualSide
+from tfa.method.second_order import descriptor_width
 from tfa.types import ImageRecord
 from tfa.verification.patches import CompactTokens
 
@@ -27,11 +28,14 @@ def check_state(state: MapState) -> None:
     _check_ids(state.images, state.next_id)
     if state.compact is not None:
         _same("compact tokens", len(state.compact), images)
-        _same("channels of the compaction", len(state.compact.compaction.mean), channels)
+        depths = 1 if state.spaces is None else state.spaces.depths
+        _same("channels of the compaction", len(state.compact.compaction.mean), channels // depths)
     if state.spaces is not None:
         for place, space in enumerate(state.spaces.spaces):
             _same(f"coordinates of space {place}", len(space), images)
             _same(f"channels of space {place}", space.side.channels, channels)
+            size = descriptor_width(space.side.patch_directions.shape[-2]) * space.side.depths
+            _same(f"width of space {place}", space.side.width, size)
     if state.vocabularies is not None:
         _same("channels of the vocabularies", state.vocabularies.shape[2], channels)
     for head in state.heads:
