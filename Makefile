@@ -85,18 +85,20 @@ faults: $(VENV)/.installed
 	TFA_FAULTS=full TFA_FAULTS_OUT=$(abspath $(FAULTS_OUT)) $(PYTEST) tests/faults; tested=$$?; \
 	$(BIN)/python -m tests.faults.table $(FAULTS_OUT) --docs docs/explanation/reliability.md && exit $$tested
 
-# Runs every head on the eight datasets below DATA, then writes results/README.md and the tables of the documentation.
-# Records have 20 images per query for heads whose R@20 the page shows (12 with ten splits), and fewer for the others.
-# All heads run with RESULTS_ENCODER. The heads of README's table also run with the default encoder.
-SHIPPED = anyloc,ria,segvlad-superpixels,tfa,default,default-ablations
-RESULTS_ENCODER ?= dinov2-s14-focus@322/hf
+# Runs the heads of the results page on the eight datasets below DATA, then writes results/README.md and the tables of
+# the documentation. Records have 20 images per query for heads whose R@20 the page shows (12 with ten splits), and
+# fewer for the others.
+SHIPPED = peers,verified-peers,spectral,calibrated,budgets,dual,dual-branches,ablations,default-ablations,carriers,ours
+SECOND_ENCODER = dinov2-s14-reg-mri
+RESULTS_ENCODER ?= dinov2-s14-focus
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
 results: $(VENV)/.installed
 	@test -d "$(DATA)" || { echo "pass the folder of the datasets: make results DATA=data"; exit 1; }
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads main --depth 20 --split-depth 12 --out results $(DATASETS)
-	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads all --depth 5 --split-depth 1 --out results $(DATASETS)
-	$(BIN)/tfa bench run --heads $(SHIPPED) --depth 5 --split-depth 1 --out results $(DATASETS)
-	$(BIN)/tfa bench results --records results --encoder $(RESULTS_ENCODER) --out results/README.md
+	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads $(SHIPPED) --depth 5 --split-depth 1 --out results $(DATASETS)
+	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER)/l5+7 --heads default --depth 5 --split-depth 1 --out results $(DATASETS)
+	$(BIN)/tfa bench run --encoder $(SECOND_ENCODER) --heads main,default-ablations --depth 5 --split-depth 1 --out results $(DATASETS)
+	$(BIN)/tfa bench results --records results --out results/README.md
 	$(BIN)/python docs/site/fill_tables.py
 
 SECONDS ?= 3600

@@ -34,7 +34,7 @@ from tfa.photos.images import as_rgb, resize
 from tfa.photos.token_cache import mark_used
 from tfa.search.gallery import top_k
 from tfa.verification.patches import CompactTokens, PhotoPairs
-from tfa.verification.reranking import Compared, combine_scores
+from tfa.verification.reranking import WEIGHT, Compared, combine_scores
 from tfa_bench.heads.contract import HeadCard, Shared
 from tfa_bench.heads.tfa_heads import require_grid
 from tfa_bench.provenance import hardware
@@ -232,7 +232,7 @@ def explained(ours: np.ndarray, theirs: np.ndarray) -> int:
 OURS, _OURS_ALONE, _LEARNED = "patches", "patches-alone", "learned"
 _TITLES = {
     NOTHING: "no verification",
-    OURS: "patch matches, z + 4 √M (ours)",
+    OURS: f"patch matches, z + {WEIGHT:g} √M (ours)",
     _OURS_ALONE: "patch matches, M alone",
     _LEARNED: "{matcher}, inliers alone",
 }

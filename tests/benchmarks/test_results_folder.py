@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results", ROOT / "results" / "README.md"
 SMALL, TITLE = "campus-loop", "Campus Loop"
 MOST_BYTES, BLOCK = 12 << 20, 4096  # as files lie on a disk, in blocks
-ENCODER = "dinov2-s14-focus@322/hf"
+ENCODER = "dinov2-s14-focus@322"
 
 
 def test_the_folder_is_small():

@@ -118,7 +118,7 @@ def test_a_learned_matcher_beside_our_patches(bench, town, monkeypatch, tmp_path
     assert cells["R@1, no verification"] == cells["R@1, ALIKED + LightGlue, inliers alone"]  # ties: the head's order
     facts = json.loads(bench(*args, "--queries", 3, "--json").stdout)
     assert facts["encoder"] == "fake@28"
-    assert f"{100 * facts['datasets'][0]['recall']['patches']:.1f}" == cells["R@1, patch matches, z + 4 √M (ours)"]
+    assert f"{100 * facts['datasets'][0]['recall']['patches']:.1f}" == cells["R@1, patch matches, z + 5 √M (ours)"]
 
 
 def test_confidence_is_judged_on_datasets_left_out(bench, town, tmp_path):

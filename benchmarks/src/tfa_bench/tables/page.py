@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, parse_encoder
+from tfa.encoders.catalogue import CATALOGUE
 from tfa.evaluate.metrics import Paired
 from tfa_bench.heads.catalogue import GROUPS
 from tfa_bench.records import LABELS
@@ -20,14 +18,11 @@ from tfa_bench.tables.table_specs import layout
 PEERS = ("anyloc", "tfvpr", "ria", "segvlad-superpixels")
 # Pairs of heads that the page compares: our heads and peers, calibrated and not, reranked and not.
 _FINDINGS = (
-    *((own, peer) for own in ("tfa", "second-order", "judged") for peer in PEERS),
+    *((own, peer) for own in ("tfa", "second-order") for peer in PEERS),
     ("second-order", "tfa"),
-    ("judged", "tfa"),
     ("tfa-c64", "tfa"),
     ("second-order-c64", "second-order"),
     ("second-order-online", "second-order"),
-    ("judged-c64", "judged"),
-    ("judged-online", "judged"),
     *((head, head.removesuffix("-v")) for head in GROUPS["main"] if head.endswith("-v")),
 )
 HOLDS, WITHIN_CHANCE, REVERSED = "hold", "have the same sign within chance", "do not hold"
@@ -130,98 +125,11 @@ def _points(one: Paired) -> str:
     return f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
 
 
-def judgments(scored: Sequence[Scored]) -> str:
-    """Return a table with a row per dataset; "" if no judged head was recorded."""
-    by_head = {(one.dataset, one.head): one for one in scored}
-    rows = []
-    for dataset in dict.fromkeys(one.dataset for one in scored):
-        database, target = by_head.get((dataset, "judged")), by_head.get((dataset, "judged-c64"))
-        known = database or target
-        if known is not None:
-            rows.append(f"| {known.dataset_title} | {_by_database(database)} | {_by_target(target)} |")
-    if not rows:
-        return ""
-    return "\n".join(
-        [
-            "## Decisions of the judge\n",
-            "*Judged*: the head chosen with map images, its evidence, and the evidence of the best alternative.",
-            "*Judged-C64*: how often each head was chosen with 64 queries, in ten splits.\n",
-            "| dataset | judged | evidence | best alternative | judged-C64 |",
-            "|---|---|--:|--:|---|",
-            *rows,
-        ]
-    )
-
-
-def _by_database(one: Scored | None) -> str:
-    if one is None:
-        return "– | – | –"
-    made = one.decisions[0][0]["decisions"]
-    name, candidates = _name(made), made["candidates"]
-    if name not in candidates:  # patches could not be compared
-        return f"{name} | – | –"
-    others = [other["value"] for key, other in candidates.items() if key != name]
-    own = candidates[name]
-    return f"{name} | {own['value']:.2f} ± {own['error']:.2f} | {max(others):.2f}" if others else f"{name} | – | –"
-
-
-def _by_target(one: Scored | None) -> str:
-    if one is None:
-        return "–"
-    names = (_name(fold["decisions"]) for folds in one.decisions for fold in folds)
-    chosen = Counter(name.replace("centring", "centering") for name in names)
-    return ", ".join(f"{name} {count}" for name, count in sorted(chosen.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _name(made: Mapping[str, Any]) -> str:
-    """Return the candidate's name, as records spell it."""
-    more = "+centring" * made["centring"] + "+score" * made["score_calibrated"]
-    return f"{made['representation']}/{made['carrier']}{more}"
-
-
-_BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64", "judged", "judged-online", "judged-c64")
-
-
-def admissions(scored: Sequence[Scored]) -> str:
-    """Return a table with a row per head and dataset; "" if no reranking head was recorded."""
-    by_head = {(one.dataset, one.head): one for one in scored}
-    rows = []
-    for dataset in dict.fromkeys(one.dataset for one in scored):
-        for base in _BASES:
-            three = [by_head.get((dataset, name)) for name in (base, f"{base}-v", f"{base}-v-always")]
-            if None not in three:
-                rows.append(_row(*(one for one in three if one is not None)))
-    if not rows:
-        return ""
-    return "\n".join(
-        [
-            "## When reranking is admitted\n",
-            "Maps no longer use this test; they rerank unless `--no-rerank` is set. This table shows why.\n",
-            "R@1 without reranking, with reranking if the label-free test admits it (`+V`), and with reranking always.",
-            "A decision is right if reranking was admitted and did not lower R@1, or was rejected and would have",
-            "lowered it. **Bold**: reranking costs more than one point.\n",
-            "| dataset | head | without | +V | always | admitted | right |",
-            "|---|---|--:|--:|--:|--:|--:|",
-            *rows,
-        ]
-    )
-
-
-def _row(without: Scored, decided: Scored, always: Scored) -> str:
-    used = [bool(folds[0]["decisions"]["verification"]["used"]) for folds in decided.decisions]
-    splits = zip(used, without.splits, always.splits, strict=True)
-    right = sum(admitted == (verified[0] >= plain[0]) for admitted, plain, verified in splits)
-    means = [100 * one.recalls[1].mean for one in (without, decided, always)]
-    shown = [f"{mean:.2f}" for mean in means]
-    if means[1] < means[0] - 1:
-        shown[1] = f"**{shown[1]}**"
-    cells = [without.dataset_title, without.title, *shown, f"{sum(used)} of {len(used)}", f"{right} of {len(used)}"]
-    return f"| {' | '.join(cells)} |"
-
-
-# Heads whose differences from the peers are reported: ours under the default encoder, the paper's under the page's.
-_DEFAULT_HEADS = ("second-order", "second-order-v", "second-order-online", "second-order-c64")
-_PAPER_HEADS = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")
+# Heads whose differences from the peers are reported.
+_COMPARED = (
+    *("second-order", "second-order-v", "second-order-online", "second-order-c64"),
+    *("tfa", "tfa-c64", "tfa-c64+", "dual-c64"),
+)
 PRECISION_DEPTH = 12  # records of ten splits have this depth; deeper ones are cut to it for comparability
 
 
@@ -232,20 +140,15 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
     if not any(one.encoder == encoder for one in scored):
         known = ", ".join(sorted({one.encoder for one in everything}))
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {known}")
-    default = [one for one in everything if one.encoder == str(parse_encoder(DEFAULT_ENCODER))]
-    default = default or scored
-    tables = [*_tables(default, _DEFAULT_TABLES), *_tables(scored, _PAGE_TABLES)]
-    decided = _tables(scored, ["decisions"])
+    tables = [*_tables(scored, _PAGE_TABLES)]
     sections = [
         _introduction(encoder, command, recorded=all(one.algorithm for one in scored)),
         *tables[:1],  # first the default options
         _datasets(scored),
         *tables[1:],
-        _against_peers(default, scored),
+        _against_peers(scored),
         _deep(scored),
-        *decided,
-        judgments(scored),
-        admissions(scored),
+        *_tables(scored, ["decisions"]),
         other_encoders(scored, [one for one in everything if one.encoder != encoder and one.sees != LABELS]),
     ]
     return "\n".join(section.rstrip() + "\n" for section in sections if section)
@@ -269,14 +172,9 @@ $ {command}
 ```
 
 {_about_encoder(encoder)}
-The first two tables show the default of `tfa build`, with the default encoder. All other tables compare heads on the
-tokens of `{encoder}`.
-
 - ᵒ marks heads that are not in the paper. `+V` reranks, `C64` is calibrated with 64 unlabeled queries, and `online`
   adapts to earlier queries. `tfa bench heads` describes every head.
 - ᵈ marks the dual-vocabulary system: our reading, because the paper names its score calibration without a formula.
-- *Judged* heads choose a head for each map without labels. Maps no longer do this:
-  [choosing the head](../docs/explanation/choosing-the-head.md).
 - RIA is a reconstruction. SegVLAD uses superpixels or MobileSAM masks, not SAM masks.
 - Heads that learn a vocabulary differ slightly between processors.
 - Recall is in percent. A query without positives counts as a miss.
@@ -315,9 +213,8 @@ def _positives(one: Scored) -> str:
     return "" if card is None else card.positives
 
 
-_DEFAULT_TABLES = ("product", "overview")  # of the default head, which is recorded under the default encoder
 # Analyses of the paper and its tables that repeat these numbers are left out.
-_PAGE_TABLES = ("heads", "primary", "aerial", "native", "spectral", "budgets", "ablation")
+_PAGE_TABLES = ("product", "overview", "heads", "primary", "aerial", "native", "spectral", "budgets", "ablation")
 
 
 def _tables(scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:
@@ -329,15 +226,13 @@ def _tables(scored: Sequence[Scored], names: Sequence[str]) -> Iterator[str]:
             continue  # no dataset of this group was recorded
 
 
-def _against_peers(default: Sequence[Scored], scored: Sequence[Scored]) -> str:
-    """Return differences in R@1 from every published method: of the default head, then of the paper's heads."""
+def _against_peers(scored: Sequence[Scored]) -> str:
+    """Return differences in R@1 from every published method."""
     parts = [
         "## Differences from published methods\n",
         "Difference in R@1 in points, over the queries that both heads answered, with its 95 % bootstrap interval. "
-        "**Bold**: below the published method. Tables of the second-order head, the default of `tfa build`, use the "
-        "default encoder.\n",
-        *_differences(default, _DEFAULT_HEADS),
-        *_differences(scored, _PAPER_HEADS),
+        "**Bold**: below the published method. The second-order head is the default of `tfa build`.\n",
+        *_differences(scored, _COMPARED),
     ]
     return "\n".join(parts)
 
