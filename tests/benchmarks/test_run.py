@@ -1,5 +1,6 @@
 """The first loop on a small folder of pictures: records, their order, interruption, repetition."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from tests.benchmarks.rigged import EXTRA, PLACES, Rigged, only_record, rigged
 from tfa.errors import BadSpec
+from tfa_bench.heads.catalogue import head_cards
 from tfa_bench.protocols import FULL_QUERY, NO_CALIBRATION, ONLINE, ONLINE_SHUFFLED, budget, cross_fit
 from tfa_bench.run import identify, run_heads
 from tfa_bench.scores import score
@@ -119,3 +121,10 @@ def test_a_record_says_what_it_was_made_of(bench, tmp_path):
     assert record.hardware["cores"] >= 1
     assert {"fit", "calibrate", "query"} == set(record.timings)
     assert record.sample.scores.shape == (PLACES, PLACES + EXTRA)
+
+
+def test_two_depths_are_for_second_order_heads(bench, tmp_path):
+    encoder = copy.copy(bench.encoder)
+    encoder.depths = 2
+    with pytest.raises(BadSpec, match="only second-order heads use two depths, not anyloc"):
+        run_heads(dataclasses.replace(bench, encoder=encoder), head_cards(["anyloc"]), tmp_path)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tfa.core.files import hash_file, hash_json, read_bounded, write_atomically
 from tfa.core.progress import Progress, as_progress, track_progress
-from tfa.encoders import Encoder
+from tfa.encoders import Encoder, count_depths
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
@@ -266,6 +266,9 @@ def run_heads(
     """
     if min(depth, split_depth or depth) < 1:
         raise BadSpec(f"depth={min(depth, split_depth or depth)} is out of range: must be at least 1")
+    other = [card.name for card in cards if not card.name.startswith("second-order")]
+    if other and count_depths(bench.encoder) > 1:
+        raise BadSpec(f"only second-order heads use two depths, not {other[0]}; name one block of {bench.encoder.id}")
     bars = as_progress(progress)
     keep_truth(bench.truth, results)
     shared = Shared(spec=bench.spec, device=bench.encoder.device, progress=bars)
