@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ from tfa.verification.reranking import Comparison, Reranked, count_candidates, r
 from tfa.verification.usual_evidence import measure_on_database, measure_usual_evidence
 from tfa_bench.heads.judge import make_unjudged_evidence
 from tfa_bench.heads.tfa_heads import PatchPairs, require_grid
+from tfa_bench.records import Record, find_records, truth_of
 from tfa_bench.run import Bench, prepare
 
 WAYS = ("alone", "online", "c64")
@@ -584,17 +586,48 @@ def _median(values: Sequence[float | None]) -> str:
     return f"{np.median(evaluated):.2f}" if evaluated else "–"
 
 
+# Queries of SPED whose webcam the database holds twice. The labels count the other image as wrong.
+DOUBLES = {78: 142, 202: 5, 212: 201, 284: 545}
+DOUBLE_COLUMNS = ("head", "queries", "answered at 99 % precision", "without the double webcams")
+
+
+def double_rows(records: Path) -> list[tuple[str, ...]]:
+    """Return rows of `DOUBLE_COLUMNS` for single photos and for photos adapted online."""
+    rows = []
+    for path in find_records(records / "sped"):
+        record, truth = Record.read(path), truth_of(path)
+        head = record.head["name"]
+        if head in ("second-order-v", "second-order-online-v"):
+            answers, confidence = record.rankings[:, 0, 0, 0], record.confidence[:, 0, 0]
+            right = np.array([image in truth.positives[query] for query, image in enumerate(answers.tolist())])
+            others = ~np.isin(np.arange(len(right)), list(DOUBLES))
+            shares = [share_answered(confidence[use], right[use]) for use in (others | True, others)]
+            rows.append((head, str(len(right)), *(f"{100 * share:.1f}" for share in shares)))
+    return rows
+
+
+def share_answered(confidence: np.ndarray, right: np.ndarray, precision: float = 0.99) -> float:
+    """Return the largest share of queries, most confident first, whose answers have this precision."""
+    order = np.argsort(-confidence, kind="stable")
+    good = np.cumsum(right[order]) >= precision * np.arange(1, len(order) + 1)
+    return float(np.flatnonzero(good)[-1] + 1) / len(order) if good.any() else 0.0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Fit confidence with each dataset left out: expected and true R@1, sure answers, photos outside the map.
 
     For second-order heads, reranked and not, in three ways: single photos, adapted online, calibrated with 64 photos.
     """
     remark = "Two or more; photos outside a map are queries of the other datasets."
-    parser = make_parser(main.__doc__ or "", remark, stored=True)
+    doubles = "print answers at 99 %% precision with and without SPED's double webcams, from these records"
+    parser = make_parser(main.__doc__ or "", remark, stored=True, folders={"--doubles": doubles})
     return run_script(parser, _study, argv)
 
 
 def _study(arguments: Namespace) -> None:
+    if arguments.doubles is not None:
+        print_text(format_markdown(DOUBLE_COLUMNS, double_rows(arguments.doubles)))
+        return
     if arguments.show is not None:
         print_text(format_tables(ConfidenceStudy.from_dict(read_study(arguments.show))))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 _ENCODER = "dinov2-s14-focus"
 
 
-def make_parser(description: str, datasets: str | None = None, *, stored: bool = False) -> ArgumentParser:
+def make_parser(
+    description: str, datasets: str | None = None, *, stored: bool = False, folders: Mapping[str, str] | None = None
+) -> ArgumentParser:
     """Make a parser with the output options.
 
-    With `datasets`, a remark on them, it also accepts datasets and an encoder; with `stored`, a file instead.
+    With `datasets`, a remark on them, it also accepts datasets and an encoder; with `stored`, a file instead; with
+    `folders`, the help of each option, one of these folders instead.
     """
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     if datasets is not None:
@@ -43,6 +46,8 @@ def make_parser(description: str, datasets: str | None = None, *, stored: bool =
             source.add_argument(
                 "--show", type=Path, metavar="FILE.json", help="print the tables of a stored result as Markdown"
             )
+        for name, remark in (folders or {}).items():
+            source.add_argument(name, type=Path, metavar="FOLDER", help=remark)
         parser.add_argument("--encoder", default=_ENCODER, metavar="NAME", help="[default: %(default)s]")
         parser.add_argument("--weights", type=Path, metavar="FILE", help="encoder weights from a file")
         parser.add_argument("--device", default="cpu", help="where the encoder and fits compute [default: %(default)s]")

@@ -20,6 +20,7 @@ from studies.confidence import (
     in_words,
     left_out,
     look_rows,
+    share_answered,
     studied,
     study_confidence,
     table_rows,
@@ -189,3 +190,10 @@ def test_tables_and_json(study):
 def test_one_dataset_is_not_enough():
     with pytest.raises(BadSpec, match="at least twice"):
         study_confidence([bench("small", 0, 8)], "cpu", SilentProgress())
+
+
+def test_the_share_answered_at_a_precision():
+    right = np.array([False, True, True, True, False, True])
+    assert share_answered(np.array([0.1, 0.9, 0.8, 0.7, 0.2, 0.3]), right, 0.99) == pytest.approx(4 / 6)
+    assert share_answered(np.array([0.1, 0.9, 0.8, 0.7, 0.2, 0.3]), right, 0.8) == pytest.approx(5 / 6)
+    assert share_answered(np.array([0.9, 0.1]), np.array([False, True]), 0.99) == 0
