@@ -588,7 +588,7 @@ def _median(values: Sequence[float | None]) -> str:
 
 # Queries of SPED whose webcam the database holds twice. The labels count the other image as wrong.
 DOUBLES = {78: 142, 202: 5, 212: 201, 284: 545}
-DOUBLE_COLUMNS = ("head", "queries", "answered at 99 % precision", "without the double webcams")
+DOUBLE_COLUMNS = ("encoder", "head", "queries", "answered at 99 % precision", "without the double webcams")
 
 
 def double_rows(records: Path) -> list[tuple[str, ...]]:
@@ -602,8 +602,8 @@ def double_rows(records: Path) -> list[tuple[str, ...]]:
             right = np.array([image in truth.positives[query] for query, image in enumerate(answers.tolist())])
             others = ~np.isin(np.arange(len(right)), list(DOUBLES))
             shares = [share_answered(confidence[use], right[use]) for use in (others | True, others)]
-            rows.append((head, str(len(right)), *(f"{100 * share:.1f}" for share in shares)))
-    return rows
+            rows.append((record.encoder["id"], head, str(len(right)), *(f"{100 * share:.1f}" for share in shares)))
+    return sorted(rows)
 
 
 def share_answered(confidence: np.ndarray, right: np.ndarray, precision: float = 0.99) -> float:
