@@ -137,7 +137,10 @@ def inner_of_terms(
 ) -> list[np.ndarray]:
     """Return ⟨f_t(q), row⟩ `(q, m)` for each term t. Rows shared by several terms are read once."""
     products: list[np.ndarray] = [np.empty(0)] * len(galleries)
-    for terms in _of_equal_bases(galleries):
+    groups: dict[tuple[int, ...], list[int]] = {}  # terms by the identity of their base rows
+    for term, gallery in enumerate(galleries):
+        groups.setdefault(tuple(id(_base(chunk)) for chunk in gallery.chunks), []).append(term)
+    for terms in groups.values():
         if len(terms) == 1:
             products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], computed)
             continue
@@ -149,22 +152,6 @@ def inner_of_terms(
         for term, pieces in zip(terms, zip(*chunks, strict=True), strict=True):
             products[term] = np.concatenate(pieces, axis=1)
     return products
-
-
-def _of_equal_bases(galleries: Sequence[Gallery]) -> list[list[int]]:
-    """Group terms whose galleries share their base rows."""
-    groups: list[list[int]] = []
-    for term, gallery in enumerate(galleries):
-        for group in groups:
-            first = galleries[group[0]].chunks
-            if len(first) == len(gallery.chunks) and all(
-                _base(one) is _base(other) for one, other in zip(first, gallery.chunks, strict=True)
-            ):
-                group.append(term)
-                break
-        else:
-            groups.append([term])
-    return groups
 
 
 def _base(rows: Rows) -> BaseRows:
@@ -253,9 +240,8 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     for low in range(0, len(rows), _GALLERY_BLOCK):
         block = rows[low : low + _GALLERY_BLOCK]
         half = block.dtype == np.float16 and features.dtype == np.float32
-        products[low : low + _GALLERY_BLOCK] = (
-            to_float32(block) if half else block.astype(features.dtype)
-        ) @ features.T
+        block = to_float32(block) if half else block.astype(features.dtype)
+        products[low : low + _GALLERY_BLOCK] = block @ features.T
     return products.T
 
 
