@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -245,18 +245,13 @@ def map_in_threads(
     number of items, to the last bit.
     """
     count = min(len(items), threads or count_cores())
-    with ONE_THREAD_PRODUCTS:
-        if count < 2:
-            return list(_advancing(map(call, items), task))
-        with ThreadPoolExecutor(count, thread_name_prefix="tfa") as pool:
-            return list(_advancing(pool.map(call, items), task))
-
-
-def _advancing(results: Iterable[_R], task: Task | None) -> Iterator[_R]:
-    for result in results:
-        if task is not None:
-            task.advance()
-        yield result
+    results: list[_R] = []
+    with ONE_THREAD_PRODUCTS, ThreadPoolExecutor(max(count, 1), thread_name_prefix="tfa") as pool:
+        for result in map(call, items) if count < 2 else pool.map(call, items):
+            results.append(result)
+            if task is not None:
+                task.advance()
+    return results
 
 
 def count_cores() -> int:
