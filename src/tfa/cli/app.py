@@ -23,7 +23,6 @@ from tfa.cli.console import (
     discard_output,
     end_without_memory,
     examples,
-    flush_output,
     join_lines,
     open_missing,
     show_error,
@@ -384,8 +383,9 @@ def main() -> None:
             raise
         end_without_memory()
     finally:
-        unwritten = flush_output()
-        if unwritten is not None:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
             discard_output()
-            code = PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or NOT_PRINTED
+            code = PIPE_CLOSED if isinstance(error, BrokenPipeError) else code or NOT_PRINTED
     sys.exit(code)

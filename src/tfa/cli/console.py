@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -58,15 +58,6 @@ def name_stream(*, stderr: bool = False) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, "standard error" if stderr else "standard output") from error
 
 
-def flush_output() -> OSError | None:
-    """Flush standard output; return the error if that fails."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
-
-
 def end_without_memory() -> NoReturn:
     """Print an error and exit without allocating memory."""
     with contextlib.suppress(OSError):
@@ -74,11 +65,11 @@ def end_without_memory() -> NoReturn:
     os._exit(NOT_PRINTED)
 
 
-def discard_output(stream: TextIO | None = None) -> None:
-    """Discard a stream's buffer, so that the interpreter does not try to write it again."""
+def discard_output() -> None:
+    """Discard the buffer of standard output, so that the interpreter does not try to write it again."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(null, (stream or sys.stdout).fileno())
+        os.dup2(null, sys.stdout.fileno())
     except (OSError, ValueError):  # tests use streams without a number
         pass
     finally:
