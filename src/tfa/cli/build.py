@@ -188,15 +188,10 @@ def frames(
     skipped = show_notes(extracted.notes, extracted.skipped)
     if json:
         where = None if extracted.positions is None else str(extracted.positions)
-        count, notes = len(extracted.photos), extracted.notes
-        found: dict[str, Any] = {
-            "frames": count,
-            "seen": extracted.seen,
-            "positions": where,
-            "skipped": skipped,
-            "notes": notes,
-        }
-        print_json(FramesResult(out=str(out), **found))
+        print_json(FramesResult(
+            out=str(out), frames=len(extracted.photos), seen=extracted.seen, positions=where, skipped=skipped,
+            notes=extracted.notes,
+        ))  # fmt: skip
         return
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
@@ -227,10 +222,8 @@ def tiles(
     say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:
         say(f"  left out nearly empty tiles: {cut.left_out:,}")
-    say(
-        "build a map: "
-        + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
-    )
+    command = format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
+    say(f"build a map: {command}")
 
 
 # --- build ---------------------------------------------------------------------------------------------------------
@@ -276,11 +269,8 @@ def build(
     *,
     out: Annotated[
         MapLocation | None,
-        typer.Option(
-            metavar="NAME.tfa|URL",
-            parser=MapLocation,
-            rich_help_panel=options.OUTPUT,
-            help="Map to write: a folder, or the URL of a map in a store.",
+        options.output_option(
+            metavar="NAME.tfa|URL", parser=MapLocation, help="Map to write: a folder, or the URL of a map in a store."
         ),
     ] = None,
     encoder: options.EncoderOption = "dinov2-s14-focus",
@@ -294,9 +284,7 @@ def build(
     paper: Annotated[
         bool, typer.Option("--paper", help="Build TFA as published, with encoder dinov2-b14@322.")
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", rich_help_panel=options.OUTPUT, help="Replace an existing map.")
-    ] = False,
+    force: Annotated[bool, options.output_option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:

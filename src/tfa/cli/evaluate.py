@@ -27,9 +27,8 @@ def evaluate(
     ],
     ground_truth: Annotated[
         Path,
-        typer.Option(
+        options.file_option(
             metavar="positions.csv|positives.json",
-            dir_okay=False,
             help="Positions of the queries (CSV), or the positives of each query (JSON).",
         ),
     ],
@@ -52,15 +51,12 @@ def evaluate(
     ] = False,
     worst: Annotated[int, typer.Option(min=0, help="Number of confident mistakes to list.")] = 10,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page.")
+        Path | None, options.file_option(metavar="FILE.html", help="Write the failure explorer as one page.")
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json",
-            exists=True,
-            dir_okay=False,
-            help="Compare with an earlier evaluation that --out wrote.",
+        options.file_option(
+            metavar="FILE.json", exists=True, help="Compare with an earlier evaluation that --out wrote."
         ),
     ] = None,
     out: options.JsonFile = None,

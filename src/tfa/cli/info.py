@@ -211,17 +211,13 @@ def info(
 def report(
     map: options.MapPath,
     photos: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PHOTO|FOLDER", exists=True, help="Unlabeled photos to estimate recall with; repeat for more."
-        ),
+        list[Path] | None, options.photos_option(help="Unlabeled photos to estimate recall with; repeat for more.")
     ] = None,
     aged: Annotated[
         float, typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long.")
     ] = 90,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Write the report as one HTML page."),
+        Path | None, options.out_option(metavar="FILE.html", help="Write the report as one HTML page.")
     ] = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -280,11 +276,8 @@ def explain_command(
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="Query photo.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
+        options.out_option(
             metavar="FILE.png",
-            dir_okay=False,
             callback=options.check_picture,
             help="Draw matching patches and what each patch adds to the score.",
         ),

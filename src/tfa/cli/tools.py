@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -57,32 +57,22 @@ def cache(
     from tfa.photos import cache_upkeep, token_cache
     from tfa.photos.token_cache import TokenCache
 
-    deleted = None
-    if clear:
-        deleted = cache_upkeep.clear_cache()
-    elif prune:
+    deleted = cache_upkeep.clear_cache() if clear else None
+    if prune:
         deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
-    shelves, benchmark, builds = (
-        cache_upkeep.list_shelves(),
-        cache_upkeep.measure_benchmark(),
-        cache_upkeep.measure_unfinished_builds(),
-    )
-    size = sum(facts.bytes for facts in shelves)
+    shelves, benchmark = cache_upkeep.list_shelves(), cache_upkeep.measure_benchmark()
+    builds, most = cache_upkeep.measure_unfinished_builds(), token_cache.read_cache_limit()
+    folder, size = str(TokenCache().folder), sum(facts.bytes for facts in shelves)
     if json:
-        found: dict[str, Any] = {
-            "encoders": shelves,
-            "benchmark": benchmark,
-            "unfinished_builds": builds,
-            "deleted": deleted,
-        }
-        limit = token_cache.read_cache_limit()
-        print_json(CacheInfo(folder=str(TokenCache().folder), bytes=size, limit=limit, **found))
+        print_json(CacheInfo(
+            folder=folder, bytes=size, limit=most, encoders=shelves, benchmark=benchmark, unfinished_builds=builds,
+            deleted=deleted,
+        ))  # fmt: skip
         return
     if deleted is not None:
         say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")
-    most = token_cache.read_cache_limit()
     bound = "no limit" if most is None else f"limit {format_size(most)}, least recently used entries are deleted"
-    say(f"{TokenCache().folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} changes it)")
+    say(f"{folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} changes it)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", format_size(one.bytes))

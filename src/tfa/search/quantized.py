@@ -303,10 +303,13 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
     columns = _PIECE_COLUMNS[63 if top <= 63 else 127]
 
     def pack(start: int) -> list[_Piece]:
-        part = slice(start, min(start + _PIECE_ROWS, rows))
+        part, pieces = slice(start, min(start + _PIECE_ROWS, rows)), []
         block = levels(part)
-        runs = [slice(low, min(low + columns, width)) for low in range(0, width, columns)]
-        return [_Piece(part, run, _pack(block[:, run])) for run in runs]
+        for low in range(0, width, columns):
+            run = slice(low, min(low + columns, width))
+            own = torch._make_per_tensor_quantized_tensor(torch.from_numpy(np.array(block[:, run], np.int8)), 1.0, 0)
+            pieces.append(_Piece(part, run, torch.ops.quantized.linear_prepack(own, None)))
+        return pieces
 
     with _torch_setting:
         before, torch.backends.quantized.engine = torch.backends.quantized.engine, "fbgemm"
@@ -320,13 +323,6 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
             torch.backends.quantized.engine = before
     kernel = _Kernel(pieces, columns, width, rows, top)
     return kernel if _is_exact(kernel, levels) else None
-
-
-def _pack(levels: np.ndarray) -> Any:
-    import torch
-
-    own = torch.from_numpy(np.array(levels, np.int8))
-    return torch.ops.quantized.linear_prepack(torch._make_per_tensor_quantized_tensor(own, 1.0, 0), None)
 
 
 def _is_exact(kernel: _Kernel, levels: _Levels) -> bool:
