@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
+from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_map
 from tfa.cli.options import Part, PositionOptions, check_writable, list_set_keys, takes
 from tfa.core.plain import Options, opt, to_plain
@@ -181,7 +181,7 @@ def frames(
     from tfa.photos.recordings.frames import extract_frames
 
     check_writable(out)
-    sources, progress = positions.read(), wants_progress(quiet)
+    sources, progress = positions.read(), not quiet
     extracted = extract_frames(
         files, out, chosen.make_spec(sources), skip_bad=encoding.skip_bad, overwrite=force, progress=progress
     )
@@ -214,7 +214,7 @@ def tiles(
     """
     from tfa.photos.orthophoto import TILE_POSITIONS, cut_tiles
 
-    cut = cut_tiles(orthophoto, out, size, step, wants_progress(quiet))
+    cut = cut_tiles(orthophoto, out, size, step, not quiet)
     if json:
         pixels = TileSize(across=cut.size[0], down=cut.size[1])
         print_json(TilesResult(out=str(out), tiles=cut.written, left_out=cut.left_out, pixels=pixels))
@@ -301,7 +301,7 @@ def build(
     kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
     sources = positions.read()
     recorded = are_recordings(photos, chosen)
-    progress = wants_progress(quiet)
+    progress = not quiet
     paths: list[Any] = list(photos) if location.in_store else [Path(photo) for photo in photos]
     notes, skipped = list[str](), list[tuple[str, str]]()
     if recorded:

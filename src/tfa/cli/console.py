@@ -168,11 +168,6 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
     return table
 
 
-def wants_progress(quiet: bool) -> bool:
-    """Say whether progress is shown; it goes to standard error, so JSON stays intact."""
-    return not quiet
-
-
 def format_count(number: int, noun: str) -> str:
     """Write a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

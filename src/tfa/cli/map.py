@@ -13,7 +13,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.build import check_out
-from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes, wants_progress
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_changes, show_map
 from tfa.cli.options import Part, PositionOptions, takes
 from tfa.errors import BadSpec
@@ -248,7 +248,7 @@ def snapshot_command(
     from tfa.maps.store.republish import copy_map as copied
 
     with closing(StoreStorage.open(map.text)) as opened:
-        header = copied(opened, to.text, wants_progress(quiet))
+        header = copied(opened, to.text, not quiet)
     if json:
         print_json(SnapshotResult(url=str(to), version=header.version, images=header.count))
         return

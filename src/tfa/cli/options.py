@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tfa.cli.console import console, format_range, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_range, open_table, print_json, say
 from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation
@@ -376,7 +376,7 @@ def open_map(
     """Open a map with these encoder options; also return whether progress is shown."""
     from tfa.maps import PlaceMap
 
-    place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet)
+    place_map, progress = PlaceMap.load(path, checksum=checksum), not quiet
     place_map.use_encoder(encoding, progress)
     return place_map, progress
 

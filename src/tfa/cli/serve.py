@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import format_count, note, say, wants_progress
+from tfa.cli.console import format_count, note, say
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.store import MapLocation
 from tfa.types import EncoderOptions
@@ -121,7 +121,7 @@ def serve(
         max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
     )  # fmt: skip
     with bind_socket(settings) as listening:  # report a taken port before loading the encoder
-        opened = open_maps(maps, encoding, wants_progress(quiet), patch_cache)
+        opened = open_maps(maps, encoding, not quiet, patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.name} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")

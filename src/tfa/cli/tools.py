@@ -22,7 +22,6 @@ from tfa.cli.console import (
     print_text,
     say,
     show_notes,
-    wants_progress,
 )
 from tfa.cli.info import format_size
 from tfa.types import CacheInfo, CatalogEncoder, EncoderOptions, EncoderTrial, PluginEncoder
@@ -140,7 +139,7 @@ def try_encoder(
     images = [as_rgb(path) for path in paths[:: -(-len(paths) // _TRIED)]]
     encoder = load_encoder(
         name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, fast=encoding.fast,
-        progress=wants_progress(quiet),
+        progress=not quiet,
     )  # fmt: skip
     encoder.encode(images[:1])  # the first run is slower
     start = time.perf_counter()
@@ -230,7 +229,7 @@ def get(
 
     fetch = load_plugin("tfa.weights", name)  # other weights, such as a segmenter's
     if fetch is not None:
-        say(f"weights of {name}: {fetch(wants_progress(quiet))}")
+        say(f"weights of {name}: {fetch(not quiet)}")
         return
 
     if name.startswith("hf:"):
@@ -245,7 +244,7 @@ def get(
 
     from tfa.encoders.weights import resolve_weights
 
-    resolve_weights(card, progress=wants_progress(quiet))
+    resolve_weights(card, progress=not quiet)
     say(f"weights of {card.name}: {find_weights(card)}")
 
 
@@ -262,5 +261,5 @@ def demo(
 
     from tfa.demo.run import run_demo
 
-    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet))
+    result = run_demo(out, references=references, queries=queries, progress=not quiet)
     print_text(f"{result}\n")
