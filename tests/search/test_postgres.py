@@ -14,6 +14,7 @@ from tfa.search.store import Entries, Where
 from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
+from pgvector import Vector  # noqa: E402
 from psycopg import sql  # noqa: E402
 
 pytestmark = pytest.mark.stores
