@@ -113,7 +113,11 @@ class Shell(CommandGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _show_interruption()
+            from tfa.core.files import cache_folder
+
+            cached = f"Encoded photos are cached in {cache_folder()}; rerun the command to resume."
+            console(stderr=True).print()
+            console(stderr=True).print(f"interrupted. No saved map was changed. {cached}", soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort):
             raise  # not errors
@@ -203,14 +207,6 @@ def _split_message(error: Exception) -> tuple[str, ...]:
         return (f"{where}{error.strerror or error}",)
     said = f"{type(error).__name__}: {error}".splitlines()
     return *said, "This is a bug in tfa. Rerun with --debug and report the traceback."
-
-
-def _show_interruption() -> None:
-    from tfa.core.files import cache_folder
-
-    cached = f"Encoded photos are cached in {cache_folder()}; rerun the command to resume."
-    console(stderr=True).print()
-    console(stderr=True).print(f"interrupted. No saved map was changed. {cached}", soft_wrap=True)
 
 
 app = typer.Typer(

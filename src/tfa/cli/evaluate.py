@@ -90,22 +90,18 @@ def evaluate(
         skip_unanswerable=skip_unanswerable, progress=progress,
     )  # fmt: skip
     judgement = map_evaluation.compare_with_file(evaluation, against) if against is not None else evaluation.judgement
-    _report_left_out(evaluation)
-    if html is not None:  # write files before printing: the reader may close the pipe
-        write_page(html, evaluation, judgement, progress=progress)
-        note(f"wrote {html}")
-    earlier = judgement.runs[len(evaluation.judgement.runs) :]
-    if not delivered(map_evaluation.make_result(evaluation, worst, earlier), out=out, json=json):
-        show_evaluation(evaluation, judgement, worst)
-
-
-def _report_left_out(evaluation: MapEvaluation) -> None:
     show_notes(evaluation.notes, evaluation.unreadable)
     bare = evaluation.without_truth
     if bare:
         note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
     if evaluation.skipped_unanswerable:
         note(f"{format_count(evaluation.skipped_unanswerable, 'photo')} whose place is not in the map left out")
+    if html is not None:  # write files before printing: the reader may close the pipe
+        write_page(html, evaluation, judgement, progress=progress)
+        note(f"wrote {html}")
+    earlier = judgement.runs[len(evaluation.judgement.runs) :]
+    if not delivered(map_evaluation.make_result(evaluation, worst, earlier), out=out, json=json):
+        show_evaluation(evaluation, judgement, worst)
 
 
 def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:

@@ -163,18 +163,15 @@ class Spill:
         parent = Path(tempfile.gettempdir()) if self._folder is None else self._folder.parent
         try:
             if self._folder is None:
-                self._folder = self._new_folder(parent)
+                tidy(parent, f"{SPILL_PREFIX}*", lambda name: name.endswith(_SUFFIX))
+                folder = LockedFolder(parent, SPILL_PREFIX)
+                weakref.finalize(self, folder.remove)
+                self._folder = folder.path
             mapped = np.memmap(_reserved(self._folder, size), dtype, "r+", shape=shape)
         except OSError as error:
             raise (_what_ran_out(error, size, parent) or error) from None
         mapped.spill = self  # type: ignore[attr-defined]  # keeps the file as long as an array uses it
         return mapped
-
-    def _new_folder(self, parent: Path) -> Path:
-        tidy(parent, f"{SPILL_PREFIX}*", lambda name: name.endswith(_SUFFIX))
-        folder = LockedFolder(parent, SPILL_PREFIX)
-        weakref.finalize(self, folder.remove)
-        return folder.path
 
     def keep(self, array: np.ndarray) -> np.ndarray:
         """Copy an array; the copy is memory-mapped if it is large."""

@@ -390,7 +390,14 @@ class ExactSearch:
 
     def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
         """Return the k best for each query `(q, D)`, or all if there are fewer."""
-        return _rank(self.scores(vectors), self.ids, check_k(k))
+        check_k(k)
+        scores = self.scores(vectors)
+        wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on the memory layout
+        if not np.isfinite(wide).all():  # queries are finite, so the map is damaged
+            raise BadMap(DAMAGED)
+        columns, best = top_k(scores, k)
+        mean, spread = (wide.mean(axis=1), wide.std(axis=1)) if len(self) else (np.zeros(len(scores)),) * 2
+        return SearchResult(self.ids[columns], best, mean, spread)
 
     def prepare(self) -> None:
         """Prepare for many searches: pack integer rows for their kernel."""
@@ -405,17 +412,6 @@ def gather_rows(vectors: np.ndarray, bias: np.ndarray) -> WeightedGalleries:
         raise BadSpec(f"{len(vectors)} vectors need {len(vectors)} biases, got {len(bias)}")
     same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
     return WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same)
-
-
-def _rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
-    """Return the k best columns of scores `(q, n)`, ties to the smaller id, with mean and spread of each row."""
-    wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on the memory layout
-    if not np.isfinite(wide).all():  # queries are finite, so the map is damaged
-        raise BadMap(DAMAGED)
-    columns, best = top_k(scores, k)
-    empty = not scores.shape[1]
-    mean, spread = (np.zeros(len(scores)),) * 2 if empty else (wide.mean(axis=1), wide.std(axis=1))
-    return SearchResult(ids[columns], best, mean, spread)
 
 
 def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:

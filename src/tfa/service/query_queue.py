@@ -243,22 +243,16 @@ class QueryQueue:
                     self._metrics.camera_photos.labels(self.name).inc()
                     self._settle(query, answer)
             else:
-                # Queries of one group may differ in k and the confidence limits.
+                # Queries of one group may differ in k, of which the largest is used, and the confidence limits.
                 kind = replace(query.options, k=1, min_confidence=0.0, sure=False)
                 groups.setdefault(kind, []).append(row)
         for kind, rows in groups.items():
             group = [batch[row] for row in rows]
             with self._settled(group):
-                self._answer_group(current, tokens.select(rows), group, kind)
-
-    def _answer_group(
-        self, current: PlaceMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
-    ) -> None:
-        """Answer queries that differ only in k, using the largest k for all."""
-        counts = [query.options.k for query in group if query.options is not None]
-        answers = self.recent.answer(current, tokens, replace(options, k=max(counts)))
-        for query, k, answer in zip(group, counts, answers, strict=True):
-            self._settle(query, replace(answer, hits=answer.hits[:k]))
+                counts = [query.options.k for query in group if query.options is not None]
+                answers = self.recent.answer(current, tokens.select(rows), replace(kind, k=max(counts)))
+                for query, k, answer in zip(group, counts, answers, strict=True):
+                    self._settle(query, replace(answer, hits=answer.hits[:k]))
 
     def _settle(self, query: WaitingQuery, answer: Answer) -> None:
         query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))
