@@ -58,7 +58,6 @@ class PluginCommands(TyperGroup):
         """Ignore the empty commands of the base class."""
 
     def load(self) -> TyperGroup:
-        """Import the commands."""
         if self._loaded is None:
             assert self.name is not None
             if not self.installed:

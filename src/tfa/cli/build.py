@@ -383,7 +383,6 @@ def check_out(out: Path, *, force: bool) -> None:
 
 
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:
-    """Print a summary of a new map."""
     info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:

@@ -112,12 +112,10 @@ def say(text: str = "", style: str | None = None) -> None:
 
 
 def note(*lines: str) -> None:
-    """Print a note on standard error."""
     _titled("note:", "yellow", lines)
 
 
 def show_error(*lines: str) -> None:
-    """Print an error on standard error."""
     _titled("error:", "bold red", lines)
 
 
@@ -136,7 +134,6 @@ def _titled(title: str, style: str, lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
     with name_stream():
         typer.echo(json.dumps(to_plain(value), indent=1, allow_nan=False))  # ASCII escapes control characters
 

@@ -182,7 +182,6 @@ def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty)
 
 
 def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
-    """Make the option of a field."""
     details = {**_DETAILS.get(field.name, {}), **field.metadata.get("cli", {})}
     names = details.pop("names", (spell(field.name, hint),))
     kinds, optional = _kinds(hint), type(None) in typing.get_args(hint)

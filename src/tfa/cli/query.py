@@ -150,7 +150,6 @@ def _no_place(answer: Answer, chosen: QueryOptions) -> str:
 
 
 def show_one(answer: Answer, chosen: QueryOptions) -> None:
-    """Print the hits of one photo."""
     say(answer.name, style="bold")
     if not answer.hits:
         say(f"  {_no_place(answer, chosen)}", style="yellow")
@@ -201,7 +200,6 @@ def make_relative(path: str) -> str:
 
 
 def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -> None:
-    """Draw queries and their hits."""
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
     rows = []

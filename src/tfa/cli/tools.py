@@ -181,7 +181,6 @@ def measure_peak_memory() -> int:
 
 
 def summarize_encoder(card: Card) -> CatalogEncoder:
-    """Describe an encoder of the catalog."""
     from tfa.encoders.packaged_weights import expected_shapes
 
     return CatalogEncoder(

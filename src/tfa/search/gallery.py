@@ -85,7 +85,6 @@ class Gallery:
         return self.chunks[0].shape[1]
 
     def appended(self, rows: Rows) -> Gallery:
-        """Return a gallery with one more chunk."""
         return Gallery((*self.chunks, rows), dict(self._derived))
 
     def starting_with(self, other: Gallery) -> Gallery:

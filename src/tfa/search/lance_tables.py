@@ -103,8 +103,6 @@ _NONE = _Version(0, None)
 
 
 class DocumentTables:
-    """Documents of one LanceDB connection."""
-
     def __init__(self, database: Any) -> None:
         self._database = database
         self._erased: dict[str, bool] = {}  # by version; versions never change
@@ -212,8 +210,6 @@ _PIECES_AT_ONCE = 1000  # pieces per write, about 60 MB
 
 
 class PieceTables:
-    """Pieces of one LanceDB connection."""
-
     def __init__(self, database: Any) -> None:
         self._database, self._lock = database, threading.Lock()
         self._open: dict[str, Any] = {}  # tables by folder; a table is never recreated

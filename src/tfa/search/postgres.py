@@ -173,8 +173,6 @@ _LEAST_OF_BITS = 200  # minimum number of candidates by signs; at least twice k
 
 
 class PostgresCollection(Collection):
-    """A collection as a table."""
-
     def __init__(
         self, server: PostgresServer, name: str, dimensions: int, dtype: str, index: str, shards: Sequence[str]
     ) -> None:

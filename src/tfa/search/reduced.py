@@ -171,7 +171,6 @@ class Moments:
 
     @classmethod
     def empty(cls, width: int) -> Moments:
-        """Return the moments of no vectors."""
         return cls(0, np.zeros(width), np.zeros((width, width)))
 
     @classmethod

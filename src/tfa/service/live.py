@@ -159,7 +159,6 @@ class LiveMap:
         return Refused(409, f"{reason} query without a camera")
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
-        """Explain the match of a photo with a map image."""
         if not self.current.storage.has_all_rows:
             raise Refused(501, f"{self.name} is in a store, which has no tokens to explain matches; use a map folder")
         return explain_score(self.current, tokens, image_id, calibration=calibration)

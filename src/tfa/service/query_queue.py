@@ -137,7 +137,6 @@ class QueryQueue:
         return self._submit(WaitingQuery(image, options, camera))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
-        """Queue a photo for its tokens."""
         return self._submit(WaitingQuery(image, None))
 
     def _submit(self, query: WaitingQuery) -> Future[Any]:
