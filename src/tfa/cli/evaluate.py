@@ -130,9 +130,8 @@ def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int)
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:
         change = compare_runs(judgement.runs[chosen], other)
-        mean, low, high = (
-            100 * value for value in (change.difference.mean, change.difference.low, change.difference.high)
-        )
+        difference = change.difference
+        mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
         say(f"{change.head} against {change.against}: R@1 {mean:+.1f} [{low:+.1f}, {high:+.1f}]; "
             f"{change.won:,} queries won, {change.lost:,} lost")  # fmt: skip
     _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)

@@ -228,23 +228,19 @@ def get(
 
     fetch = load_plugin("tfa.weights", name)  # other weights, such as a segmenter's
     if fetch is not None:
-        say(f"weights of {name}: {fetch(not quiet)}")
-        return
-
-    if name.startswith("hf:"):
+        file = fetch(not quiet)
+    elif name.startswith("hf:"):
         from tfa.encoders.hub import find_model, parse_hub_name
 
-        say(f"weights of {name}: {find_model(parse_hub_name(name))[0]}")
-        return
+        file = find_model(parse_hub_name(name))[0]
+    else:
+        from tfa.encoders.catalogue import parse_encoder
+        from tfa.encoders.weights import resolve_weights
 
-    from tfa.encoders.catalogue import parse_encoder
-
-    card = parse_encoder(name).card  # a size or layer after the name is ignored
-
-    from tfa.encoders.weights import resolve_weights
-
-    resolve_weights(card, progress=not quiet)
-    say(f"weights of {card.name}: {find_weights(card)}")
+        card = parse_encoder(name).card  # a size or layer after the name is ignored
+        resolve_weights(card, progress=not quiet)
+        name, file = card.name, find_weights(card)
+    say(f"weights of {name}: {file}")
 
 
 def demo(

@@ -172,13 +172,12 @@ class LanceCollection(Collection):
         last = {int(own): place for place, own in enumerate(entries.ids)}
         if not last:
             return
+        stored = pa.array(vectors[list(last.values())].ravel())
         payload = [dict(entries.payload[place]) for place in last.values()]
         places = [read_coordinates(one) or (None, None) for one in payload]
         columns = {
             "id": list(last),
-            "vector": pa.FixedSizeListArray.from_arrays(
-                pa.array(vectors[list(last.values())].ravel()), self.dimensions
-            ),
+            "vector": pa.FixedSizeListArray.from_arrays(stored, self.dimensions),
             "payload": [json.dumps(one) for one in payload],
             "session": [ascii_text(one.get("session")) for one in payload],
             "east": [east for east, _ in places],

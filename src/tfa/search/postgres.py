@@ -67,9 +67,8 @@ class PostgresStore(Store):
             insert = "insert into tfa.collections (name, dimensions, dtype, shards) values (%s, %s, %s, %s)"
             self._server.run(lambda c: c.execute(insert, (name, dimensions, dtype, list(shards))))
         except StoreConflict as error:
-            raise (
-                taken if isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation) else error
-            ) from None
+            is_taken = isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation)
+            raise (taken if is_taken else error) from None
         return self.open(name)
 
     def open(self, name: str) -> Collection:

@@ -259,15 +259,6 @@ class _Piece:
     columns: slice
     packed: Any
 
-    def sums(self, planes: np.ndarray) -> np.ndarray:
-        """Return Σ P_i L_i `(p, m)` for planes `(p, D)` of all columns, integers in float32."""
-        import torch
-
-        # The extremes of two extra planes make the kernel's scale 1 and its offset 63.
-        own = np.zeros((len(planes) + 2, self.columns.stop - self.columns.start), np.float32)
-        own[:-2], own[-2, 0], own[-1, 0] = planes[:, self.columns], -63, 64
-        return torch.ops.quantized.linear_dynamic(torch.from_numpy(own), self.packed, True).numpy()[:-2]
-
 
 @dataclass(frozen=True)
 class _Kernel:
@@ -286,9 +277,15 @@ class _Kernel:
 
     def sums(self, planes: np.ndarray) -> np.ndarray:
         """Return Σ P_i L_i `(p, m)` in float64 for planes `(p, D)` of integers between −63 and 63."""
+        import torch
+
         total = np.zeros((len(planes), self.rows))
         for piece in self.pieces:
-            total[:, piece.rows] += piece.sums(planes)
+            # The extremes of two extra planes make the kernel's scale 1 and its offset 63.
+            own = np.zeros((len(planes) + 2, piece.columns.stop - piece.columns.start), np.float32)
+            own[:-2], own[-2, 0], own[-1, 0] = planes[:, piece.columns], -63, 64
+            sums = torch.ops.quantized.linear_dynamic(torch.from_numpy(own), piece.packed, True)
+            total[:, piece.rows] += sums.numpy()[:-2]
         return total
 
 
