@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.cli.console import console, open_table, show_error, wants_progress
+from tfa.cli.console import console, open_table, show_error
 from tfa.core.files import BadFile, require_format
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import TfaError
@@ -97,7 +97,7 @@ def open_encoder(arguments: Namespace) -> Encoder:
 
 
 def open_progress(arguments: Namespace) -> Progress:
-    return as_progress(wants_progress(arguments.quiet))
+    return as_progress(not arguments.quiet)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 2) -> None:

@@ -6,7 +6,7 @@ import threading
 
 from tests.browser.steps import wait_for_text
 from tests.waiting import PATIENCE
-from tfa.core.text import HUB
+from tfa.core.text import list_rules
 
 
 def test_decisions_are_told_in_words_and_drawn(open_page, service):
@@ -25,7 +25,7 @@ def test_decisions_are_told_in_words_and_drawn(open_page, service):
     titles = page.locator("#decisions-body h3").all_text_contents()
     assert titles[:5] == ["What to do", "Weak spots", "Near duplicates", "Hubs", "How the map was configured"]
     assert page.locator(".small-photo").count() == 4  # the loneliest, two near duplicates, a hub
-    assert HUB in page.inner_text("#decisions-body")
+    assert list_rules()["hub"] in page.inner_text("#decisions-body")
     charts = page.locator("svg.chart")
     assert charts.count() == 3
     texts = [" ".join(charts.nth(at).locator("text").all_text_contents()) for at in range(3)]

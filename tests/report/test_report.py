@@ -13,7 +13,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.report.conftest import photo
 from tests.worlds import world
-from tfa.core.text import EXPECTED_RECALL, HUB, LEAST_RECOGNIZED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
+from tfa.core.text import list_rules
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
 from tfa.report.collect import collect_report, give_advice, list_heads, write_headline
@@ -250,7 +250,8 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
         assert html.escape(row["about"]).replace("&#x27;", "&#39;") in text
     assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall unknown' in text
     assert "reranking: <b>on</b>" in text
-    for rule in (VERIFICATION, WITHIN_NOISE, SURE, EXPECTED_RECALL, NEAR_DUPLICATE, HUB, LEAST_RECOGNIZED):
+    shown = ("verification", "within_noise", "sure", "expected_recall", "near_duplicate", "hub", "least_recognised")
+    for rule in map(list_rules().__getitem__, shown):
         assert html.escape(rule).replace("&#x27;", "&#39;") in text
 
 

@@ -14,6 +14,7 @@ from tfa.search.store import Entries, Where
 from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
+from pgvector import Vector  # noqa: E402
 from psycopg import sql  # noqa: E402
 
 pytestmark = pytest.mark.stores
@@ -65,7 +66,7 @@ def test_shards_hold_a_part_each_and_order_it_themselves(cluster):
     assert sum(count for (count,) in counts) == 400
     assert min(count for (count,) in counts) > 100
     command = collection._search().format(table=collection._table, condition=sql.SQL("true"))
-    values = {"query": collection._plain(queries[0]), "rough": collection._vector(queries[0]), "k": 10, "spare": 26}
+    values = {"query": Vector(queries[0]), "rough": collection._vector(queries[0]), "k": 10, "spare": 26}
     explain = sql.SQL("explain (verbose) ") + command
     plan = "\n".join(line for (line,) in store._server.run(lambda c: c.execute(explain, values).fetchall()))
     assert "Merge Append" in plan

@@ -22,6 +22,7 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,6 @@ from tfa.core.files import (
     check_format,
     explain_disk_errors,
     hash_json,
-    lock_folder,
     make_folder,
     parse_json,
     parse_npy,
@@ -47,6 +47,11 @@ from tfa.core.files import (
 )
 from tfa.encoders.catalogue import use_current_name
 from tfa.errors import TfaError
+
+try:
+    import fcntl
+except ImportError:  # Windows cannot lock folders
+    fcntl = None  # type: ignore[assignment]
 
 # --- files ---------------------------------------------------------------------------------------------------------
 
@@ -66,6 +71,20 @@ _BROKEN = (
 
 class BadRecord(TfaError):
     """A record is damaged or of a version that this release does not read."""
+
+
+@contextlib.contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, waiting for other processes and threads. No effect on Windows."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @dataclass(frozen=True)
@@ -103,7 +122,7 @@ class RecordPath:
         """
         with explain_disk_errors(self.archive):
             make_folder(self.archive.parent)
-        with lock_folder(self.archive.parent):
+        with _lock_folder(self.archive.parent):
             members = _read_members(self.archive) if self.archive.exists() else {}
             if self.member in members and not replace:
                 raise BadRecord(f"{self} exists; records are never overwritten. Remove it, or write to another folder")

@@ -15,7 +15,7 @@ from studies.options import make_parser, run_script
 from studies.scale.engines import CONTENDERS
 from studies.scale.rows import SavedRows, all_tables, filled, tables
 from tfa.cli import options
-from tfa.cli.console import note, print_json, print_text, wants_progress
+from tfa.cli.console import note, print_json, print_text
 from tfa.core.files import cache_folder, write_text
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadSpec
@@ -193,7 +193,7 @@ def _run(arguments: Namespace) -> None:
         note(f"{named} are skipped: they need --dataset NAME=PATH at least twice")
     if out is not None:
         options.check_writable(out)
-    progress = wants_progress(arguments.quiet)
+    progress = not arguments.quiet
     settings = ScaleSettings(
         sizes=arguments.sizes,
         engines=arguments.engines,

@@ -26,7 +26,7 @@ from studies.speed.measure import (
     thread_count,
 )
 from tfa.cli import options
-from tfa.cli.console import console, note, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, note, open_table, print_json, say
 from tfa.core.files import write_json
 from tfa.core.progress import Progress
 from tfa.errors import BadSpec, MissingExtra, WeightsMissing
@@ -351,7 +351,7 @@ def _run(arguments: Namespace) -> None:
     if out is not None:
         options.check_writable(out)
     done: list[Done] = []
-    for one in run_each(names, size, wants_progress(arguments.quiet), alone=True):
+    for one in run_each(names, size, not arguments.quiet, alone=True):
         done.append(one)
         if not arguments.json:
             show(one)

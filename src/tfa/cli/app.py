@@ -6,7 +6,7 @@ import io
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,7 +23,6 @@ from tfa.cli.console import (
     discard_output,
     end_without_memory,
     examples,
-    flush_output,
     join_lines,
     open_missing,
     show_error,
@@ -59,7 +58,6 @@ class PluginCommands(TyperGroup):
         """Ignore the empty commands of the base class."""
 
     def load(self) -> TyperGroup:
-        """Import the commands."""
         if self._loaded is None:
             assert self.name is not None
             if not self.installed:
@@ -71,14 +69,6 @@ class PluginCommands(TyperGroup):
             group.name = self.name
             self._loaded = group
         return self._loaded
-
-
-def plugin_commands(taken: Collection[str] = ()) -> list[PluginCommands]:
-    """List the command groups of other distributions, installed or not."""
-    here = plugin_names(GROUP, taken)
-    commands = [PluginCommands(name, summary=plugin_summary(GROUP, name), installed=True) for name in here]
-    commands += [PluginCommands(name, summary="", installed=False) for name in _INSTALL if name not in here]
-    return commands
 
 
 # --- shell ----------------------------------------------------------------------------------------
@@ -102,8 +92,10 @@ class Shell(CommandGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for command in plugin_commands(taken=self.commands):
-            self.add_command(command)
+        here = plugin_names(GROUP, self.commands)
+        for name in dict.fromkeys([*here, *_INSTALL]):
+            summary = plugin_summary(GROUP, name) if name in here else ""
+            self.add_command(PluginCommands(name, summary=summary, installed=name in here))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -120,7 +112,11 @@ class Shell(CommandGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _show_interruption()
+            from tfa.core.files import cache_folder
+
+            cached = f"Encoded photos are cached in {cache_folder()}; rerun the command to resume."
+            console(stderr=True).print()
+            console(stderr=True).print(f"interrupted. No saved map was changed. {cached}", soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort):
             raise  # not errors
@@ -188,19 +184,14 @@ def _name_option(text: str, command: Any) -> str:
     return text if option is None else f"{option}: {rest}"
 
 
-def _format_traceback(error: Exception) -> str:
+def _format_traceback(error: BaseException | None) -> str:
     """Format the traceback; line breaks that come from file names are escaped."""
-    text = traceback.format_exc()
-    for one in _chain(error):
+    text, one = traceback.format_exc(), error
+    while one is not None:
         lines = one.lines if isinstance(one, TfaError) else (str(one),)
         text = text.replace(str(one) or "\0", "\n".join(map(make_printable, lines)))
+        one = one.__cause__ or one.__context__
     return make_lines_printable(text)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _split_message(error: Exception) -> tuple[str, ...]:
@@ -215,17 +206,6 @@ def _split_message(error: Exception) -> tuple[str, ...]:
         return (f"{where}{error.strerror or error}",)
     said = f"{type(error).__name__}: {error}".splitlines()
     return *said, "This is a bug in tfa. Rerun with --debug and report the traceback."
-
-
-def _show_interruption() -> None:
-    from tfa.core.files import cache_folder
-
-    console(stderr=True).print()
-    console(stderr=True).print(
-        f"interrupted. No saved map was changed. Encoded photos are cached in {cache_folder()}; rerun the command to "
-        "resume.",
-        soft_wrap=True,
-    )
 
 
 app = typer.Typer(
@@ -384,8 +364,9 @@ def main() -> None:
             raise
         end_without_memory()
     finally:
-        unwritten = flush_output()
-        if unwritten is not None:
+        try:
+            sys.stdout.flush()
+        except OSError as error:
             discard_output()
-            code = PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or NOT_PRINTED
+            code = PIPE_CLOSED if isinstance(error, BrokenPipeError) else code or NOT_PRINTED
     sys.exit(code)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
+from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_map
 from tfa.cli.options import Part, PositionOptions, check_writable, list_set_keys, takes
 from tfa.core.plain import Options, opt, to_plain
@@ -181,22 +181,17 @@ def frames(
     from tfa.photos.recordings.frames import extract_frames
 
     check_writable(out)
-    sources, progress = positions.read(), wants_progress(quiet)
+    sources, progress = positions.read(), not quiet
     extracted = extract_frames(
         files, out, chosen.make_spec(sources), skip_bad=encoding.skip_bad, overwrite=force, progress=progress
     )
     skipped = show_notes(extracted.notes, extracted.skipped)
     if json:
         where = None if extracted.positions is None else str(extracted.positions)
-        count, notes = len(extracted.photos), extracted.notes
-        found: dict[str, Any] = {
-            "frames": count,
-            "seen": extracted.seen,
-            "positions": where,
-            "skipped": skipped,
-            "notes": notes,
-        }
-        print_json(FramesResult(out=str(out), **found))
+        print_json(FramesResult(
+            out=str(out), frames=len(extracted.photos), seen=extracted.seen, positions=where, skipped=skipped,
+            notes=extracted.notes,
+        ))  # fmt: skip
         return
     say(f"wrote {format_count(len(extracted.photos), 'photo')} to {out}", style="bold green")
     placed = [] if extracted.positions is None else ["--positions", str(extracted.positions)]
@@ -219,7 +214,7 @@ def tiles(
     """
     from tfa.photos.orthophoto import TILE_POSITIONS, cut_tiles
 
-    cut = cut_tiles(orthophoto, out, size, step, wants_progress(quiet))
+    cut = cut_tiles(orthophoto, out, size, step, not quiet)
     if json:
         pixels = TileSize(across=cut.size[0], down=cut.size[1])
         print_json(TilesResult(out=str(out), tiles=cut.written, left_out=cut.left_out, pixels=pixels))
@@ -227,10 +222,8 @@ def tiles(
     say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:
         say(f"  left out nearly empty tiles: {cut.left_out:,}")
-    say(
-        "build a map: "
-        + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
-    )
+    command = format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
+    say(f"build a map: {command}")
 
 
 # --- build ---------------------------------------------------------------------------------------------------------
@@ -276,11 +269,8 @@ def build(
     *,
     out: Annotated[
         MapLocation | None,
-        typer.Option(
-            metavar="NAME.tfa|URL",
-            parser=MapLocation,
-            rich_help_panel=options.OUTPUT,
-            help="Map to write: a folder, or the URL of a map in a store.",
+        options.output_option(
+            metavar="NAME.tfa|URL", parser=MapLocation, help="Map to write: a folder, or the URL of a map in a store."
         ),
     ] = None,
     encoder: options.EncoderOption = "dinov2-s14-focus",
@@ -294,9 +284,7 @@ def build(
     paper: Annotated[
         bool, typer.Option("--paper", help="Build TFA as published, with encoder dinov2-b14@322.")
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", rich_help_panel=options.OUTPUT, help="Replace an existing map.")
-    ] = False,
+    force: Annotated[bool, options.output_option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -313,7 +301,7 @@ def build(
     kind = _choose_kind(kind, reranking, shards, list_set_keys(context))
     sources = positions.read()
     recorded = are_recordings(photos, chosen)
-    progress = wants_progress(quiet)
+    progress = not quiet
     paths: list[Any] = list(photos) if location.in_store else [Path(photo) for photo in photos]
     notes, skipped = list[str](), list[tuple[str, str]]()
     if recorded:
@@ -395,7 +383,6 @@ def check_out(out: Path, *, force: bool) -> None:
 
 
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:
-    """Print a summary of a new map."""
     info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:

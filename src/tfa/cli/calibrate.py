@@ -57,7 +57,6 @@ def calibrate_command(
 
 
 def _change(place_map: Any, activate: str | None, drop: str | None, *, json: bool) -> None:
-    """Activate or remove a calibration."""
     if drop is not None:
         place_map.drop_calibration(drop)
     else:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -58,15 +58,6 @@ def name_stream(*, stderr: bool = False) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, "standard error" if stderr else "standard output") from error
 
 
-def flush_output() -> OSError | None:
-    """Flush standard output; return the error if that fails."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
-
-
 def end_without_memory() -> NoReturn:
     """Print an error and exit without allocating memory."""
     with contextlib.suppress(OSError):
@@ -74,11 +65,11 @@ def end_without_memory() -> NoReturn:
     os._exit(NOT_PRINTED)
 
 
-def discard_output(stream: TextIO | None = None) -> None:
-    """Discard a stream's buffer, so that the interpreter does not try to write it again."""
+def discard_output() -> None:
+    """Discard the buffer of standard output, so that the interpreter does not try to write it again."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(null, (stream or sys.stdout).fileno())
+        os.dup2(null, sys.stdout.fileno())
     except (OSError, ValueError):  # tests use streams without a number
         pass
     finally:
@@ -121,12 +112,10 @@ def say(text: str = "", style: str | None = None) -> None:
 
 
 def note(*lines: str) -> None:
-    """Print a note on standard error."""
     _titled("note:", "yellow", lines)
 
 
 def show_error(*lines: str) -> None:
-    """Print an error on standard error."""
     _titled("error:", "bold red", lines)
 
 
@@ -145,7 +134,6 @@ def _titled(title: str, style: str, lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
     with name_stream():
         typer.echo(json.dumps(to_plain(value), indent=1, allow_nan=False))  # ASCII escapes control characters
 
@@ -175,11 +163,6 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
         justify: Any = "right" if heading in _NUMBERS else "left"
         table.add_column(heading, justify=justify, no_wrap=heading not in fold, overflow="fold")
     return table
-
-
-def wants_progress(quiet: bool) -> bool:
-    """Say whether progress is shown; it goes to standard error, so JSON stays intact."""
-    return not quiet
 
 
 def format_count(number: int, noun: str) -> str:

@@ -27,9 +27,8 @@ def evaluate(
     ],
     ground_truth: Annotated[
         Path,
-        typer.Option(
+        options.file_option(
             metavar="positions.csv|positives.json",
-            dir_okay=False,
             help="Positions of the queries (CSV), or the positives of each query (JSON).",
         ),
     ],
@@ -52,15 +51,12 @@ def evaluate(
     ] = False,
     worst: Annotated[int, typer.Option(min=0, help="Number of confident mistakes to list.")] = 10,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", dir_okay=False, help="Write the failure explorer as one page.")
+        Path | None, options.file_option(metavar="FILE.html", help="Write the failure explorer as one page.")
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json",
-            exists=True,
-            dir_okay=False,
-            help="Compare with an earlier evaluation that --out wrote.",
+        options.file_option(
+            metavar="FILE.json", exists=True, help="Compare with an earlier evaluation that --out wrote."
         ),
     ] = None,
     out: options.JsonFile = None,
@@ -94,22 +90,18 @@ def evaluate(
         skip_unanswerable=skip_unanswerable, progress=progress,
     )  # fmt: skip
     judgement = map_evaluation.compare_with_file(evaluation, against) if against is not None else evaluation.judgement
-    _report_left_out(evaluation)
-    if html is not None:  # write files before printing: the reader may close the pipe
-        write_page(html, evaluation, judgement, progress=progress)
-        note(f"wrote {html}")
-    earlier = judgement.runs[len(evaluation.judgement.runs) :]
-    if not delivered(map_evaluation.make_result(evaluation, worst, earlier), out=out, json=json):
-        show_evaluation(evaluation, judgement, worst)
-
-
-def _report_left_out(evaluation: MapEvaluation) -> None:
     show_notes(evaluation.notes, evaluation.unreadable)
     bare = evaluation.without_truth
     if bare:
         note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
     if evaluation.skipped_unanswerable:
         note(f"{format_count(evaluation.skipped_unanswerable, 'photo')} whose place is not in the map left out")
+    if html is not None:  # write files before printing: the reader may close the pipe
+        write_page(html, evaluation, judgement, progress=progress)
+        note(f"wrote {html}")
+    earlier = judgement.runs[len(evaluation.judgement.runs) :]
+    if not delivered(map_evaluation.make_result(evaluation, worst, earlier), out=out, json=json):
+        show_evaluation(evaluation, judgement, worst)
 
 
 def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
@@ -138,9 +130,8 @@ def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int)
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:
         change = compare_runs(judgement.runs[chosen], other)
-        mean, low, high = (
-            100 * value for value in (change.difference.mean, change.difference.low, change.difference.high)
-        )
+        difference = change.difference
+        mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
         say(f"{change.head} against {change.against}: R@1 {mean:+.1f} [{low:+.1f}, {high:+.1f}]; "
             f"{change.won:,} queries won, {change.lost:,} lost")  # fmt: skip
     _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)

@@ -25,27 +25,20 @@ PairFormat = Literal["hloc", "colmap", "alicevision", "kapture"]
 def pairs(
     map: options.MapPath,
     photos: options.PhotosArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.txt", dir_okay=False, help="File to write.")],
+    out: Annotated[Path, options.out_option(metavar="FILE.txt", help="File to write.")],
     format: Annotated[
         PairFormat,
         typer.Option(help="hloc: names; colmap: match list; alicevision: pairs of views; kapture: with scores."),
     ] = "hloc",
     k: Annotated[int, typer.Option("-k", min=1, help="Map images per photo.")] = 20,
     root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            exists=True,
-            file_okay=False,
-            help="Name photos relative to this folder. \\[default: their common folder]",
-        ),
+        Path | None, options.folder_option(help="Name photos relative to this folder. \\[default: their common folder]")
     ] = None,
     views: Annotated[
         Path | None,
-        typer.Option(
+        options.file_option(
             metavar="cameraInit.sfm",
             exists=True,
-            dir_okay=False,
             help="For alicevision: views of all photos, as cameraInit wrote them.",
         ),
     ] = None,
@@ -104,26 +97,17 @@ def pairs(
 @options.with_encoder
 def export(
     map: options.MapPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", dir_okay=False, help="File to write.")],
+    out: Annotated[Path, options.out_option(metavar="FILE", help="File to write.")],
     format: Annotated[
         Format, typer.Option(help="npz or faiss: descriptors; onnx-head: head only; onnx: with encoder; hloc: h5 file.")
     ] = "npz",
     queries: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PHOTO|FOLDER",
-            exists=True,
-            help="For hloc: write descriptors of these photos instead; repeat for more.",
-        ),
+        options.photos_option(help="For hloc: write descriptors of these photos instead; repeat for more."),
     ] = None,
     root: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            exists=True,
-            file_okay=False,
-            help="For hloc: name photos relative to this folder. \\[default: a common one]",
-        ),
+        options.folder_option(help="For hloc: name photos relative to this folder. \\[default: a common one]"),
     ] = None,
     calibration: options.CalibrationOption = None,
     dims: Annotated[

@@ -21,9 +21,15 @@ SUMMARY = ("images", "size", "store", "search", "system", "reranking")  # lines 
 
 def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
     """Print what a map holds, one line each: all lines, or those named in `lines`."""
-    shown = {"images": count_images(info)}
+    facts = [f"{info.positions:,} with a position" if info.positions else "positions unknown"]
+    facts += [f"the head was not fitted on {info.unseen_share:.0%} of them"] if info.unseen_share > 0 else []
+    shown = {"images": f"{info.images:,} ({'; '.join(facts)})"}
     if info.version:
-        shown["store"] = describe_store(info)
+        before, store = info.previous, info.store or {}
+        back = "no earlier version"
+        if before is not None:
+            back = f"tfa rollback restores version {before['version']}, {before['images']:,} images"
+        shown["store"] = f"version {info.version} in {store['store']}, {info.dims:,} dimensions per image; {back}"
     else:
         shown["size"] = f"{format_size(info.bytes or 0)}, stored as {info.storage}"
     if info.reduction:
@@ -51,15 +57,6 @@ def show_map(info: MapInfo, lines: Sequence[str] | None = None) -> None:
 def _find_recall(made: CalibrationInfo) -> ExpectedRecall | None:
     found = (made.calibration or {}).get("expected_recall")
     return ExpectedRecall.from_dict(found) if found else None
-
-
-def describe_store(info: MapInfo) -> str:
-    """Describe the version of a map in a store, and which one a rollback restores."""
-    before, store = info.previous, info.store or {}
-    back = "no earlier version"
-    if before is not None:
-        back = f"tfa rollback restores version {before['version']}, {before['images']:,} images"
-    return f"version {info.version} in {store['store']}, {info.dims:,} dimensions per image; {back}"
 
 
 def _describe_patches(facts: Mapping[str, Any]) -> str:
@@ -100,13 +97,6 @@ def show_calibration(made: CalibrationInfo) -> None:
     recall = _find_recall(made)
     if recall is not None:
         say(f"  {recall}")
-
-
-def count_images(info: MapInfo) -> str:
-    """Count the images of a map, those with a position and those that the head was not fitted on."""
-    facts = [f"{info.positions:,} with a position" if info.positions else "positions unknown"]
-    facts += [f"the head was not fitted on {info.unseen_share:.0%} of them"] if info.unseen_share > 0 else []
-    return f"{info.images:,} ({'; '.join(facts)})"
 
 
 def list_spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -211,17 +201,13 @@ def info(
 def report(
     map: options.MapPath,
     photos: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PHOTO|FOLDER", exists=True, help="Unlabeled photos to estimate recall with; repeat for more."
-        ),
+        list[Path] | None, options.photos_option(help="Unlabeled photos to estimate recall with; repeat for more.")
     ] = None,
     aged: Annotated[
         float, typer.Option(metavar="DAYS", min=0, help="Report images that no sure answer named for this long.")
     ] = 90,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Write the report as one HTML page."),
+        Path | None, options.out_option(metavar="FILE.html", help="Write the report as one HTML page.")
     ] = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -280,11 +266,8 @@ def explain_command(
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="Query photo.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
+        options.out_option(
             metavar="FILE.png",
-            dir_okay=False,
             callback=options.check_picture,
             help="Draw matching patches and what each patch adds to the score.",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.build import check_out
-from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes, wants_progress
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_changes, show_map
 from tfa.cli.options import Part, PositionOptions, takes
 from tfa.errors import BadSpec
@@ -86,10 +87,8 @@ def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
     for verb, ids in (("added", report.added), ("removed", report.removed)):
         if ids:
             shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
-            say(
-                f"{verb} {format_count(len(ids), 'image')} ({'id' if len(ids) == 1 else 'ids'} {shown})",
-                style="bold green",
-            )
+            word = "id" if len(ids) == 1 else "ids"
+            say(f"{verb} {format_count(len(ids), 'image')} ({word} {shown})", style="bold green")
     if not report.added and not report.removed:
         say("nothing changed")
     say(f"the map holds {format_count(len(place_map), 'image')}")
@@ -150,11 +149,7 @@ def prune_command(
     duplicates_only: Annotated[bool, typer.Option("--duplicates-only", help="Remove only near duplicates.")] = False,
     photos: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PHOTO|FOLDER",
-            exists=True,
-            help="Unlabeled photos to estimate the loss of recall with; repeat for more.",
-        ),
+        options.photos_option(help="Unlabeled photos to estimate the loss of recall with; repeat for more."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without confirmation.")] = False,
@@ -181,7 +176,8 @@ def prune_command(
     reasons: Counter[str] = Counter(one.why for one in candidates)
     if not json:
         _show(candidates, reasons, [one.text for one in losses], len(place_map))
-    removed = bool(candidates) and not dry_run and (yes or _confirm(len(candidates), json=json))
+    count, can_ask = format_count(len(candidates), "image"), not json and sys.stdin.isatty()
+    removed = bool(candidates) and not dry_run and (yes or (can_ask and typer.confirm(f"Remove {count}?")))
     if removed:
         notes += place_map.remove([one.id for one in candidates]).notes
     elif candidates and not dry_run:
@@ -191,15 +187,7 @@ def prune_command(
         found: dict[str, Any] = {"candidates": candidates, "reasons": dict(reasons), "expected_recall": losses}
         print_json(PruneResult(removed=removed, **found, images=len(place_map), notes=notes))
     elif removed:
-        say(
-            f"removed {format_count(len(candidates), 'image')}; the map holds {format_count(len(place_map), 'image')}",
-            "bold green",
-        )
-
-
-def _confirm(count: int, *, json: bool) -> bool:
-    """Prompt for confirmation if standard input is a terminal."""
-    return not json and sys.stdin.isatty() and typer.confirm(f"Remove {format_count(count, 'image')}?")
+        say(f"removed {count}; the map holds {format_count(len(place_map), 'image')}", style="bold green")
 
 
 def _show(candidates: list[PrunedImage], reasons: Counter[str], losses: list[str], images: int) -> None:
@@ -259,11 +247,8 @@ def snapshot_command(
     from tfa.maps.store import StoreStorage
     from tfa.maps.store.republish import copy_map as copied
 
-    opened = StoreStorage.open(map.text)
-    try:
-        header = copied(opened, to.text, wants_progress(quiet))
-    finally:
-        opened.close()
+    with closing(StoreStorage.open(map.text)) as opened:
+        header = copied(opened, to.text, not quiet)
     if json:
         print_json(SnapshotResult(url=str(to), version=header.version, images=header.count))
         return

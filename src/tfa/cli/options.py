@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tfa.cli.console import console, format_range, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_range, open_table, print_json, say
 from tfa.core.plain import Options, hints, opt
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import MapLocation
@@ -71,6 +71,14 @@ _PANELS = {
     **dict.fromkeys(("weights", "device", "threads", "fast"), ENCODER),
     "rerank": "Reranking", "candidates": "Reranking", "sessions": "Filters", "region": "Filters",
 }  # fmt: skip
+
+
+# Kinds of options that differ in name and help only.
+stream_option, output_option = (functools.partial(typer.Option, rich_help_panel=panel) for panel in (STREAMS, OUTPUT))
+photos_option = functools.partial(typer.Option, metavar="PHOTO|FOLDER", exists=True)
+folder_option = functools.partial(typer.Option, metavar="FOLDER", exists=True, file_okay=False)
+file_option = functools.partial(typer.Option, dir_okay=False)
+out_option = functools.partial(file_option, "--out", "-o")
 
 
 def name_variable(option: str) -> str:
@@ -174,7 +182,6 @@ def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty)
 
 
 def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
-    """Make the option of a field."""
     details = {**_DETAILS.get(field.name, {}), **field.metadata.get("cli", {})}
     names = details.pop("names", (spell(field.name, hint),))
     kinds, optional = _kinds(hint), type(None) in typing.get_args(hint)
@@ -194,9 +201,8 @@ def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> insp
     elif len(kinds) == 1 and kinds[0] in (int, float, str):
         [annotation] = kinds
         if annotation is not str:
-            details["metavar"] = details.get("metavar", "N") + format_range(
-                field.metadata.get("ge"), field.metadata.get("le")
-            )
+            limits = format_range(field.metadata.get("ge"), field.metadata.get("le"))
+            details["metavar"] = details.get("metavar", "N") + limits
             details["callback"] = _make_check(cls, field.name)
     elif len(kinds) == 1 and typing.get_origin(kinds[0]) is Literal:
         [annotation] = kinds
@@ -204,11 +210,8 @@ def _parameter(cls: type[Any], field: dataclasses.Field[Any], hint: Any) -> insp
         words = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
         details.setdefault("metavar", "|".join(["N", *words]))
         annotation, details["parser"] = str, functools.partial(_parse, hint=hint, metavar=details["metavar"])
-    return _keyword(
-        field.name,
-        Annotated[annotation | None if optional else annotation, typer.Option(*names, **details)],
-        field.default,
-    )
+    annotation = annotation | None if optional else annotation
+    return _keyword(field.name, Annotated[annotation, typer.Option(*names, **details)], field.default)
 
 
 def _make_check(cls: type[Any], name: str) -> Callable[[Any], Any]:
@@ -275,15 +278,13 @@ def list_set_keys(context: typer.Context) -> frozenset[str]:
 
 def _read_settings(context: typer.Context, typed: Sequence[str], settable: Mapping[str, Any]) -> dict[str, str]:
     """Read tfa.toml, the environment and the command line; each overrides the one before."""
-    file = list((context.default_map or {}).get("set", []))
-    source = context.get_parameter_source("set")
-    from_command_line = source is not None and source.name == "COMMANDLINE"
+    file, source = (context.default_map or {}).get("set", []), context.get_parameter_source("set")
     settings = dict(split_setting(one, settable, context.info_name) for one in file)
     for key, (_, field) in settable.items():
         value = os.environ.get(name_variable(field)) if field in SHARED else None
         if value:
             settings[key] = value
-    if from_command_line:
+    if source is not None and source.name == "COMMANDLINE":
         settings |= dict(split_setting(one, settable, context.info_name) for one in typed)
     context.meta[_SETTINGS] = frozenset(settings)
     return settings
@@ -324,14 +325,9 @@ CalibrationOption = Annotated[
     str | None, typer.Option(metavar="NAME|none", help="Calibration to use, or 'none'. \\[default: the active one]")
 ]
 Checksum = Annotated[bool, typer.Option("--checksum", help="Compare every byte of the map with its checksums first.")]
-AsJson = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print only JSON on standard output.")]
-JsonFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", dir_okay=False, rich_help_panel=OUTPUT, help="Also write the result as JSON."),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, envvar=name_variable("quiet"), help="Show no progress.")
-]
+AsJson = Annotated[bool, output_option("--json", help="Print only JSON on standard output.")]
+JsonFile = Annotated[Path | None, output_option(metavar="FILE", dir_okay=False, help="Also write the result as JSON.")]
+Quiet = Annotated[bool, output_option("--quiet", "-q", envvar=name_variable("quiet"), help="Show no progress.")]
 _FILE = {"exists": True, "dir_okay": False}
 
 
@@ -379,7 +375,7 @@ def open_map(
     """Open a map with these encoder options; also return whether progress is shown."""
     from tfa.maps import PlaceMap
 
-    place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet)
+    place_map, progress = PlaceMap.load(path, checksum=checksum), not quiet
     place_map.use_encoder(encoding, progress)
     return place_map, progress
 
@@ -419,11 +415,6 @@ OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # setti
 _PLAIN = (str, int, float, bool)
 
 
-def _is_there(path: Path) -> bool:
-    """Return True if a file exists and this user may read it."""
-    return os.access(path, os.R_OK) and path.is_file()
-
-
 @dataclass(frozen=True)
 class Settings:
     """The settings of a file; empty without one."""
@@ -441,7 +432,8 @@ class Settings:
                 raise BadSpec(f"{FILE_VARIABLE}={named}: the file does not exist; correct or unset {FILE_VARIABLE}")
             return cls.read(Path(named))
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / FILE_NAME
-        return next((cls.read(path) for path in (Path(FILE_NAME), home) if _is_there(path)), cls())
+        readable = (path for path in (Path(FILE_NAME), home) if os.access(path, os.R_OK) and path.is_file())
+        return next(map(cls.read, readable), cls())
 
     @classmethod
     def read(cls, file: Path) -> Settings:
@@ -501,10 +493,8 @@ class Settings:
         unknown = sorted(values.keys() - options.keys() - settable.keys())
         if unknown:
             allowed = ", ".join(sorted(options)) + (f"; and {', '.join(sorted(settable))}" if settable else "")
-            raise BadSpec(
-                f"{self.file}: {unknown[0]} of [{where}] is not an option of tfa {where.replace('.', ' ')}; allowed: "
-                f"{allowed}"
-            )
+            command = f"tfa {where.replace('.', ' ')}"
+            raise BadSpec(f"{self.file}: {unknown[0]} of [{where}] is not an option of {command}; allowed: {allowed}")
         chosen = {key: self.shared[key] for key in SHARED if key in self.shared and key in options}
         chosen |= {key: value for key, value in values.items() if key in options}
         made = {options[key].name: self._checked(options[key], context, key, value) for key, value in chosen.items()}

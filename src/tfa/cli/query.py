@@ -124,7 +124,10 @@ def show_answers(answers: Answers, chosen: QueryOptions) -> None:
     """Print one table per photo, or one for all photos with the expected recall; then notes."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, chosen)
-        show_together(answers)
+        if answers.expected_recall is not None:
+            say(str(answers.expected_recall))
+        if answers.notice is not None:
+            say(answers.notice, style="yellow")
     else:
         for answer in answers:
             show_one(answer, chosen)
@@ -134,14 +137,6 @@ def show_answers(answers: Answers, chosen: QueryOptions) -> None:
     if most:
         earlier = format_count(most, "earlier photo")
         note(f"adapted to this camera using up to {earlier}; --no-online queries photos independently")
-
-
-def show_together(answers: Answers) -> None:
-    """Print the expected recall, and a warning if the photos do not resemble the map."""
-    if answers.expected_recall is not None:
-        say(str(answers.expected_recall))
-    if answers.notice is not None:
-        say(answers.notice, style="yellow")
 
 
 def _no_place(answer: Answer, chosen: QueryOptions) -> str:
@@ -155,7 +150,6 @@ def _no_place(answer: Answer, chosen: QueryOptions) -> str:
 
 
 def show_one(answer: Answer, chosen: QueryOptions) -> None:
-    """Print the hits of one photo."""
     say(answer.name, style="bold")
     if not answer.hits:
         say(f"  {_no_place(answer, chosen)}", style="yellow")
@@ -206,7 +200,6 @@ def make_relative(path: str) -> str:
 
 
 def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -> None:
-    """Draw queries and their hits."""
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
     rows = []
@@ -253,48 +246,38 @@ def query(
     chosen: QueryOptions,
     sequence: Annotated[
         Path | None,
-        typer.Option(
+        options.stream_option(
             exists=True,
             metavar="FOLDER|RECORDING",
-            rich_help_panel=options.STREAMS,
             help="Track the camera through the frames of one drive, in name order.",
         ),
     ] = None,
     online: Annotated[
         bool | None,
-        typer.Option(
+        options.stream_option(
             "--online/--no-online",
-            rich_help_panel=options.STREAMS,
             help="Adapt to the camera while querying several photos. \\[default: on; off for maps built with --paper]",
         ),
     ] = None,
     lag: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=100,
-            metavar="N",
-            rich_help_panel=options.STREAMS,
-            help="With --sequence, use the next N frames for each answer.",
+        options.stream_option(
+            min=0, max=100, metavar="N", help="With --sequence, use the next N frames for each answer."
         ),
     ] = 0,
     montage: Annotated[
         Path | None,
-        typer.Option(
+        options.output_option(
             metavar="FILE.png",
             dir_okay=False,
             callback=options.check_picture,
-            rich_help_panel=options.OUTPUT,
             help="Draw queries and hits as an image.",
         ),
     ] = None,
     out: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--out",
-            "-o",
+        options.out_option(
             metavar="FILE",
-            dir_okay=False,
             callback=check_answer_files,
             rich_help_panel=options.OUTPUT,
             help="Write answers to .mcap, .geojson, .gpx (sure ones) or .csv; repeatable.",

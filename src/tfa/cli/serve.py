@@ -11,14 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import format_count, note, say, wants_progress
+from tfa.cli.console import format_count, note, say
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.store import MapLocation
 from tfa.types import EncoderOptions
 
-_access, _limit, _output = (
-    functools.partial(typer.Option, rich_help_panel=panel) for panel in ("Access", "Limits", options.OUTPUT)
-)
+_access, _limit = (functools.partial(typer.Option, rich_help_panel=panel) for panel in ("Access", "Limits"))
+_key = functools.partial(_access, show_envvar=True, metavar="KEY")
 ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -45,23 +44,16 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 8000,
     read_api_key: Annotated[
         str | None,
-        _access(
+        _key(
             "--read-api-key",
             "--api-key",
             envvar="TFA_READ_API_KEY",
-            show_envvar=True,
-            metavar="KEY",
             help="API key for reading. Prefer the environment: process lists show arguments.",
         ),
     ] = None,
     edit_api_key: Annotated[
         str | None,
-        _access(
-            envvar="TFA_EDIT_API_KEY",
-            show_envvar=True,
-            metavar="KEY",
-            help="API key for edits, such as add and calibrate; also allows reading.",
-        ),
+        _key(envvar="TFA_EDIT_API_KEY", help="API key for edits, such as add and calibrate; also allows reading."),
     ] = None,
     api_keys: Annotated[
         Path | None,
@@ -93,9 +85,12 @@ def serve(
         _limit(parser=parse_size, metavar="SIZE", help="Memory for patches of each store map. \\[default: 256MB]"),
     ] = None,
     audit_log: Annotated[
-        Path | None, _output(metavar="FILE", help="Append one JSON line per edit: time, API key and request.")
+        Path | None,
+        options.output_option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
     ] = None,
-    access_log: Annotated[bool, _output("--access-log", help="Log every request on standard error.")] = False,
+    access_log: Annotated[
+        bool, options.output_option("--access-log", help="Log every request on standard error.")
+    ] = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
@@ -126,7 +121,7 @@ def serve(
         max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
     )  # fmt: skip
     with bind_socket(settings) as listening:  # report a taken port before loading the encoder
-        opened = open_maps(maps, encoding, wants_progress(quiet), patch_cache)
+        opened = open_maps(maps, encoding, not quiet, patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.name} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,6 @@ from tfa.cli.console import (
     print_text,
     say,
     show_notes,
-    wants_progress,
 )
 from tfa.cli.info import format_size
 from tfa.types import CacheInfo, CatalogEncoder, EncoderOptions, EncoderTrial, PluginEncoder
@@ -57,32 +56,22 @@ def cache(
     from tfa.photos import cache_upkeep, token_cache
     from tfa.photos.token_cache import TokenCache
 
-    deleted = None
-    if clear:
-        deleted = cache_upkeep.clear_cache()
-    elif prune:
+    deleted = cache_upkeep.clear_cache() if clear else None
+    if prune:
         deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
-    shelves, benchmark, builds = (
-        cache_upkeep.list_shelves(),
-        cache_upkeep.measure_benchmark(),
-        cache_upkeep.measure_unfinished_builds(),
-    )
-    size = sum(facts.bytes for facts in shelves)
+    shelves, benchmark = cache_upkeep.list_shelves(), cache_upkeep.measure_benchmark()
+    builds, most = cache_upkeep.measure_unfinished_builds(), token_cache.read_cache_limit()
+    folder, size = str(TokenCache().folder), sum(facts.bytes for facts in shelves)
     if json:
-        found: dict[str, Any] = {
-            "encoders": shelves,
-            "benchmark": benchmark,
-            "unfinished_builds": builds,
-            "deleted": deleted,
-        }
-        limit = token_cache.read_cache_limit()
-        print_json(CacheInfo(folder=str(TokenCache().folder), bytes=size, limit=limit, **found))
+        print_json(CacheInfo(
+            folder=folder, bytes=size, limit=most, encoders=shelves, benchmark=benchmark, unfinished_builds=builds,
+            deleted=deleted,
+        ))  # fmt: skip
         return
     if deleted is not None:
         say(f"deleted {format_count(deleted.files, 'file')}, {format_size(deleted.bytes)}", style="bold green")
-    most = token_cache.read_cache_limit()
     bound = "no limit" if most is None else f"limit {format_size(most)}, least recently used entries are deleted"
-    say(f"{TokenCache().folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} changes it)")
+    say(f"{folder}: {format_size(size)} ({bound}; {token_cache.CACHE_LIMIT_VARIABLE} changes it)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", format_size(one.bytes))
@@ -150,7 +139,7 @@ def try_encoder(
     images = [as_rgb(path) for path in paths[:: -(-len(paths) // _TRIED)]]
     encoder = load_encoder(
         name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, fast=encoding.fast,
-        progress=wants_progress(quiet),
+        progress=not quiet,
     )  # fmt: skip
     encoder.encode(images[:1])  # the first run is slower
     start = time.perf_counter()
@@ -192,7 +181,6 @@ def measure_peak_memory() -> int:
 
 
 def summarize_encoder(card: Card) -> CatalogEncoder:
-    """Describe an encoder of the catalog."""
     from tfa.encoders.packaged_weights import expected_shapes
 
     return CatalogEncoder(
@@ -240,23 +228,19 @@ def get(
 
     fetch = load_plugin("tfa.weights", name)  # other weights, such as a segmenter's
     if fetch is not None:
-        say(f"weights of {name}: {fetch(wants_progress(quiet))}")
-        return
-
-    if name.startswith("hf:"):
+        file = fetch(not quiet)
+    elif name.startswith("hf:"):
         from tfa.encoders.hub import find_model, parse_hub_name
 
-        say(f"weights of {name}: {find_model(parse_hub_name(name))[0]}")
-        return
+        file = find_model(parse_hub_name(name))[0]
+    else:
+        from tfa.encoders.catalogue import parse_encoder
+        from tfa.encoders.weights import resolve_weights
 
-    from tfa.encoders.catalogue import parse_encoder
-
-    card = parse_encoder(name).card  # a size or layer after the name is ignored
-
-    from tfa.encoders.weights import resolve_weights
-
-    resolve_weights(card, progress=wants_progress(quiet))
-    say(f"weights of {card.name}: {find_weights(card)}")
+        card = parse_encoder(name).card  # a size or layer after the name is ignored
+        resolve_weights(card, progress=not quiet)
+        name, file = card.name, find_weights(card)
+    say(f"weights of {name}: {file}")
 
 
 def demo(
@@ -272,5 +256,5 @@ def demo(
 
     from tfa.demo.run import run_demo
 
-    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet))
+    result = run_demo(out, references=references, queries=queries, progress=not quiet)
     print_text(f"{result}\n")

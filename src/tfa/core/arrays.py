@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -163,18 +163,15 @@ class Spill:
         parent = Path(tempfile.gettempdir()) if self._folder is None else self._folder.parent
         try:
             if self._folder is None:
-                self._folder = self._new_folder(parent)
+                tidy(parent, f"{SPILL_PREFIX}*", lambda name: name.endswith(_SUFFIX))
+                folder = LockedFolder(parent, SPILL_PREFIX)
+                weakref.finalize(self, folder.remove)
+                self._folder = folder.path
             mapped = np.memmap(_reserved(self._folder, size), dtype, "r+", shape=shape)
         except OSError as error:
             raise (_what_ran_out(error, size, parent) or error) from None
         mapped.spill = self  # type: ignore[attr-defined]  # keeps the file as long as an array uses it
         return mapped
-
-    def _new_folder(self, parent: Path) -> Path:
-        tidy(parent, f"{SPILL_PREFIX}*", lambda name: name.endswith(_SUFFIX))
-        folder = LockedFolder(parent, SPILL_PREFIX)
-        weakref.finalize(self, folder.remove)
-        return folder.path
 
     def keep(self, array: np.ndarray) -> np.ndarray:
         """Copy an array; the copy is memory-mapped if it is large."""
@@ -245,18 +242,13 @@ def map_in_threads(
     number of items, to the last bit.
     """
     count = min(len(items), threads or count_cores())
-    with ONE_THREAD_PRODUCTS:
-        if count < 2:
-            return list(_advancing(map(call, items), task))
-        with ThreadPoolExecutor(count, thread_name_prefix="tfa") as pool:
-            return list(_advancing(pool.map(call, items), task))
-
-
-def _advancing(results: Iterable[_R], task: Task | None) -> Iterator[_R]:
-    for result in results:
-        if task is not None:
-            task.advance()
-        yield result
+    results: list[_R] = []
+    with ONE_THREAD_PRODUCTS, ThreadPoolExecutor(max(count, 1), thread_name_prefix="tfa") as pool:
+        for result in map(call, items) if count < 2 else pool.map(call, items):
+            results.append(result)
+            if task is not None:
+                task.advance()
+    return results
 
 
 def count_cores() -> int:

@@ -80,20 +80,6 @@ def hold(handle: int) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder, waiting for other processes and threads. No effect on Windows."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 def _open_locked(path: Path) -> int | None:
     """Open and lock a file or folder; return None if it is locked or locking is unsupported."""
     if fcntl is None:
@@ -538,12 +524,12 @@ def parse_xml(content: bytes) -> Element:
     return builder.close()
 
 
-def read_npy(path: Path, limit: int = ARRAY_BYTES) -> np.ndarray:
+def read_npy(path: Path) -> np.ndarray:
     """Read a `.npy` file of numbers or text; refuse objects, which are pickles."""
     with open(path, "rb") as file:
         shape, fortran, dtype, left = parse_npy_header(file, os.fstat(file.fileno()).st_size)
-        if left > limit:
-            raise ValueError(f"it is larger than the limit of {limit:,} bytes")
+        if left > ARRAY_BYTES:
+            raise ValueError(f"it is larger than the limit of {ARRAY_BYTES:,} bytes")
         if dtype.hasobject:
             raise ValueError("it contains pickled objects, which are not loaded")
         content = file.read(left)
@@ -584,9 +570,7 @@ def parse_npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[in
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy warns about headers written by Python 2
             shape, fortran, dtype = _NPY_READERS[version](stream)
-    except OSError:
-        raise
-    except ValueError:
+    except (OSError, ValueError):
         raise
     except Exception as error:  # a header is a Python literal, whose parsing may raise anything
         raise ValueError(f"its header cannot be read ({type(error).__name__})") from None

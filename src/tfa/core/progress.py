@@ -48,12 +48,9 @@ class RichProgress:
     def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
         from rich.console import Console
 
-        if Console(stderr=True).is_terminal:
-            with _bar(make_printable(label), total, unit) as task:
-                yield task
-        else:
-            with _lines(make_printable(label), total, unit) as task:
-                yield task
+        show = _bar if Console(stderr=True).is_terminal else _lines
+        with show(make_printable(label), total, unit) as task:
+            yield task
 
 
 @contextmanager

@@ -38,46 +38,27 @@ def format_command(*words: str | os.PathLike[str] | int) -> str:
     return shlex.join(os.fspath(word) if isinstance(word, (str, os.PathLike)) else str(word) for word in words)
 
 
-CONFIDENCE = (
-    "Confidence is the probability, from 0 to 1, that a hit shows the query's place. It is estimated from scores, from "
-    "patch matches after reranking, and from earlier frames in a sequence."
-)
-SURE = (
-    "An answer is sure if it was reranked, its confidence is at least 0.92, and its patch evidence is ahead of other "
-    "places by at least 0.75. Rely on sure answers: no confidence threshold works for every map."
-)
-ORDER_RERANKED = "Reranked hits first, by score and patch evidence; then the others by score."
-ORDER_BY_SCORE = "Hits are ordered by score."
-ORDER_SEQUENCE = "Hits are ordered by the filter's probability; confidence also includes neighboring images."
-EXPECTED_RECALL = (
-    "Expected recall is the mean confidence of the answers and needs no labels. Its interval contained the true recall "
-    "nine times out of ten on public datasets."
-)
-NEAR_DUPLICATE = (
-    "Near duplicates have a cosine of 0.9 or more with the first photo of their group, after the mean of the map is "
-    "subtracted."
-)
-HUB = "A hub is in the top five of at least four times as many photos as usual."
-LEAST_RECOGNIZED = (
-    "An isolated photo is in no other photo's top five, and its best match is weaker than usual by three robust "
-    "deviations."
-)
-VERIFICATION = "Answers are reranked by matching patches if the map stores patches and the photo has their grid."
 WITHIN_NOISE = "A decision is within noise if it would change with values one standard error away."
 
 
 def list_rules() -> dict[str, str]:
     """Return the definitions of terms by name, for pages and programs."""
     return {
-        "confidence": CONFIDENCE,
-        "sure": SURE,
-        "order_verified": ORDER_RERANKED,
-        "order_unverified": ORDER_BY_SCORE,
-        "order_sequence": ORDER_SEQUENCE,
-        "expected_recall": EXPECTED_RECALL,
-        "near_duplicate": NEAR_DUPLICATE,
-        "hub": HUB,
-        "least_recognised": LEAST_RECOGNIZED,
-        "verification": VERIFICATION,
+        "confidence": "Confidence is the probability, from 0 to 1, that a hit shows the query's place. It is estimated "
+        "from scores, from patch matches after reranking, and from earlier frames in a sequence.",
+        "sure": "An answer is sure if it was reranked, its confidence is at least 0.92, and its patch evidence is "
+        "ahead of other places by at least 0.75. Rely on sure answers: no confidence threshold works for every map.",
+        "order_verified": "Reranked hits first, by score and patch evidence; then the others by score.",
+        "order_unverified": "Hits are ordered by score.",
+        "order_sequence": "Hits are ordered by the filter's probability; confidence also includes neighboring images.",
+        "expected_recall": "Expected recall is the mean confidence of the answers and needs no labels. Its interval "
+        "contained the true recall nine times out of ten on public datasets.",
+        "near_duplicate": "Near duplicates have a cosine of 0.9 or more with the first photo of their group, after the "
+        "mean of the map is subtracted.",
+        "hub": "A hub is in the top five of at least four times as many photos as usual.",
+        "least_recognised": "An isolated photo is in no other photo's top five, and its best match is weaker than "
+        "usual by three robust deviations.",
+        "verification": "Answers are reranked by matching patches if the map stores patches and the photo has their "
+        "grid.",
         "within_noise": WITHIN_NOISE,
     }

@@ -85,7 +85,6 @@ class Gallery:
         return self.chunks[0].shape[1]
 
     def appended(self, rows: Rows) -> Gallery:
-        """Return a gallery with one more chunk."""
         return Gallery((*self.chunks, rows), dict(self._derived))
 
     def starting_with(self, other: Gallery) -> Gallery:
@@ -137,7 +136,10 @@ def inner_of_terms(
 ) -> list[np.ndarray]:
     """Return ⟨f_t(q), row⟩ `(q, m)` for each term t. Rows shared by several terms are read once."""
     products: list[np.ndarray] = [np.empty(0)] * len(galleries)
-    for terms in _of_equal_bases(galleries):
+    groups: dict[tuple[int, ...], list[int]] = {}  # terms by the identity of their base rows
+    for term, gallery in enumerate(galleries):
+        groups.setdefault(tuple(id(_base(chunk)) for chunk in gallery.chunks), []).append(term)
+    for terms in groups.values():
         if len(terms) == 1:
             products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], computed)
             continue
@@ -149,22 +151,6 @@ def inner_of_terms(
         for term, pieces in zip(terms, zip(*chunks, strict=True), strict=True):
             products[term] = np.concatenate(pieces, axis=1)
     return products
-
-
-def _of_equal_bases(galleries: Sequence[Gallery]) -> list[list[int]]:
-    """Group terms whose galleries share their base rows."""
-    groups: list[list[int]] = []
-    for term, gallery in enumerate(galleries):
-        for group in groups:
-            first = galleries[group[0]].chunks
-            if len(first) == len(gallery.chunks) and all(
-                _base(one) is _base(other) for one, other in zip(first, gallery.chunks, strict=True)
-            ):
-                group.append(term)
-                break
-        else:
-            groups.append([term])
-    return groups
 
 
 def _base(rows: Rows) -> BaseRows:
@@ -253,9 +239,8 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     for low in range(0, len(rows), _GALLERY_BLOCK):
         block = rows[low : low + _GALLERY_BLOCK]
         half = block.dtype == np.float16 and features.dtype == np.float32
-        products[low : low + _GALLERY_BLOCK] = (
-            to_float32(block) if half else block.astype(features.dtype)
-        ) @ features.T
+        block = to_float32(block) if half else block.astype(features.dtype)
+        products[low : low + _GALLERY_BLOCK] = block @ features.T
     return products.T
 
 
@@ -404,7 +389,14 @@ class ExactSearch:
 
     def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
         """Return the k best for each query `(q, D)`, or all if there are fewer."""
-        return _rank(self.scores(vectors), self.ids, check_k(k))
+        check_k(k)
+        scores = self.scores(vectors)
+        wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on the memory layout
+        if not np.isfinite(wide).all():  # queries are finite, so the map is damaged
+            raise BadMap(DAMAGED)
+        columns, best = top_k(scores, k)
+        mean, spread = (wide.mean(axis=1), wide.std(axis=1)) if len(self) else (np.zeros(len(scores)),) * 2
+        return SearchResult(self.ids[columns], best, mean, spread)
 
     def prepare(self) -> None:
         """Prepare for many searches: pack integer rows for their kernel."""
@@ -419,17 +411,6 @@ def gather_rows(vectors: np.ndarray, bias: np.ndarray) -> WeightedGalleries:
         raise BadSpec(f"{len(vectors)} vectors need {len(vectors)} biases, got {len(bias)}")
     same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
     return WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same)
-
-
-def _rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
-    """Return the k best columns of scores `(q, n)`, ties to the smaller id, with mean and spread of each row."""
-    wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on the memory layout
-    if not np.isfinite(wide).all():  # queries are finite, so the map is damaged
-        raise BadMap(DAMAGED)
-    columns, best = top_k(scores, k)
-    empty = not scores.shape[1]
-    mean, spread = (np.zeros(len(scores)),) * 2 if empty else (wide.mean(axis=1), wide.std(axis=1))
-    return SearchResult(ids[columns], best, mean, spread)
 
 
 def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:

@@ -33,19 +33,16 @@ for variable in ("LANCEDB_LOG", "LANCE_LOG", "RUST_LOG"):  # before LanceDB is i
 _READ_STALENESS = timedelta(0)  # maximum age of cached table versions
 
 
+@translate_errors
 class LanceStore(Store):
     """LanceDB store. Collections are tables; documents and pieces are tables in subfolders of these names."""
 
     scheme = "lance"
 
     def __init__(self, place: str, options: dict[str, str]) -> None:
-        self.place = place
-        self._connect(options)
-
-    @translate_errors
-    def _connect(self, options: dict[str, str]) -> None:
         import lancedb
 
+        self.place = place
         self._tables = lancedb.connect(self.place, read_consistency_interval=_READ_STALENESS, storage_options=options)
         below = self.place.rstrip("/")
         self._documents = DocumentTables(lancedb.connect(f"{below}/documents", storage_options=options))
@@ -71,7 +68,6 @@ class LanceStore(Store):
             raise BadSpec(f"{url} has no folder; use three slashes: lance:///FOLDER/NAME")
         return cls(unquote(parts.path), {})
 
-    @translate_errors
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
         if dtype not in _TYPES:
             raise BadSpec(f"LanceDB cannot store {dtype!r} vectors; use {' or '.join(_TYPES)}")
@@ -85,7 +81,6 @@ class LanceStore(Store):
             ) from None
         return self.open(name)
 
-    @translate_errors
     def open(self, name: str) -> Collection:
         try:
             table = self._tables.open_table(name)
@@ -97,46 +92,36 @@ class LanceStore(Store):
             raise StoreConflict(f"the table {name!r} in {self.place} was not created by tfa; choose another name")
         return LanceCollection(table, name, self.place)
 
-    @translate_errors
     def drop(self, name: str) -> None:
         self._tables.drop_table(name, ignore_missing=True)  # type: ignore[call-arg]
 
-    @translate_errors
     def names(self, prefix: str = "") -> list[str]:
         return sorted(name for name in table_names(self._tables) if name.startswith(prefix))
 
-    @translate_errors
     def read(self, key: str) -> bytes | None:
         return self._documents.read(key)
 
-    @translate_errors
     def put(self, key: str, data: bytes) -> None:
         self._documents.put(key, data)
 
-    @translate_errors
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
         return self._documents.swap(key, old, new)
 
-    @translate_errors
     def keys(self, prefix: str = "") -> list[str]:
         return sorted([*self._documents.keys(prefix), *self._pieces.folders(prefix)])
 
-    @translate_errors
     def erase(self, key: str) -> None:
         if key.endswith("/"):
             self._pieces.erase(key)
         else:
             self._documents.erase(key)
 
-    @translate_errors
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
         self._pieces.put(folder, pieces)
 
-    @translate_errors
     def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
         return self._pieces.read(folder, numbers)
 
-    @translate_errors
     def seal_pieces(self, folder: str) -> None:
         self._pieces.seal(folder)
 
@@ -170,15 +155,16 @@ def _make_schema(dimensions: int, dtype: str) -> pa.Schema:
     return pa.schema(list(columns.items()), metadata={"tfa": f"{dimensions} {dtype}"})
 
 
+@translate_errors
 class LanceCollection(Collection):
     """Rows of a table, always read from its newest version."""
 
     def __init__(self, table: Any, name: str, place: str) -> None:
-        self._table, self._schema, self.name, self.place = table, table.schema, name, place
+        self.name, self.place = name, place
+        self._table, self._schema = table, table.schema
         dimensions, self.dtype = table.schema.metadata[b"tfa"].decode().split()
         self.dimensions = int(dimensions)
 
-    @translate_errors
     def write(self, entries: Entries) -> None:
         vectors = self.fit(entries.vectors).astype(self.dtype)
         if not np.isfinite(vectors).all():
@@ -186,13 +172,12 @@ class LanceCollection(Collection):
         last = {int(own): place for place, own in enumerate(entries.ids)}
         if not last:
             return
+        stored = pa.array(vectors[list(last.values())].ravel())
         payload = [dict(entries.payload[place]) for place in last.values()]
         places = [read_coordinates(one) or (None, None) for one in payload]
         columns = {
             "id": list(last),
-            "vector": pa.FixedSizeListArray.from_arrays(
-                pa.array(vectors[list(last.values())].ravel()), self.dimensions
-            ),
+            "vector": pa.FixedSizeListArray.from_arrays(stored, self.dimensions),
             "payload": [json.dumps(one) for one in payload],
             "session": [ascii_text(one.get("session")) for one in payload],
             "east": [east for east, _ in places],
@@ -203,12 +188,10 @@ class LanceCollection(Collection):
         merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         merge.execute(pa.table(columns, schema=self._schema))
 
-    @translate_errors
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
         if len(ids):
             self._table.delete(_among("id", [int(one) for one in ids]))
 
-    @translate_errors
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
         queries, count, condition = self.fit(queries), self.count(), _condition(where)
         width = min(k, count)
@@ -241,16 +224,14 @@ class LanceCollection(Collection):
                 return ids[order][columns[0]], best[0]
             wanted *= 4
 
-    @translate_errors
     def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
         wanted = [int(one) for one in ids]
         if not wanted:
             return self._entries(self._schema.empty_table())
-        rows = self._rows(_among("id", wanted))
+        rows = self._table.search().where(_among("id", wanted)).select(_ROWS).to_arrow()
         places = {own: place for place, own in enumerate(rows["id"].to_pylist())}
         return self._entries(rows.take(pa.array([places[own] for own in wanted if own in places], pa.int64())))
 
-    @translate_errors
     def find(self, digests: Sequence[str]) -> dict[str, int]:
         texts = {ascii_text(one): one for one in digests}
         found = dict[str, int]()
@@ -262,20 +243,15 @@ class LanceCollection(Collection):
 
     def pages(self, size: int = 1000) -> Iterator[Entries]:
         ids = self._ids()
-        for start in range(0, len(ids), size):
-            page = self.fetch(ids[start : start + size])
-            if len(page):
-                yield page
+        pages = (self.fetch(ids[start : start + size]) for start in range(0, len(ids), size))
+        return (page for page in pages if len(page))
 
-    @translate_errors
     def _ids(self) -> np.ndarray:
         return np.sort(self._table.search().select(["id"]).to_arrow()["id"].to_numpy())
 
-    @translate_errors
     def count(self) -> int:
         return int(self._table.count_rows())
 
-    @translate_errors
     def seal(self, index: str | None = None) -> None:
         """Compact the table, index ids and digests, and build the named index."""
         from lancedb.index import BTree, IvfRq
@@ -294,16 +270,12 @@ class LanceCollection(Collection):
             parts = max(1, rows // _ROWS_OF_A_PARTITION)
             self._table.create_index("vector", config=IvfRq(distance_type="dot", num_partitions=parts), replace=True)
 
-    @translate_errors
     def _index(self) -> str:
         return "ivf_rq" if any(own.columns == ["vector"] for own in self._table.list_indices()) else "scan"
 
     def describe(self) -> dict[str, Any]:
         size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype, "index": self._index()}
         return {"store": "lance", "collection": self.name, **size}
-
-    def _rows(self, condition: str) -> pa.Table:
-        return self._table.search().where(condition).select(_ROWS).to_arrow()
 
     def _entries(self, rows: pa.Table) -> Entries:
         payload = [json.loads(one) for one in rows["payload"].to_pylist()]
@@ -317,11 +289,8 @@ def _vectors(column: pa.ChunkedArray, dimensions: int) -> np.ndarray:
 
 
 def _among(column: str, values: Sequence[Any]) -> str:
-    return f"{column} in ({', '.join(map(_literal, values))})"
-
-
-def _literal(value: Any) -> str:
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+    literals = [str(one) if isinstance(one, int) else "'" + one.replace("'", "''") + "'" for one in values]
+    return f"{column} in ({', '.join(literals)})"
 
 
 def _condition(where: Where | None) -> str | None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from inspect import isfunction
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ from tfa.errors import DiskFull, StoreConflict, StoreUnavailable, TfaError
 
 FAILURES = (ValueError, OSError, RuntimeError)  # exceptions of LanceDB
 _ABSENT = ("not found", "no such", "does not exist")
-_Method = TypeVar("_Method", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
 
 
 def is_absent(error: Exception) -> bool:
@@ -38,17 +39,23 @@ def is_absent(error: Exception) -> bool:
     return any(word in str(error).lower() for word in _ABSENT)
 
 
-def translate_errors(method: _Method) -> _Method:
-    """Decorate a method of an object with a `place`, so that errors name it."""
+def translate_errors(cls: _Class) -> _Class:
+    """Decorate a class whose objects have a `place`, so that errors of its methods name it."""
 
-    @wraps(method)
-    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
-        try:
-            return method(self, *arguments, **options)
-        except FAILURES as error:
-            raise _translate(error, self.place) from error
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return method(self, *arguments, **options)
+            except FAILURES as error:
+                raise _translate(error, self.place) from error
 
-    return wrapper  # type: ignore[return-value]
+        return wrapper
+
+    for name, method in vars(cls).copy().items():
+        if isfunction(method):
+            setattr(cls, name, decorate(method))
+    return cls
 
 
 def _translate(error: Exception, place: str) -> TfaError:
@@ -96,8 +103,6 @@ _NONE = _Version(0, None)
 
 
 class DocumentTables:
-    """Documents of one LanceDB connection."""
-
     def __init__(self, database: Any) -> None:
         self._database = database
         self._erased: dict[str, bool] = {}  # by version; versions never change
@@ -119,12 +124,10 @@ class DocumentTables:
 
     def keys(self, prefix: str) -> list[str]:
         there = {_decode_key(table): table for table in sorted(self._tables(_encode_key(prefix)))}  # newest versions
-        return sorted(key for key, table in there.items() if not self._is_erased(key, table))
-
-    def _is_erased(self, key: str, highest: str) -> bool:
-        if highest not in self._erased:
-            self._erased[highest] = self._latest(key).data is None
-        return self._erased[highest]
+        for key, table in there.items():
+            if table not in self._erased:
+                self._erased[table] = self._latest(key).data is None
+        return sorted(key for key, table in there.items() if not self._erased[table])
 
     def _tables(self, beginning: str) -> list[str]:
         return [name for name in table_names(self._database) if name.startswith(beginning)]
@@ -171,9 +174,8 @@ class DocumentTables:
         if writer not in newest.writers:
             mine = self._version(name) if newest.number > number else None
             if mine is not None and mine.writers[-1] == writer:
-                self._database.drop_table(
-                    name, ignore_missing=True
-                )  # the version with our number was deleted before we wrote ours
+                # The version with our number was deleted before we wrote ours.
+                self._database.drop_table(name, ignore_missing=True)
             return False
         for old in sorted(self._tables(_encode_key(key) + "."))[: -_OLD_VERSIONS - 1]:
             self._database.drop_table(old, ignore_missing=True)
@@ -182,8 +184,8 @@ class DocumentTables:
 
 def table_names(database: Any) -> list[str]:
     """Return the names of all tables, read page by page."""
-    names, page = list[str](), database.list_tables()
-    names += page.tables
+    page = database.list_tables()
+    names = list[str](page.tables)
     while page.page_token:
         page = database.list_tables(page_token=page.page_token)
         names += page.tables
@@ -208,8 +210,6 @@ _PIECES_AT_ONCE = 1000  # pieces per write, about 60 MB
 
 
 class PieceTables:
-    """Pieces of one LanceDB connection."""
-
     def __init__(self, database: Any) -> None:
         self._database, self._lock = database, threading.Lock()
         self._open: dict[str, Any] = {}  # tables by folder; a table is never recreated
@@ -240,7 +240,8 @@ class PieceTables:
             table.create_index("number", config=BTree(), replace=True)
 
     def folders(self, prefix: str) -> list[str]:
-        return [folder for folder in map(_folder_of, table_names(self._database)) if folder.startswith(prefix)]
+        folders = (_decode_key(f"{table}.") for table in table_names(self._database))
+        return [folder for folder in folders if folder.startswith(prefix)]
 
     def erase(self, folder: str) -> None:
         self._database.drop_table(_encode_key(folder), ignore_missing=True)
@@ -267,7 +268,3 @@ class PieceTables:
                     raise
             table = self._there(folder)
         return table
-
-
-def _folder_of(table: str) -> str:
-    return _decode_key(f"{table}.")

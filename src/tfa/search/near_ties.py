@@ -38,9 +38,9 @@ class RankedIds:
             return len(self.ids) >= limit
         return bool(self.scores[-1] >= self.scores[k - 1] - _tolerance(self.scores, close))
 
-    def close_ones(self, close: float = NEAR_TIE) -> np.ndarray:
+    def close_ones(self) -> np.ndarray:
         """Return the indices of results whose score is a near tie with the next or previous one."""
-        near = np.abs(np.diff(self.scores)) <= _tolerance(self.scores, close)
+        near = np.abs(np.diff(self.scores)) <= _tolerance(self.scores, NEAR_TIE)
         return np.flatnonzero(np.append(near, False) | np.append(False, near))
 
 
@@ -61,8 +61,7 @@ def settle_ties(
         known = [place for place in at.tolist() if int(answer.ids[place]) in vectors]  # others were deleted meanwhile
         if known:
             rows = np.stack([vectors[int(one)] for one in answer.ids[known]]).astype(np.float64)
-            scores[known] = (rows * query.astype(np.float64)).sum(
-                axis=1
-            )  # row by row, so that equal rows have equal sums
+            # Row by row, so that equal rows have equal sums.
+            scores[known] = (rows * query.astype(np.float64)).sum(axis=1)
         settled.append(RankedIds.of(answer.ids, scores))
     return settled

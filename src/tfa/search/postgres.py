@@ -11,7 +11,7 @@ bit        signs and lengths, then rescores the best with their vectors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pgvector import HalfVector, Vector
 from psycopg import errors, sql
 
 from tfa.errors import BadSpec, StoreConflict
-from tfa.search.postgres_server import Address, PostgresConnection, PostgresServer, Shards, copy_rows, holders
+from tfa.search.postgres_server import Address, PostgresConnection, PostgresServer, copy_rows, holders, make_parent
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
@@ -60,21 +60,20 @@ class PostgresStore(Store):
         if self._listed(name):
             raise taken
         try:
-            for server, table in holders(self._server, name, shards):
-                server.run(lambda c, table=table: _make_table(c, table, columns))  # type: ignore[misc]
+            for server in holders(self._server, shards):
+                server.run(lambda c: _make_table(c, name, columns))
             if shards:
-                self._server.run(lambda c: Shards(self._server.address).make_parent(c, name, columns))
+                self._server.run(lambda c: make_parent(c, self._server.address, name, columns))
             insert = "insert into tfa.collections (name, dimensions, dtype, shards) values (%s, %s, %s, %s)"
             self._server.run(lambda c: c.execute(insert, (name, dimensions, dtype, list(shards))))
         except StoreConflict as error:
-            raise (
-                taken if isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation) else error
-            ) from None
+            is_taken = isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation)
+            raise (taken if is_taken else error) from None
         return self.open(name)
 
     def open(self, name: str) -> Collection:
-        for own, dimensions, dtype, index, shards in self._listed(name):
-            return PostgresCollection(self._server, own, dimensions, dtype, index, shards)
+        for row in self._listed(name):
+            return PostgresCollection(self._server, *row)
         raise StoreConflict(f"collection {name!r} not found at {self._server.address}; build the map again")
 
     def _listed(self, name: str) -> list[tuple[str, int, str, str, list[str]]]:
@@ -82,11 +81,12 @@ class PostgresStore(Store):
         return self._server.run(lambda c: c.execute(listed, (name,)).fetchall())
 
     def drop(self, name: str) -> None:
-        for own, *_, shards in self._listed(name):
+        command = sql.SQL("drop table if exists {}").format(sql.Identifier("tfa", name))
+        for *_, shards in self._listed(name):
             if shards:  # before the tables it reads from
-                self._server.run(_dropping(own))
-            for server, table in holders(self._server, own, shards):
-                server.run(_dropping(table))
+                self._server.run(lambda c: c.execute(command))
+            for server in holders(self._server, shards):
+                server.run(lambda c: c.execute(command))
             self._server.run(lambda c: c.execute("delete from tfa.collections where name = %s", (name,)))
 
     def names(self, prefix: str = "") -> list[str]:
@@ -97,19 +97,15 @@ class PostgresStore(Store):
         return self._server.run(lambda c: _document(c, key))
 
     def put(self, key: str, data: bytes) -> None:
-        def replace(connection: PostgresConnection) -> None:
-            _lock(connection, key)
-            _write(connection, key, data)
-
-        self._server.run(replace)
+        self._server.run(lambda c: _write(c, key, data))
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
         def compare_and_replace(connection: PostgresConnection) -> bool:
             _lock(connection, key)
-            if _document(connection, key) != old:
-                return False
-            _write(connection, key, new)
-            return True
+            equal = _document(connection, key) == old
+            if equal:
+                _write(connection, key, new)
+            return equal
 
         return self._server.run(compare_and_replace, once=True)
 
@@ -144,13 +140,8 @@ def _make_table(connection: PostgresConnection, table: str, columns: str) -> Non
     connection.execute(sql.SQL("create index on {} (digest)").format(own))
 
 
-def _dropping(table: str) -> Callable[[PostgresConnection], Any]:
-    command = sql.SQL("drop table if exists {}").format(sql.Identifier("tfa", table))
-    return lambda connection: connection.execute(command)
-
-
 def _lock(connection: PostgresConnection, key: str) -> None:
-    """Lock a document for writing until the transaction ends."""
+    """Lock a document for writing until the transaction ends, which may lock it again."""
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (key,))
 
 
@@ -161,6 +152,7 @@ def _document(connection: PostgresConnection, key: str) -> bytes | None:
 
 
 def _write(connection: PostgresConnection, key: str, data: bytes) -> None:
+    _lock(connection, key)
     connection.execute("delete from tfa.documents where key = %s", (key,))
     for part, start in enumerate(range(0, max(1, len(data)), _PART)):
         values = (key, part, data[start : start + _PART])
@@ -180,8 +172,6 @@ _LEAST_OF_BITS = 200  # minimum number of candidates by signs; at least twice k
 
 
 class PostgresCollection(Collection):
-    """A collection as a table."""
-
     def __init__(
         self, server: PostgresServer, name: str, dimensions: int, dtype: str, index: str, shards: Sequence[str]
     ) -> None:
@@ -212,27 +202,19 @@ class PostgresCollection(Collection):
             copy_rows(self._server, self.name, list(rows), replace)
 
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        gone = [int(one) for one in ids]
-        copy_rows(
-            self._server,
-            self.name,
-            gone,
-            lambda c: c.execute(self._sql("delete from {table} where id = any(%s)"), (gone,)),
-        )
+        gone, command = [int(one) for one in ids], self._sql("delete from {table} where id = any(%s)")
+        copy_rows(self._server, self.name, gone, lambda c: c.execute(command, (gone,)))
 
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
         queries = self.fit(queries)
         condition, values = _condition(where)
+        values |= {"k": k, "spare": k + _SPARE, "bits": max(2 * k, _LEAST_OF_BITS)}
         command = self._search().format(table=self._table, condition=condition)
 
         def search(connection: PostgresConnection) -> tuple[list[list[tuple[int, float]]], int]:
             with connection.pipeline():
-                cursors = [
-                    connection.execute(
-                        command, {"query": self._plain(q), "rough": self._vector(q), **values, **_counts(k)}
-                    )
-                    for q in queries
-                ]
+                vectors = [{"query": Vector(query), "rough": self._vector(query)} for query in queries]
+                cursors = [connection.execute(command, values | one) for one in vectors]
                 few = self._sql("select count(*) from (select 1 from {table} limit %s) as few")
                 there = connection.execute(few, (k,))
             return [cursor.fetchall() for cursor in cursors], there.fetchone()[0]  # type: ignore[index]
@@ -295,24 +277,22 @@ class PostgresCollection(Collection):
             )
         if index not in _EXACT and self.shards:  # shards do not know the limit and would search everything
             raise BadSpec(f"index {index} does not support shards; use {' or '.join(_EXACT)}")
-        for server, table in holders(self._server, self.name, self.shards):
-            server.run(lambda c, table=table: self._reindex(c, table, index))  # type: ignore[misc]
+        for server in holders(self._server, self.shards):
+            server.run(lambda c: self._reindex(c, index))
         update = "update tfa.collections set index = %s where name = %s"
         self._server.run(lambda c: c.execute(update, (index, self.name)))
         self.index = index
 
-    def _reindex(self, connection: PostgresConnection, table: str, index: str) -> None:
-        own = sql.Identifier("tfa", table)
+    def _reindex(self, connection: PostgresConnection, index: str) -> None:
+        own = self._table
         old = "select indexrelid::regclass::text from pg_index join pg_class c on c.oid = indexrelid join pg_am a on "
         old += "a.oid = c.relam where indrelid = %s::regclass and amname in ('ivfflat', 'hnsw')"
-        for (name,) in connection.execute(old, (f'tfa."{table}"',)).fetchall():
+        for (name,) in connection.execute(old, (f'tfa."{self.name}"',)).fetchall():
             connection.execute(sql.SQL("drop index ") + sql.SQL(name))
-        connection.execute(
-            sql.SQL("alter table {} drop column if exists code, drop column if exists length").format(own)
-        )
+        connection.execute(self._sql("alter table {table} drop column if exists code, drop column if exists length"))
         kind = sql.SQL(f"{self._type}_ip_ops")
         if index == "ivfflat":
-            rows = connection.execute(sql.SQL("select count(*) from {}").format(own)).fetchone()
+            rows = connection.execute(self._sql("select count(*) from {table}")).fetchone()
             lists = sql.Literal(max(1, rows[0] // _ROWS_OF_A_LIST))  # type: ignore[index]
             connection.execute("set local client_min_messages = error")  # hides the notice about few rows
             command = "create index on {} using ivfflat (vector {}) with (lists = {})"
@@ -335,26 +315,16 @@ class PostgresCollection(Collection):
         return sql.SQL(command).format(table=self._table)
 
     def _vector(self, vector: np.ndarray) -> Any:
-        return HalfVector(vector) if self._type == "halfvec" else self._plain(vector)
-
-    @staticmethod
-    def _plain(vector: np.ndarray) -> Any:
-        return Vector(vector)
+        return HalfVector(vector) if self._type == "halfvec" else Vector(vector)
 
     def _rows(self, condition: sql.SQL, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         command = self._sql('select id, vector, payload, "full" from {table} where ') + condition
         return self._server.run(lambda c: c.cursor(binary=True).execute(command, values).fetchall())
 
     def _entries(self, rows: Sequence[tuple[Any, ...]]) -> Entries:
-        vectors = np.empty((len(rows), self.dimensions), np.float32)
-        for place, row in enumerate(rows):
-            vectors[place] = row[1].to_numpy()
         ids = np.array([row[0] for row in rows], np.int64)
+        vectors = np.array([row[1].to_numpy() for row in rows], np.float32).reshape(-1, self.dimensions)
         return Entries(ids, vectors, [row[2] for row in rows], [bytes(row[3]) for row in rows])
-
-
-def _counts(k: int) -> dict[str, int]:
-    return {"k": k, "spare": k + _SPARE, "bits": max(2 * k, _LEAST_OF_BITS)}
 
 
 def _condition(where: Where | None) -> tuple[sql.SQL, dict[str, Any]]:

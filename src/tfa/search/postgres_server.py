@@ -193,17 +193,14 @@ class PostgresServer:
                 options=_OPTIONS,
                 application_name="tfa",
             )
+            try:
+                _add_extension(connection, "vector", where)
+                register_vector(connection)
+            except BaseException:
+                connection.close()
+                raise
         except psycopg.Error as error:
             raise self.in_our_words(error, lost=True) from error
-        try:
-            _add_extension(connection, "vector", where)
-            register_vector(connection)
-        except psycopg.Error as error:
-            connection.close()
-            raise self.in_our_words(error, lost=True) from error
-        except TfaError:
-            connection.close()
-            raise
         return connection
 
     def in_our_words(self, error: psycopg.Error, lost: bool = False) -> TfaError:
@@ -217,7 +214,7 @@ class PostgresServer:
             )
         if ("does not exist" in said and "FATAL:" in said) or "pg_hba.conf" in said:
             return BadSpec(f"PostgreSQL at {where} rejects the connection: {said.rpartition('FATAL:')[2].strip()}")
-        shard = _shard_named_in(str(error))
+        shard = str(error).partition('server "tfa ')[2].partition('"')[0]  # in errors of postgres_fdw
         if shard:
             return StoreUnavailable(
                 f"shard {shard} of PostgreSQL at {where} does not respond, and queries need all shards. Start it, or "
@@ -254,9 +251,8 @@ def _let_go(idle: list[PostgresConnection], owner: int) -> None:
 
 def _set_up(connection: PostgresConnection) -> None:
     if connection.execute("select to_regclass('tfa.documents')").fetchone() == (None,):
-        connection.execute(
-            "select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,)
-        )  # several processes may start together
+        # Several processes may start together.
+        connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,))
         connection.execute(_SETUP)
 
 
@@ -266,20 +262,12 @@ def _add_extension(connection: PostgresConnection, name: str, where: Address) ->
     try:
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,))
-            connection.execute(
-                psycopg.sql.SQL("create extension if not exists {}").format(psycopg.sql.Identifier(name))
-            )
+            connection.execute(sql.SQL("create extension if not exists {}").format(sql.Identifier(name)))
     except (errors.FeatureNotSupported, errors.UndefinedFile, errors.InsufficientPrivilege) as error:
         raise BadSpec(
             f"database {where.database!r} at {where} lacks the extension {name!r} ({str(error).splitlines()[0]}); "
             f"install it (vector is pgvector, 0.8 or newer), and run as a superuser: create extension {name}"
         ) from None
-
-
-def _shard_named_in(message: str) -> str | None:
-    """Return HOST:PORT of the foreign server named in a postgres_fdw error."""
-    _, found, rest = message.partition('server "tfa ')
-    return rest.partition('"')[0] if found else None
 
 
 # --- shards --------------------------------------------------------------------------------------------------------
@@ -288,13 +276,13 @@ def _shard_named_in(message: str) -> str | None:
 _SHARD_CONNECT_SECONDS = 3  # timeout before the replica is tried
 
 
-def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterator[tuple[PostgresServer, str]]:
-    """Yield the servers that store a collection's rows, and their table names."""
+def holders(server: PostgresServer, shards: Sequence[str]) -> Iterator[PostgresServer]:
+    """Yield the servers that store a collection's rows."""
     if not shards:
-        yield server, name
+        yield server
     for shard in shards:
         with closing(PostgresServer(server.address.at(shard))) as other:
-            yield other, name
+            yield other
 
 
 def copy_rows(
@@ -329,62 +317,46 @@ def copy_rows(
             ) from None
 
 
-class Shards:
-    """Foreign tables of one server for its shards."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-
-    def make_parent(self, connection: PostgresConnection, name: str, columns: str) -> None:
-        """Create the partitioned table and its foreign partitions."""
-        where = self._address
-        _add_extension(connection, "postgres_fdw", where)
-        for place, shard in enumerate(where.shards):
-            hosts = [shard, *where.replicas[place : place + 1]]  # tried in this order
-            self._connect(connection, shard, [_split_address(one) for one in hosts])
-        own = sql.Identifier("tfa", name)
-        connection.execute(
-            sql.SQL("create table {} ").format(own) + sql.SQL(columns) + sql.SQL(" partition by hash (id)")
-        )
-        part = sql.SQL(
-            "create foreign table {} partition of {} for values with (modulus {}, remainder {}) server {} "
-            "options (schema_name 'tfa', table_name {})"
-        )
-        for place, shard in enumerate(where.shards):
-            piece = sql.Identifier("tfa", f"{name}__shard{place}")
-            numbers = sql.Literal(len(where.shards)), sql.Literal(place)
-            connection.execute(part.format(piece, own, *numbers, _name_server(shard), sql.Literal(name)))
-
-    def _connect(self, connection: PostgresConnection, shard: str, hosts: Sequence[tuple[str, int]]) -> None:
-        where, server = self._address, _name_server(shard)
-        options = {
-            "host": ",".join(host for host, _ in hosts),
-            "port": ",".join(str(port) for _, port in hosts),
-            "dbname": where.database,
-            "connect_timeout": str(_SHARD_CONNECT_SECONDS),
-            "options": _OPTIONS,
-            "extensions": "vector",  # lets shards sort by the inner product
-            "fetch_size": "200",
-            "batch_size": "500",
-        }
-        login = {"user": where.user, **({"password": where.password} if where.password else {})}
-        known = connection.execute("select 1 from pg_foreign_server where srvname = %s", (f"tfa {shard}",)).fetchone()
-        if known is None:
-            connection.execute(
-                sql.SQL("create server {} foreign data wrapper postgres_fdw options ({})").format(
-                    server, _list_options(options)
-                )
-            )
-        else:
-            connection.execute(sql.SQL("alter server {} options ({})").format(server, _list_options(options, "set ")))
-        connection.execute(sql.SQL("drop user mapping if exists for current_user server {}").format(server))
-        connection.execute(
-            sql.SQL("create user mapping for current_user server {} options ({})").format(server, _list_options(login))
-        )
+def make_parent(connection: PostgresConnection, where: Address, name: str, columns: str) -> None:
+    """Create the partitioned table of a collection, with a foreign partition for each shard."""
+    _add_extension(connection, "postgres_fdw", where)
+    own = sql.Identifier("tfa", name)
+    connection.execute(sql.SQL("create table {} ").format(own) + sql.SQL(f"{columns} partition by hash (id)"))
+    part = sql.SQL(
+        "create foreign table {} partition of {} for values with (modulus {}, remainder {}) server {} "
+        "options (schema_name 'tfa', table_name {})"
+    )
+    for place, shard in enumerate(where.shards):
+        hosts = [shard, *where.replicas[place : place + 1]]  # tried in this order
+        server = _make_server(connection, where, shard, [_split_address(one) for one in hosts])
+        piece = sql.Identifier("tfa", f"{name}__shard{place}")
+        connection.execute(part.format(piece, own, len(where.shards), place, server, name))
 
 
-def _name_server(shard: str) -> sql.Identifier:
-    return sql.Identifier(f"tfa {shard}")  # appears in errors of postgres_fdw
+def _make_server(
+    connection: PostgresConnection, where: Address, shard: str, hosts: Sequence[tuple[str, int]]
+) -> sql.Identifier:
+    """Create or update the foreign server of a shard."""
+    server = sql.Identifier(f"tfa {shard}")  # appears in errors of postgres_fdw
+    options = {
+        "host": ",".join(host for host, _ in hosts),
+        "port": ",".join(str(port) for _, port in hosts),
+        "dbname": where.database,
+        "connect_timeout": str(_SHARD_CONNECT_SECONDS),
+        "options": _OPTIONS,
+        "extensions": "vector",  # lets shards sort by the inner product
+        "fetch_size": "200",
+        "batch_size": "500",
+    }
+    login = {"user": where.user, **({"password": where.password} if where.password else {})}
+    known = connection.execute("select 1 from pg_foreign_server where srvname = %s", (f"tfa {shard}",)).fetchone()
+    make = "create server {} foreign data wrapper postgres_fdw options ({})"
+    command, verb = (make, "") if known is None else ("alter server {} options ({})", "set ")
+    connection.execute(sql.SQL(command).format(server, _list_options(options, verb)))
+    connection.execute(sql.SQL("drop user mapping if exists for current_user server {}").format(server))
+    mapping = sql.SQL("create user mapping for current_user server {} options ({})")
+    connection.execute(mapping.format(server, _list_options(login)))
+    return server
 
 
 def _list_options(options: dict[str, str], verb: str = "") -> sql.Composed:

@@ -259,15 +259,6 @@ class _Piece:
     columns: slice
     packed: Any
 
-    def sums(self, planes: np.ndarray) -> np.ndarray:
-        """Return Σ P_i L_i `(p, m)` for planes `(p, D)` of all columns, integers in float32."""
-        import torch
-
-        # The extremes of two extra planes make the kernel's scale 1 and its offset 63.
-        own = np.zeros((len(planes) + 2, self.columns.stop - self.columns.start), np.float32)
-        own[:-2], own[-2, 0], own[-1, 0] = planes[:, self.columns], -63, 64
-        return torch.ops.quantized.linear_dynamic(torch.from_numpy(own), self.packed, True).numpy()[:-2]
-
 
 @dataclass(frozen=True)
 class _Kernel:
@@ -286,9 +277,15 @@ class _Kernel:
 
     def sums(self, planes: np.ndarray) -> np.ndarray:
         """Return Σ P_i L_i `(p, m)` in float64 for planes `(p, D)` of integers between −63 and 63."""
+        import torch
+
         total = np.zeros((len(planes), self.rows))
         for piece in self.pieces:
-            total[:, piece.rows] += piece.sums(planes)
+            # The extremes of two extra planes make the kernel's scale 1 and its offset 63.
+            own = np.zeros((len(planes) + 2, piece.columns.stop - piece.columns.start), np.float32)
+            own[:-2], own[-2, 0], own[-1, 0] = planes[:, piece.columns], -63, 64
+            sums = torch.ops.quantized.linear_dynamic(torch.from_numpy(own), piece.packed, True)
+            total[:, piece.rows] += sums.numpy()[:-2]
         return total
 
 
@@ -303,10 +300,13 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
     columns = _PIECE_COLUMNS[63 if top <= 63 else 127]
 
     def pack(start: int) -> list[_Piece]:
-        part = slice(start, min(start + _PIECE_ROWS, rows))
+        part, pieces = slice(start, min(start + _PIECE_ROWS, rows)), []
         block = levels(part)
-        runs = [slice(low, min(low + columns, width)) for low in range(0, width, columns)]
-        return [_Piece(part, run, _pack(block[:, run])) for run in runs]
+        for low in range(0, width, columns):
+            run = slice(low, min(low + columns, width))
+            own = torch._make_per_tensor_quantized_tensor(torch.from_numpy(np.array(block[:, run], np.int8)), 1.0, 0)
+            pieces.append(_Piece(part, run, torch.ops.quantized.linear_prepack(own, None)))
+        return pieces
 
     with _torch_setting:
         before, torch.backends.quantized.engine = torch.backends.quantized.engine, "fbgemm"
@@ -320,13 +320,6 @@ def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | No
             torch.backends.quantized.engine = before
     kernel = _Kernel(pieces, columns, width, rows, top)
     return kernel if _is_exact(kernel, levels) else None
-
-
-def _pack(levels: np.ndarray) -> Any:
-    import torch
-
-    own = torch.from_numpy(np.array(levels, np.int8))
-    return torch.ops.quantized.linear_prepack(torch._make_per_tensor_quantized_tensor(own, 1.0, 0), None)
 
 
 def _is_exact(kernel: _Kernel, levels: _Levels) -> bool:

@@ -75,10 +75,8 @@ class Reduction:
 
     def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
         """Return y(d) `(m, dims)`, float32, for vectors `(m, D)` with a bias each."""
-        return (
-            self._onto(vectors)
-            + (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)[:, None] * self.bias_axis
-        )
+        centered = (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)
+        return self._onto(vectors) + centered[:, None] * self.bias_axis
 
     def moments(self, total: Moments) -> Moments:
         """Return the moments of y(d) from those of [Ψ(d), b_d], of which y is a linear map."""
@@ -173,7 +171,6 @@ class Moments:
 
     @classmethod
     def empty(cls, width: int) -> Moments:
-        """Return the moments of no vectors."""
         return cls(0, np.zeros(width), np.zeros((width, width)))
 
     @classmethod
@@ -238,7 +235,12 @@ class ReducedRows:
 
     def moments(self) -> list[Moments]:
         """Return the moments of each chunk, computed on first use unless read from a file."""
-        return self.rows.derived(_compute_moments)
+
+        def compute(chunk: Rows) -> Moments:
+            starts = range(0, len(chunk), _BLOCK)
+            return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in starts)
+
+        return self.rows.derived(compute)
 
     def moments_over(self, rows: np.ndarray) -> Moments:
         """Return the moments of some rows, which may repeat; subtract the other rows from all if that is faster."""
@@ -251,11 +253,6 @@ class ReducedRows:
     def _moments_at(self, rows: np.ndarray) -> Iterator[Moments]:
         for start in range(0, max(len(rows), 1), _BLOCK):
             yield Moments.of(self.rows.take(rows[start : start + _BLOCK]))
-
-
-def _compute_moments(chunk: Rows) -> Moments:
-    """Compute the moments of the rows of a chunk."""
-    return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in range(0, len(chunk), _BLOCK))
 
 
 def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
@@ -275,14 +272,10 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
         _check_dims(dims)
         images = np.unique(np.linspace(0, count - 1, min(count, _LARGEST)).astype(np.int64))
         reduction = fit_reduction_by_products(_compile_vectors(galleries, images), dims, bias)
-    reduction = reduction.in_half
-    chunks, start = [], 0
-    for chunk in galleries.galleries[0].chunks:
-        chunks.append(_reduced(reduction, galleries, start, start + len(chunk)))
-        start += len(chunk)
+    reduced = ReducedRows(reduction.in_half, Gallery.of()).with_rows(galleries)
     for gallery in galleries.galleries:
         gallery.release()  # later searches read few rows at a time
-    return ReducedRows(reduction, Gallery.of(*chunks))
+    return reduced
 
 
 def _compile_vectors(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:

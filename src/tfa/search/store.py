@@ -286,25 +286,15 @@ def split_map_url(url: str) -> tuple[str, str]:
     return urlunsplit((parts.scheme, parts.netloc, base, parts.query, "")), name
 
 
-def open_store(url: str) -> Store:
-    """Connect to the store of a URL without a map name; raise StoreUnavailable if it does not respond."""
-    opener = find_opener(url)
-    with _explain_missing(urlsplit(url).scheme):
-        store: Store = opener(url)
-        return store
-
-
 def open_map_store(url: str) -> tuple[Store, str]:
-    """Connect to the store of a map URL; return the store and the map name."""
+    """Connect to the store of a map URL; return the store and the map name.
+
+    Raises StoreUnavailable if the store does not respond.
+    """
     base, name = split_map_url(url)
-    return open_store(base), name
-
-
-def list_schemes() -> list[str]:
-    """Return the URL schemes of installed stores."""
-    from tfa.core.plugins import plugin_names  # takes 30 ms to import
-
-    return [*_BUILT_IN, *plugin_names(_GROUP, _BUILT_IN)]
+    opener = find_opener(base)
+    with _explain_missing(urlsplit(url).scheme):
+        return opener(base), name
 
 
 def find_opener(url: str) -> Opener:
@@ -315,12 +305,12 @@ def find_opener(url: str) -> Opener:
         with _explain_missing(scheme):
             opener: Opener = attrgetter(attributes)(import_module(module))
             return opener
-    from tfa.core.plugins import load_plugin
+    from tfa.core.plugins import load_plugin, plugin_names  # takes 30 ms to import
 
     plugin: Opener | None = load_plugin(_GROUP, scheme, _BUILT_IN)
     if plugin is not None:
         return plugin
-    schemes = list_schemes()
+    schemes = [*_BUILT_IN, *plugin_names(_GROUP, _BUILT_IN)]
     if scheme in _DISTRIBUTIONS:
         hint = f"; install it with: pip install {_DISTRIBUTIONS[scheme]}"
     else:

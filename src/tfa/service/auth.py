@@ -21,7 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tfa.errors import BadSpec
 from tfa.service.cameras import ANONYMOUS
-from tfa.service.problems import Problem, Refused
+from tfa.service.problems import Problem, Refused, make_refusal
 from tfa.service.settings import ServiceSettings, find_api_key
 
 # --- audit log -------------------------------------------------------------------------------------------------------
@@ -68,8 +68,6 @@ class AuditedRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def noted(request: Request) -> Response:
-            from tfa.service.problems import make_refusal
-
             try:
                 response = await handle(request)
             except asyncio.CancelledError:
@@ -142,9 +140,9 @@ def may_read(settings: ServiceSettings, api_key: str | None) -> bool:
 
 
 def may_edit(settings: ServiceSettings, api_key: str | None) -> bool:
-    known = find_api_key(api_key, settings.all_api_keys)
     if not any(one.edits for one in settings.all_api_keys):
         return settings.editable
+    known = find_api_key(api_key, settings.all_api_keys)
     return known is not None and known.edits
 
 
@@ -201,9 +199,8 @@ def _refuse_caller(api_key: str | None, need: str) -> Refused:
 
 def reading_router(tag: str) -> APIRouter:
     """Create a router that needs read access."""
-    return APIRouter(
-        prefix="/v1", tags=[tag], dependencies=[Depends(reader)], responses=refusals(401, 403, 404, 422, 429, 503)
-    )
+    refused = refusals(401, 403, 404, 422, 429, 503)
+    return APIRouter(prefix="/v1", tags=[tag], dependencies=[Depends(reader)], responses=refused)
 
 
 def editing_router(tag: str) -> APIRouter:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,19 +34,34 @@ from tfa.types import Answer, ImageRecord, QueryOptions
 _log = getLogger("tfa.service")
 
 
-class LogOnce:
-    """Log the first failure of a repeated write, and `recovered` when it succeeds again."""
+class SavedState(ABC):
+    """State of a map that a thread saves in the map's folder; `what` names it in the log."""
 
-    def __init__(self, recovered: str) -> None:
-        self._recovered, self._failing = recovered, False
+    def __init__(self, place_map: PlaceMap, what: str) -> None:
+        assert place_map.path is not None
+        self._folder, self._what, self._failing = place_map.path, what, False
+        self._lock = threading.Lock()  # held during queries, so no file access under it
+        self._files = threading.Lock()  # held during file access, never during a query
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-{what}")
 
-    def note(self, problems: Sequence[str]) -> None:
-        """Report the problems of the last write; none if it succeeded."""
-        if problems and not self._failing:
-            _log.warning("%s", problems[0])
-        elif self._failing and not problems:
-            _log.warning("%s", self._recovered)
-        self._failing = bool(problems)
+    @abstractmethod
+    def _save(self) -> list[str]:
+        """Save what changed; return the problems, which are retried later."""
+
+    def _keep(self) -> None:
+        """Save, and log the first failure and the next success."""
+        with self._files:
+            problems = self._save()
+            if problems and not self._failing:
+                _log.warning("%s", problems[0])
+            elif self._failing and not problems:
+                _log.warning("%s of %s can be saved again", self._what, self._folder.name)
+            self._failing = bool(problems)
+
+    def close(self) -> None:
+        """Save everything, after the last query."""
+        self._keeper.shutdown(wait=True)
+        self._keep()
 
 
 # --- cameras ---------------------------------------------------------------------------------------------------------
@@ -110,7 +126,6 @@ class TrackedCamera:
         return True
 
     def describe(self, notice: str | None = None) -> CameraInfo:
-        """Describe the camera's state."""
         calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
         used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
         state = self.tracker.state
@@ -124,20 +139,16 @@ class TrackedCamera:
         )
 
 
-class MapCameras:
+class MapCameras(SavedState):
     """The cameras of one map, least recently used first, at most `most` for each owner.
 
     Limits are per owner, so that one API key cannot evict the cameras of another.
     """
 
     def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (ANONYMOUS,)) -> None:
-        assert place_map.path is not None
-        self._folder, self._most, self._owners = place_map.path, most, tuple(owners)
-        self._write_log = LogOnce(f"cameras of {self._folder.name} can be saved again")
-        self._lock = threading.Lock()  # held during queries, so no file access under it
-        self._files = threading.Lock()  # held during file access, never during a query
+        super().__init__(place_map, "cameras")
+        self._most, self._owners = most, tuple(owners)
         self._cameras: OrderedDict[CameraKey, TrackedCamera] = OrderedDict()
-        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-cameras")
         self._take(place_map)
         self._load()
         self._keeper.submit(self._keep)
@@ -236,28 +247,27 @@ class MapCameras:
 
     # --- files -----------------------------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
-        """Save changed cameras and remove the files of dropped ones. Failures are logged and retried later."""
-        with self._files:
-            with self._lock:
-                keys = list(self._cameras)
-            problems = []
-            for key in keys:
-                try:
-                    self._keep_one(key)
-                except (TfaError, OSError) as error:  # such as a full or read-only disk
-                    problems.append(f"cannot save camera {key.name}, will retry: {error}")
-                except Exception:  # one camera must not keep others from being saved
-                    _log.exception("cannot save camera %s of %s", key.name, self._folder.name)
-            with self._lock:
-                kept = {key.file_name for key in self._cameras}
+    def _save(self) -> list[str]:
+        """Save changed cameras and remove the files of dropped ones."""
+        with self._lock:
+            keys = list(self._cameras)
+        problems = []
+        for key in keys:
             try:
-                for path in self._folder.glob(FILES):
-                    if path.name not in kept:
-                        path.unlink(missing_ok=True)
-            except OSError as error:
-                problems.append(f"cannot remove old cameras of {self._folder.name}: {error}")
-            self._write_log.note(problems)
+                self._keep_one(key)
+            except (TfaError, OSError) as error:  # such as a full or read-only disk
+                problems.append(f"cannot save camera {key.name}, will retry: {error}")
+            except Exception:  # one camera must not keep others from being saved
+                _log.exception("cannot save camera %s of %s", key.name, self._folder.name)
+        with self._lock:
+            kept = {key.file_name for key in self._cameras}
+        try:
+            for path in self._folder.glob(FILES):
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            problems.append(f"cannot remove old cameras of {self._folder.name}: {error}")
+        return problems
 
     def _keep_one(self, key: CameraKey) -> None:
         with self._lock:
@@ -300,25 +310,15 @@ class MapCameras:
         tracker = Tracker(self._map, QueryOptions(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
-    def close(self) -> None:
-        """Save all cameras, after the last query."""
-        self._keeper.shutdown(wait=True)
-        self._keep()
-
 
 WRITTEN_EVERY = 60.0  # minimum seconds between writes
 
 
-class Confirmations:
+class Confirmations(SavedState):
     """Times at which sure answers confirmed the images of a map in a folder."""
 
     def __init__(self, place_map: PlaceMap) -> None:
-        assert place_map.path is not None
-        self._folder = place_map.path
-        self._write_log = LogOnce(f"confirmations of {self._folder.name} can be saved again")
-        self._lock = threading.Lock()  # held during queries, so no file access under it
-        self._files = threading.Lock()
-        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-confirmed")
+        super().__init__(place_map, "confirmations")
         self._changed, self._tried = False, time.monotonic()
         try:
             self._confirmed = Confirmed.read(self._folder)
@@ -354,29 +354,22 @@ class Confirmations:
         with self._lock:
             return self._confirmed.last_of(image)
 
-    def _keep(self) -> None:
-        with self._files:
+    def _save(self) -> list[str]:
+        with self._lock:
+            if not self._changed:
+                return []
+            written = Confirmed(dict(self._confirmed.since), dict(self._confirmed.last))
+            self._changed = False
+        try:
+            written.with_later(self._on_disk()).write(self._folder)  # another service may also serve the map
+        except (TfaError, OSError) as error:  # such as a full or read-only disk
             with self._lock:
-                if not self._changed:
-                    return
-                written = Confirmed(dict(self._confirmed.since), dict(self._confirmed.last))
-                self._changed = False
-            problems = []
-            try:
-                written.with_later(self._on_disk()).write(self._folder)  # another service may also serve the map
-            except (TfaError, OSError) as error:  # such as a full or read-only disk
-                problems.append(f"cannot save confirmations of {self._folder.name}, will retry: {error}")
-                with self._lock:
-                    self._changed = True
-            self._write_log.note(problems)
+                self._changed = True
+            return [f"cannot save confirmations of {self._folder.name}, will retry: {error}"]
+        return []
 
     def _on_disk(self) -> Confirmed:
         try:
             return Confirmed.read(self._folder)
         except TfaError:  # a damaged file is replaced
             return Confirmed()
-
-    def close(self) -> None:
-        """Save all confirmations, after the last query."""
-        self._keeper.shutdown(wait=True)
-        self._keep()

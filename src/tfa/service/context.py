@@ -162,7 +162,6 @@ def image_url(live: LiveMap, image_id: int) -> str:
 
 
 async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
-    """Return the image with this id."""
     record = await service.work(lambda: live.current.storage.record(image_id))
     if record is None:
         raise Refused(404, f"image {image_id} not found in {live.name}; /v1/images lists all images")

@@ -106,15 +106,11 @@ class JobBoard:
             self._fail(job_id, _CUT_OFF)
         except TfaError as error:
             self._fail(job_id, error.public)
-        except MemoryError as error:
-            self._fail(job_id, str(from_os_error(error)))
-        except OSError as error:
-            _log.exception("a job failed")
-            known = from_os_error(error)
+        except BaseException as error:  # a failed job must never appear to be running
+            if not isinstance(error, MemoryError):
+                _log.exception("a job failed")
+            known = from_os_error(error) if isinstance(error, OSError | MemoryError) else None
             self._fail(job_id, INTERNAL_ERROR if known is None else known.public)
-        except BaseException:  # a failed job must never appear to be running
-            _log.exception("a job failed")
-            self._fail(job_id, INTERNAL_ERROR)
 
     def _fail(self, job_id: str, sentence: str) -> None:
         self._end(job_id, state="failed", message="failed", error=sentence)

@@ -34,10 +34,9 @@ from tfa.service.cameras import ANONYMOUS, Confirmations, MapCameras
 from tfa.service.decoders import SharedEncoder
 from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
-from tfa.service.query_queue import QueryQueue, refuse_cameras
+from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 from tfa.types import (
-    Answer,
     CalibrateOptions,
     CalibrationReport,
     EditReport,
@@ -97,8 +96,9 @@ class LiveMap:
         has_rows = storage.has_all_rows
         self.cameras = MapCameras(self.current, settings.cameras, owners) if settings.cameras and has_rows else None
         self.confirmations = Confirmations(self.current) if has_rows else None
+        confirm = (lambda answer: None) if self.confirmations is None else self.confirmations.confirm
         self.queries = QueryQueue(
-            self.name, lambda: self.current_map, encoder, settings, metrics, self.cameras, self._confirm
+            self.name, lambda: self.current_map, encoder, settings, metrics, self.cameras, confirm
         )
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
@@ -152,13 +152,13 @@ class LiveMap:
 
     def refuse_cameras(self) -> Refused:
         """Return the refusal of a query that names a camera."""
-        if self.current.storage.has_all_rows:
-            return refuse_cameras()
-        sentence = "adaptation needs the scores of all images, and a store returns only the best"
-        return Refused(409, f"{self.name} is in a store and has no cameras: {sentence}; query without a camera")
+        reason = "cameras are turned off in this service; start it with --cameras N, or"
+        if not self.current.storage.has_all_rows:
+            why = "adaptation needs the scores of all images, and a store returns only the best"
+            reason = f"{self.name} is in a store and has no cameras: {why};"
+        return Refused(409, f"{reason} query without a camera")
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
-        """Explain the match of a photo with a map image."""
         if not self.current.storage.has_all_rows:
             raise Refused(501, f"{self.name} is in a store, which has no tokens to explain matches; use a map folder")
         return explain_score(self.current, tokens, image_id, calibration=calibration)
@@ -218,10 +218,6 @@ class LiveMap:
     def last_confirmed(self, image: ImageRecord) -> int | None:
         """Return when a sure answer last named the image, in seconds since 1970; None if unknown."""
         return None if self.confirmations is None else self.confirmations.last_of(image)
-
-    def _confirm(self, answer: Answer) -> None:
-        if self.confirmations is not None:
-            self.confirmations.confirm(answer)
 
     # --- edits -----------------------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class OriginGuard:
     def _objection(self, scope: Scope) -> str | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self.settings.checks_host and not is_loopback(_name(host)):
+        if self.settings.checks_host and not is_loopback(urlsplit(f"//{host}").hostname or ""):
             # The name is not repeated: a page of another site could have chosen it.
             return (
                 "this service has no API keys and accepts local host names only; start it with --read-api-key or with "
@@ -149,11 +149,6 @@ class OriginGuard:
         if origin in self.settings.cors or urlsplit(origin).netloc == host:
             return None
         return f"requests from pages of {origin} are not allowed; start the service with --cors {origin} to allow them"
-
-
-def _name(host: str) -> str:
-    """Return a Host header without its port."""
-    return urlsplit(f"//{host}").hostname or ""
 
 
 class SecurityHeaders:

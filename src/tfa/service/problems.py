@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect
 
 from tfa.core.plain import Value, req
 from tfa.errors import (
-    BadCalibration,
     BadMap,
     BadTokens,
     BadWeights,
@@ -46,7 +45,6 @@ INTERNAL_ERROR = (
 # The first match counts; any other TfaError is a problem of the request (422).
 _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (UnknownImage, 404),
-    (BadCalibration, 422),
     (BadMap, 409),
     (StoreUnavailable, 503),
     (StoreConflict, 409),

@@ -137,7 +137,6 @@ class QueryQueue:
         return self._submit(WaitingQuery(image, options, camera))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
-        """Queue a photo for its tokens."""
         return self._submit(WaitingQuery(image, None))
 
     def _submit(self, query: WaitingQuery) -> Future[Any]:
@@ -238,44 +237,26 @@ class QueryQueue:
                 query.future.set_result(tokens.select([row]))
             elif query.camera is not None:  # in order of arrival, since each photo adapts the next ones
                 with self._settled([query]):
-                    self._answer_camera(query, query.camera, query.options, tokens.select([row]))
+                    assert self._cameras is not None, "a query without cameras is refused before"
+                    answer = self._cameras.answer(query.camera, tokens.select([row]), query.options)
+                    self._metrics.camera_photos.labels(self.name).inc()
+                    self._settle(query, answer)
             else:
-                groups.setdefault(_group(query.options), []).append(row)
+                # Queries of one group may differ in k, of which the largest is used, and the confidence limits.
+                kind = replace(query.options, k=1, min_confidence=0.0, sure=False)
+                groups.setdefault(kind, []).append(row)
         for kind, rows in groups.items():
             group = [batch[row] for row in rows]
             with self._settled(group):
-                self._answer_group(current, tokens.select(rows), group, kind)
-
-    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, options: QueryOptions, tokens: Tokens) -> None:
-        if self._cameras is None:
-            raise refuse_cameras()
-        answer = self._cameras.answer(camera, tokens, options)
-        self._metrics.camera_photos.labels(self.name).inc()
-        self._settle(query, answer)
-
-    def _answer_group(
-        self, current: PlaceMap, tokens: Tokens, group: Sequence[WaitingQuery], options: QueryOptions
-    ) -> None:
-        """Answer queries that differ only in k, using the largest k for all."""
-        counts = [query.options.k for query in group if query.options is not None]
-        answers = self.recent.answer(current, tokens, replace(options, k=max(counts)))
-        for query, k, answer in zip(group, counts, answers, strict=True):
-            self._settle(query, replace(answer, hits=answer.hits[:k]))
+                counts = [query.options.k for query in group if query.options is not None]
+                answers = self.recent.answer(current, tokens.select(rows), replace(kind, k=max(counts)))
+                for query, k, answer in zip(group, counts, answers, strict=True):
+                    self._settle(query, replace(answer, hits=answer.hits[:k]))
 
     def _settle(self, query: WaitingQuery, answer: Answer) -> None:
         query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))
         self._confirm(answer)
 
 
-def _group(options: QueryOptions) -> QueryOptions:
-    """Return the options that queries of one group share; k and the confidence limits may differ."""
-    return replace(options, k=1, min_confidence=0.0, sure=False)
-
-
 def _make_failure() -> Refused:
     return refuse_busy("the service failed on this query; retry, and see the service log for details")
-
-
-def refuse_cameras() -> Refused:
-    """Return the refusal of a query that names a camera when cameras are off."""
-    return Refused(409, "cameras are turned off in this service; start it with --cameras N, or query without a camera")

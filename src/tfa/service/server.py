@@ -124,10 +124,6 @@ BACKLOG = 512
 LAST_SECONDS = 1.0  # time to log unfinished jobs before exit
 
 
-class CannotListen(TfaError):
-    """The address is in use, or does not belong to this machine."""
-
-
 def bind_socket(settings: ServiceSettings) -> socket.socket:
     """Return a listening socket; port 0 selects any free port."""
     host, port = settings.host.strip("[]"), settings.port
@@ -138,8 +134,7 @@ def bind_socket(settings: ServiceSettings) -> socket.socket:
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]  # drop the repeated address
-        sentence = f"cannot listen on {settings.host}:{port}: {reason}; choose another --port or --host"
-        raise CannotListen(sentence) from None
+        raise TfaError(f"cannot listen on {settings.host}:{port}: {reason}; choose another --port or --host") from None
 
 
 def address_of(listening: socket.socket) -> str:

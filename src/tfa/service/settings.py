@@ -16,7 +16,6 @@ from tfa.errors import BadSpec
 # --- API keys --------------------------------------------------------------------------------------------------------
 
 _NAME = re.compile("[A-Za-z0-9._-]{1,64}")
-_ROLES = ("read", "edit")
 _SHORTEST = 16  # minimum length of an API key in a file
 _LINE = "each line needs a name, read or edit, and the key, such as: robot1 read 6f1c…"
 
@@ -36,20 +35,14 @@ class ApiKey:
             raise BadSpec(f"API key {self.name} must be printable ASCII text and not empty")
 
 
-def _is_secret(text: str, secret: str | None) -> bool:
-    """Compare two secrets in constant time."""
-    if secret is None:
-        return False
-    # Digests have a fixed length, so that timing does not reveal the length of the key.
-    ours, theirs = (hashlib.sha256(one.encode("utf-8", "replace")).digest() for one in (secret, text))
-    return hmac.compare_digest(ours, theirs)
-
-
 def find_api_key(text: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
     """Find the API key with this secret. Compares every key, so that timing does not depend on the match."""
     if text is None:
         return None
-    found = [api_key for api_key in api_keys if _is_secret(text, api_key.secret)]
+    # Digests have a fixed length, so that timing does not reveal the length of the key.
+    secrets = (text, *(api_key.secret for api_key in api_keys))
+    sent, *ours = (hashlib.sha256(secret.encode("utf-8", "replace")).digest() for secret in secrets)
+    found = [api_key for api_key, own in zip(api_keys, ours, strict=True) if hmac.compare_digest(own, sent)]
     return max(found, key=lambda api_key: api_key.edits, default=None)
 
 
@@ -65,7 +58,7 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
         parts = line.split()
         if not parts or parts[0].startswith("#"):
             continue
-        if len(parts) != 3 or parts[1] not in _ROLES:  # the line is not shown because it contains a secret
+        if len(parts) != 3 or parts[1] not in ("read", "edit"):  # the line is not shown because it contains a secret
             raise BadSpec(f"line {number} of {path} is not valid; {_LINE}", path)
         if len(parts[2]) < _SHORTEST:
             raise BadSpec(

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, format_count, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_count, open_table, print_json, say
 from tfa_bench.cli.results import CheckFinding, CheckResult, DatasetEntry
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def check(
     from tfa.core.progress import as_progress
     from tfa_bench.datasets.check import check_dataset
 
-    progress = as_progress(wants_progress(quiet))
+    progress = as_progress(not quiet)
     findings = check_dataset(dataset, path, positives=positives, deep=deep, progress=progress)
     whole = not any(finding.level == "error" for finding in findings)
     if json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, format_count, note, open_table, print_json, print_text, say, wants_progress
+from tfa.cli.console import console, format_count, note, open_table, print_json, print_text, say
 from tfa.errors import BadSpec
 from tfa_bench.cli.results import ScoreEntry
 
@@ -356,7 +356,7 @@ def explore(
     facts = [*describe_judgement(judged.judgement), *judged.notes]
     names = [run.name for run in judged.judgement.runs]
     table = table_of_scores(judged.scored, names)
-    progress = wants_progress(quiet)
+    progress = not quiet
     write_explorer(out, judged.judgement, table, facts, progress=progress)
     queries = max(len(run.evaluated) for run in judged.judgement.runs)
     say(f"{out}: {format_count(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")

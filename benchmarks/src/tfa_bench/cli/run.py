@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, format_count, note, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_count, note, open_table, print_json, say
 from tfa.types import EncoderOptions
 from tfa_bench.cli.results import FileHeadEntry, HeadEntry, HeadPlan, HeadsResult, RunEntry, RunResult, ScoreEntry
 
@@ -142,7 +142,7 @@ def run(
     if vocabulary is not None and not any("vocabulary" in card.settings for card in cards):
         raise typer.BadParameter("--vocabulary applies to anyloc-released and dual heads, but --heads names neither")
     loaded = load_all(dataset, out=out / "record", positives=positives)
-    bars = wants_progress(quiet)
+    bars = not quiet
     for data in loaded:
         for text in data.notes:
             note(f"{data.card.name}: {text}")

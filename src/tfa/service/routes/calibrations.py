@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,12 +61,26 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
     """
     uploads, options = await read_photos(request, CalibrateOptions, service.settings)
     await service.work(lambda: check_request(live.current_map.state, options.name, options.budget))
-    uploads, names, skipped = await _keep_readable(uploads, service, live)
-    folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
+    uploads, names, left_out = await _keep_readable(uploads, service, live)
+    caller, folder = describe_caller(request), Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
+
+    def work(progress: Progress) -> dict[str, Any]:
+        report, before, revision = live.calibrate(files, options, progress)
+        # Remove the temporary folder from the reasons.
+        skipped = [(Path(image).name, reason.replace(f"{Path(image).parent}/", "")) for image, reason in report.skipped]
+        differences = list_differences(before, report.decisions)
+        shown = replace(report, skipped=[*left_out, *skipped], differences=differences, revision=revision)
+        return shown.to_dict()
+
+    def ended(job: Job) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        outcome = {"error": job.error} if job.result is None else {"revision": job.result["revision"]}
+        result = {"job": job.id, "name": options.name, **outcome}
+        service.audit.write(**caller, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
+
     try:
         files = await service.work(lambda: _write(uploads, names, folder))
-        work = _make_job(live, files, options, skipped)
-        job = service.jobs.start(work, ended=_note_end(request, service, live, folder, options.name))
+        job = service.jobs.start(work, ended)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -101,33 +114,6 @@ def _write(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
         file.parent.mkdir()
         file.write_bytes(upload.content)
     return files
-
-
-def _note_end(request: Request, service: Service, live: LiveMap, folder: Path, name: str) -> Callable[[Job], None]:
-    """Return a callback that deletes the job's photos and writes its result to the audit log."""
-    caller = describe_caller(request)
-
-    def ended(job: Job) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        outcome = {"error": job.error} if job.result is None else {"revision": job.result["revision"]}
-        result = {"job": job.id, "name": name, **outcome}
-        service.audit.write(**caller, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
-
-    return ended
-
-
-def _make_job(
-    live: LiveMap, files: list[Path], options: CalibrateOptions, left_out: list[tuple[str, str]]
-) -> Callable[[Progress], dict[str, Any]]:
-    def work(progress: Progress) -> dict[str, Any]:
-        report, before, revision = live.calibrate(files, options, progress)
-        # Remove the temporary folder from the reasons.
-        skipped = [(Path(image).name, reason.replace(f"{Path(image).parent}/", "")) for image, reason in report.skipped]
-        differences = list_differences(before, report.decisions)
-        shown = replace(report, skipped=[*left_out, *skipped], differences=differences, revision=revision)
-        return shown.to_dict()
-
-    return work
 
 
 @calibrations_router.get("/jobs/{id}", response_model=Job)
