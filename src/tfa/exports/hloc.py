@@ -50,11 +50,6 @@ def name_pairs(
     ]
 
 
-def rank_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path) -> list[ImagePair]:
-    """List (query, map image) names relative to the two folders, for every hit of every answer, best first."""
-    return name_pairs(list_photo_pairs(answers), query_root, map_root)
-
-
 def write_pairs(path: Path, pairs: Sequence[ImagePair]) -> None:
     """Write hloc's pairs file: a query and a map image per line."""
     write_text(Path(path), "".join(f"{query} {image}\n" for query, image in pairs))
