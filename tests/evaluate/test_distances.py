@@ -33,7 +33,7 @@ def test_places_stand_beside_the_best_answers_of_the_same_queries():
         "best": {"median": 20.0, "ninety": pytest.approx(28.0)},
         "best_of_all": {"median": 25.0, "ninety": pytest.approx(359.0)},
     }
-    row = distance_row(run, metres)
+    row = distance_row(run.name, metres)
     assert (row["within radius"], row["agreed"], row["agreed: median"], row["agreed: 90 %"]) == (
         "67 %",
         "2",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -257,7 +257,8 @@ class EvaluationResult(Value):
 
 def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = ()) -> EvaluationResult:
     """Return the result of an evaluation, with `worst` mistakes of each head and its changes from `earlier` runs."""
-    judgement, active = evaluation.judgement, evaluation.active
+    judgement = evaluation.judgement
+    heads = [score_run(judgement, run, evaluation.active) for run in judgement.runs]
     return EvaluationResult(
         format=_FORMAT,
         version=_VERSION,
@@ -270,7 +271,7 @@ def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = 
         without_ground_truth=list(evaluation.without_truth),
         unreadable=[SkippedFile(file=file, reason=reason) for file, reason in evaluation.unreadable],
         notes=list(evaluation.notes),
-        heads=[score_run(judgement, run).result(run, worst, active=run.name == active) for run in judgement.runs],
+        heads=[replace(head, mistakes=head.mistakes[:worst]) for head in heads],
         changes=[compare_runs(run, other) for run in judgement.runs for other in earlier],
         queries=[
             EvaluatedQuery(
@@ -297,7 +298,7 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
     values = require_format(file, _FORMAT, _VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
-        saved: EvaluationResult = from_plain(EvaluationResult, _upgrade(values), "it")
+        saved: EvaluationResult = from_plain(EvaluationResult, values, "it")
         if saved.ground_truth.fingerprint != evaluation.truth.fingerprint:
             raise BadEvaluation(
                 f"{file} has another ground truth ({saved.ground_truth.rule}; here {judgement.rule}); evaluate both "
@@ -324,17 +325,6 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
         raise BadEvaluation(f"{file} is damaged: {error}; write it again with tfa evaluate --out", file) from None
     files = {**judgement.files, **{name: Path(name) for name in images if name not in judgement.images}}
     return replace(judgement, images=images, queries=queries, runs=(*judgement.runs, *runs), files=files)
-
-
-_OLD_KEYS = {"truth": "ground_truth", "verified": "reranked", "matches": "inliers"}
-
-
-def _upgrade(values: Any, parent: str = "") -> Any:
-    """Rename the keys of older files."""
-    if isinstance(values, dict):
-        renamed = {} if parent == "answers" else _OLD_KEYS  # keys of `answers` are names of heads
-        return {renamed.get(key, key): _upgrade(value, key) for key, value in values.items()}
-    return [_upgrade(value) for value in values] if isinstance(values, list) else values
 
 
 def _in_either(query: JudgedQuery, other: EvaluatedQuery | None) -> JudgedQuery:
