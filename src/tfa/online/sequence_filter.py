@@ -32,7 +32,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -58,29 +57,6 @@ _DRIVE_SHARE = 0.8  # share of the steps in driving order that are this short
 _SAMPLED_PAIRS = 4096  # image pairs used to estimate the median distance
 
 
-class Motion(Protocol):
-    """Motion of a camera within the map."""
-
-    images: int
-    paces: int
-
-    def moved(self, believed: np.ndarray) -> np.ndarray:
-        """Return probabilities (v, m) of pace and image one frame later."""
-        ...
-
-    def move_back(self, likelihood: np.ndarray) -> np.ndarray:
-        """Return the likelihood (v, m) before a move from the likelihood after it: the transpose of `moved`."""
-        ...
-
-    def around(self, places: np.ndarray) -> np.ndarray:
-        """Return the probability (m,) of each image together with the images within reach."""
-        ...
-
-    def beside(self, places: np.ndarray) -> np.ndarray:
-        """Return the probability (m,) of each image together with its direct neighbors."""
-        ...
-
-
 def weigh_moves(distance: np.ndarray, pace: float) -> np.ndarray:
     """Return T_v of moves, not normalized."""
     return np.exp(-np.maximum(np.abs(distance - pace) / max(0.5, abs(pace) / 4) - 1, 0))
@@ -101,17 +77,21 @@ class OrderMotion:
         self._near, self._beside = np.ones(2 * math.floor(reach) + 1), np.ones(2 * _BESIDE + 1)
 
     def moved(self, believed: np.ndarray) -> np.ndarray:
+        """Return probabilities (v, m) of pace and image one frame later."""
         leaving = believed / self._total
         return np.stack([self._along(own, shares) for own, shares in zip(leaving, self._shares, strict=True)])
 
     def move_back(self, likelihood: np.ndarray) -> np.ndarray:
+        """Return the likelihood (v, m) before a move from the likelihood after it: the transpose of `moved`."""
         arriving = [self._along(own, shares[::-1]) for own, shares in zip(likelihood, self._shares, strict=True)]
         return np.stack(arriving) / self._total
 
     def around(self, places: np.ndarray) -> np.ndarray:
+        """Return the probability (m,) of each image together with the images within reach."""
         return self._along(places, self._near)
 
     def beside(self, places: np.ndarray) -> np.ndarray:
+        """Return the probability (m,) of each image together with its direct neighbors."""
         return self._along(places, self._beside)
 
     def _along(self, values: np.ndarray, kernel: np.ndarray) -> np.ndarray:
@@ -121,7 +101,7 @@ class OrderMotion:
 
 
 class PositionMotion:
-    """Motion between images at `places` (m, 2), in meters, in arbitrary order; `reach` is in usual steps."""
+    """As `OrderMotion`, between images at `places` (m, 2), in meters, in any order; `reach` is in usual steps."""
 
     paces = len(SPEEDS)
 
@@ -156,6 +136,9 @@ class PositionMotion:
 
     def beside(self, places: np.ndarray) -> np.ndarray:
         return self._beside @ places
+
+
+Motion = OrderMotion | PositionMotion
 
 
 def choose_motion(images: int, places: np.ndarray | None, reach: float) -> Motion:
