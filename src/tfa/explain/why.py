@@ -133,7 +133,7 @@ SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
 
 
 def explain_score(
-    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None, words: int = _WORDS
+    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None
 ) -> dict[str, Any]:
     """Explain the score of one query with one map image.
 
@@ -145,7 +145,6 @@ def explain_score(
         query_tokens: Tokens of one photo.
         image_id: Id of the map image; its tokens come from the token cache, or from its unchanged file.
         calibration: Calibration to use [default: the map's setting].
-        words: Maximum number of words to list.
 
     Returns:
         The explanation, as JSON values.
@@ -170,7 +169,7 @@ def explain_score(
         "query_heat": heats[0].tolist(),
         "image_heat": heats[1].tolist(),
         "linearised": found.linearized,
-        "words": _words(found, words),
+        "words": _words(found),
         "terms": _terms(scorer, found),
         "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
     }
@@ -185,14 +184,14 @@ def find_grid(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
     return (rows, columns) if rows * columns == count else (1, count)
 
 
-def _words(attribution: Attribution, most: int) -> list[dict[str, Any]]:
+def _words(attribution: Attribution) -> list[dict[str, Any]]:
     """List the words with the largest contributions, and their nearest patches; none for second-order heads."""
     ours, theirs = attribution.words("query"), attribution.words("image")
     sides = {one.term.member: one.term.side for one in reversed(attribution.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
     flat.sort(key=lambda entry: (-abs(entry[2]), entry[0], entry[1]))
     listed = []
-    for member, word, value in flat[:most]:
+    for member, word, value in flat[:_WORDS]:
         in_query, in_image = (np.flatnonzero(near == word).tolist() for near in attribution.nearest[sides[member]])
         listed.append(
             {
