@@ -24,11 +24,6 @@ from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 # --- from a CSV file ---
 
 
-def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tuple[dict[int, Position], list[str]]:
-    """Return positions of photos named in the CSV, by index, and notes for the user."""
-    return _match(read_positions_csv(csv), paths, root, csv)
-
-
 def read_positions_csv(path: Path) -> dict[str, Position]:
     """Read rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalized posix path.
 
@@ -87,9 +82,9 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise BadPositions(f"cannot read the positions file {path}: {error}; save it as CSV in UTF-8") from None
 
 
-def _match(
-    rows: Mapping[str, Position], paths: Sequence[Path], root: Path | None, csv: Path
-) -> tuple[dict[int, Position], list[str]]:
+def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tuple[dict[int, Position], list[str]]:
+    """Return positions of photos named in the CSV, by index, and notes for the user."""
+    rows = read_positions_csv(csv)
     relative: dict[str, int] = {}
     by_name: dict[str, list[int]] = defaultdict(list)
     parts = [normalize_path(path.absolute()).parts for path in paths]

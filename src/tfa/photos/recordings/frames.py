@@ -134,44 +134,37 @@ class Keyframes:
 
     def keeps(self, frame: RecordedFrame) -> bool:
         try:
-            kept = getattr(self, f"_by_{self.every.unit}")(frame)
+            kept = self._is_due(frame)
         finally:  # undecodable frames count as seen
             self.seen += 1
             self._before = frame.time_ns
         if kept:
             self._last = frame
-        return bool(kept)
+        return kept
 
-    def _by_frames(self, frame: RecordedFrame) -> bool:
-        return self.seen % int(self.every.amount) == 0
-
-    def _by_seconds(self, frame: RecordedFrame) -> bool:
-        if self._last is None or self._before is None:
-            return True
-        wanted = self.every.amount * 1e9
-        passed, step = frame.time_ns - self._last.time_ns, frame.time_ns - self._before
-        # Restart if the clock was set back.
-        return passed < 0 or passed + max(step, 0) / 2 > wanted
-
-    def _by_meters(self, frame: RecordedFrame) -> bool:
-        if frame.position is None:
-            self.unplaced += 1
-            return False
-        last = None if self._last is None else self._last.position
-        return last is None or meters_between(last, frame.position) >= self.every.amount
-
-    def _by_novelty(self, frame: RecordedFrame) -> bool:
+    def _is_due(self, frame: RecordedFrame) -> bool:
+        last, amount = self._last, self.every.amount
+        if self.every.unit == "frames":
+            return self.seen % int(amount) == 0
+        if self.every.unit == "seconds":
+            if last is None or self._before is None:
+                return True
+            passed, step = frame.time_ns - last.time_ns, frame.time_ns - self._before
+            # Restart if the clock was set back.
+            return passed < 0 or passed + max(step, 0) / 2 > amount * 1e9
+        if self.every.unit == "meters":
+            if frame.position is None:
+                self.unplaced += 1
+                return False
+            return last is None or last.position is None or meters_between(last.position, frame.position) >= amount
         try:
             shown = shrink_frame(frame.picture().image(_SMALL))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors
             raise BadImage(f"the frame at {frame.time_ns / 1e9:.3f} cannot be decoded: {error}") from None
-        new = self._shown is None or measure_novelty(self._shown, shown) > self.every.amount
+        new = self._shown is None or measure_novelty(self._shown, shown) > amount
         if new:
             self._shown = shown
         return new
-
-    def of(self, frames: Iterator[RecordedFrame]) -> Iterator[RecordedFrame]:
-        return (frame for frame in frames if self.keeps(frame))
 
 
 def shrink_frame(image: Image.Image) -> np.ndarray:
@@ -480,19 +473,13 @@ def _write_all(
     writer, parts = FrameWriter(folder, KeyframeInterval.parse(spec.every), spec.gpx, skip_bad), []
     tracked = spec.gpx is not None and spec.gpx.gpx is not None
     placed_by = NO_TOPIC if tracked and spec.position_topic is None else spec.position_topic
-    for path, inside in zip(paths, _folders(paths), strict=True):
+    for number, path in enumerate(paths):
+        inside = "" if len(paths) == 1 else f"{number:03d}-{path.stem}"
         with open_recording(path, spec.topic, placed_by) as recording:
             written = writer.write(recording, inside, progress)
             parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
     writer.positions.sync()
     return parts
-
-
-def _folders(paths: Sequence[Path]) -> list[str]:
-    """Return a subfolder name per recording; empty if there is only one."""
-    if len(paths) == 1:
-        return [""]
-    return [f"{number:03d}-{path.stem}" for number, path in enumerate(paths)]
 
 
 def _put_in_place(made: Path, out: Path) -> None:
@@ -527,13 +514,10 @@ def _read_notes(folder: Path) -> dict[str, Any] | None:
     try:
         notes = read_json(folder / NOTES)
         whole = isinstance(notes, dict) and isinstance(notes["asked"], dict)
-        return (
-            notes
-            if whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
-            else None
-        )
+        whole = whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return notes if whole else None
 
 
 def _identify_recording(path: Path) -> dict[str, Any]:
