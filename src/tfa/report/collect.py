@@ -156,8 +156,7 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
 
 
 def _aged(record: ImageRecord, since: int | None, last: int | None) -> dict[str, Any]:
-    named = {"id": record.id, "image": Path(record.path).name, "path": record.path}
-    return {**named, "since": format_time(since), "last_confirmed": format_time(last)}
+    return {**_identify(record), "since": format_time(since), "last_confirmed": format_time(last)}
 
 
 # --- advice ---------------------------------------------------------------------------------------
