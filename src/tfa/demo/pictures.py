@@ -14,10 +14,10 @@ from tfa.core.files import write_atomically, write_text
 from tfa.demo.sample import SampleTown
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
 from tfa.explain.draw_montage import FAINT, GRAY, INK, PAPER, font
-from tfa.explain.why import Explanation, describe_view, explain_match
+from tfa.explain.why import explain_match
 from tfa.maps import PlaceMap
 from tfa.report.html import ReportTable, TableRow, render_template
-from tfa.types import Answer
+from tfa.types import Answer, ExplainResult
 
 _TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
 
@@ -42,16 +42,16 @@ DOT, _RING, _LETTERS = 4, 11, 24  # radii and font size, in pixels
 ANSWERED, _TRUE = "#d9480f", "#1864ab"  # colors of the answer and the true position
 
 
-def _draw_answer(out: Path, town: SampleTown, found: Explanation, matches: Image.Image) -> None:
+def _draw_answer(out: Path, town: SampleTown, explained: ExplainResult, matches: Image.Image) -> None:
     """Write the drawn matches of an answer, with its position on the plan, to `out`."""
-    number = town.query_files.index(Path(found.query).name)
-    row = town.reference_files.index(Path(found.hit.image).name)
+    number = town.query_files.index(Path(explained.query).name)
+    row = town.reference_files.index(Path(explained.answer.image).name)
     there, taken = town.reference_positions[row], town.query_positions[number]
     sheet = Image.new("RGB", (matches.width + PLAN + MATCH_EDGE, matches.height), PAPER)
     sheet.paste(matches, (0, 0))
     sheet.paste(_plan(town.reference_positions, there, taken), (matches.width, MATCH_EDGE))
     pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
-    caption = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
+    caption = f"{'sure, ' if explained.answer.sure else ''}confidence {explained.answer.confidence:.2f}"
     pen.text((middle, MATCH_EDGE + PLAN + 8), caption, font=font(_LETTERS), fill=INK, anchor="ma")
     away = f"{np.linalg.norm(there - taken):.1f} m from the true position"
     pen.text((middle, MATCH_EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")
@@ -102,17 +102,18 @@ def draw_match_pictures(
         of_kind = [answer for answer in answers if answer.hits and _is_right(answer, town) == right]
         if not of_kind or place_map.state.compact is None:
             continue
-        found = explain_match(place_map, Path(max(of_kind, key=lambda answer: answer.confidence).query))
-        query, image = Path(found.query), Path(found.hit.image)
-        drawn = draw_matches(query, image, found.matches, found.grid, found.grid, picture)
+        explanation = explain_match(place_map, Path(max(of_kind, key=lambda answer: answer.confidence).query))
+        found, matches = explanation.result, explanation.matches
+        query, image = Path(found.query), Path(found.answer.image)
+        drawn = draw_matches(query, image, matches, found.grid, found.grid, picture)
         if right:
             picture = out / ANSWER
             _draw_answer(picture, town, found, drawn)
         title = f"{'Right' if right else 'Wrong'} answer of highest confidence"
         verdict = "shows the same place as" if right else "shows another place than"
         text = (
-            f"{query.name} {verdict} {image.name}. Confidence {found.hit.confidence:.2f}; "
-            f"{format_caption(found.matches)}; {describe_view(found.displacement)}."
+            f"{query.name} {verdict} {image.name}. Confidence {found.answer.confidence:.2f}; "
+            f"{format_caption(matches)}; {found.view}."
         )
         pictures.append(MatchPicture(picture, title, text))
     return pictures
