@@ -8,7 +8,7 @@ import pytest
 
 from tfa.evaluate.explorer import distance_row
 from tfa.evaluate.ground_truth import read_ground_truth
-from tfa.evaluate.judgement import PROBABILITY, JudgedAnswer, JudgedHit, JudgedPlace, Run, measure_distances
+from tfa.evaluate.judgement import PROBABILITY, EvaluatedHit, JudgedAnswer, JudgedPlace, Run, measure_distances
 from tfa.types import ImageRecord, Position
 
 HERE = Position(x=0, y=0)
@@ -16,7 +16,7 @@ HERE = Position(x=0, y=0)
 
 def answer(distance: float | None, *place: float) -> JudgedAnswer:
     fused = JudgedPlace(HERE, place[1], place[0], place[2]) if place else None
-    return JudgedAnswer((JudgedHit("a", True, distance=distance),), 0.5, place=fused)
+    return JudgedAnswer((EvaluatedHit("a", True, None, None, distance, None),), 0.5, place=fused)
 
 
 def test_places_stand_beside_the_best_answers_of_the_same_queries():

@@ -103,20 +103,11 @@ INSIDE = 16_000_000  # maximum bytes of embedded thumbnails; more go into a fold
 OURS = re.compile(r"[0-9a-f]{20}\.jpg")  # names of thumbnails in that folder
 
 
-def small_pictures(
-    files: Mapping[str, Path], names: Sequence[str], progress: bool | Progress | None = None
-) -> dict[str, bytes]:
-    """Return a JPEG thumbnail of each name, without missing and broken photos."""
-    wanted = [name for name in dict.fromkeys(names) if name in files]
-    with as_progress(progress).task("drawing thumbnails", len(wanted), "photos") as task:
-        made = map_in_threads(lambda name: _small(files[name]), wanted, task=task)
-    return {name: content for name, content in zip(wanted, made, strict=True) if content is not None}
-
-
-def _small(path: Path) -> bytes | None:
+def _draw_thumbnail(path: Path) -> bytes | None:
+    """Return a JPEG thumbnail; None if the photo is missing or broken."""
     try:
         photo = as_rgb(path)
-    except (BadImage, OSError):
+    except BadImage:
         return None
     photo.thumbnail((SIDE, SIDE))
     held = io.BytesIO()
@@ -204,7 +195,7 @@ def _answer(answer: JudgedAnswer | None, row_of: Mapping[str, int]) -> list[Any]
     hits = []
     for hit in answer.hits:
         rounded = [None if value is None else round(value, 4) for value in (hit.confidence, hit.inliers, hit.distance)]
-        values = [row_of[hit.image], int(hit.right), *rounded, list(hit.lines) or None]
+        values = [row_of[hit.image], int(hit.right), *rounded, list(answer.lines.get(hit.image, ())) or None]
         while values[-1] is None:
             values.pop()
         hits.append(values)
@@ -269,9 +260,11 @@ def write_explorer(
     content = page_content(judgement, shown)
     images, queries = list(judgement.images), [query.query for query in judgement.queries]
     given = {hit.image for run in judgement.runs for answer in run.evaluated_answers for hit in answer.hits}
-    given |= {query.true_image for query in judgement.queries if query.true_image is not None}
-    pictures = small_pictures(judgement.files, [*queries, *(name for name in images if name in given)], progress)
-    where = addresses(pictures, path)
+    given |= {name for query in judgement.queries for name in (query.query, query.true_image) if name is not None}
+    wanted = [name for name in dict.fromkeys([*queries, *images]) if name in given and name in judgement.files]
+    with as_progress(progress).task("drawing thumbnails", len(wanted), "photos") as task:
+        drawn = map_in_threads(lambda name: _draw_thumbnail(judgement.files[name]), wanted, task=task)
+    where = addresses({name: one for name, one in zip(wanted, drawn, strict=True) if one is not None}, path)
     photos = {"queries": [where.get(name) for name in queries], "images": [where.get(name) for name in images]}
     page = render_template(
         TEMPLATE,

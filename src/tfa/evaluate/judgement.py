@@ -21,16 +21,15 @@ from tfa.types import ExpectedRecall, Position
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
 
 
-@dataclass(frozen=True)
-class JudgedHit:
+class EvaluatedHit(Value, kw_only=False):
     """A hit of a head, and whether it shows the place of the query."""
 
-    image: str
-    right: bool
-    confidence: float | None = None  # None if only that of the best hit is recorded
-    inliers: int | None = None  # None without reranking
-    distance: float | None = None  # meters from the query; None if positions are unknown
-    lines: tuple[int, ...] = field(default=(), repr=False)  # matching patches of query and image in turn; not saved
+    image: str = req("The map image.")
+    right: bool = req("Whether it shows the place of the query.")
+    confidence: float | None = req("Its confidence; null if only that of the best hit is recorded.")
+    inliers: int | None = req("Patches that match in one spatial arrangement; null without reranking.", ge=0)
+    distance: float | None = req("Meters from the query; null if positions are not known.", ge=0)
+    position: Position | None = req("Where the map image was taken.")
 
 
 class JudgedPlace(Value, kw_only=False):
@@ -46,11 +45,13 @@ class JudgedPlace(Value, kw_only=False):
 class JudgedAnswer:
     """The hits of one head for one query, best first."""
 
-    hits: tuple[JudgedHit, ...]
+    hits: tuple[EvaluatedHit, ...]
     confidence: float | None  # of the best hit; None without hits
     sure: bool = False
     reranked: bool = False
     place: JudgedPlace | None = None  # None without an estimate or a known distance
+    # Matching patches of query and image in turn, by image; not saved.
+    lines: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def right(self) -> bool:

@@ -21,8 +21,8 @@ from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (
     PROBABILITY,
     EvaluatedHead,
+    EvaluatedHit,
     JudgedAnswer,
-    JudgedHit,
     JudgedPlace,
     JudgedQuery,
     Judgement,
@@ -133,14 +133,14 @@ class _Judge:
         self.compact = place_map.state.compact
         self.comparable = len(position_kinds([*self.where, *(image.position for image in images)])) == 1
 
-    def judged(self, at: int, hits: Answer, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
+    def judged(self, at: int, hits: Answer, lines: Mapping[str, tuple[int, ...]]) -> JudgedAnswer:
         away = self._distances(self.where[at], [hit.position for hit in hits])
         judged = [
-            JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, lines.get(hit.id, ()))
+            EvaluatedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, hit.position)
             for hit, metres in zip(hits, away, strict=True)
         ]
-        best = {"sure": hits.sure, "reranked": hits.reranked}
-        return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **best, place=self._place(at, hits))
+        confidence = hits[0].confidence if hits else None
+        return JudgedAnswer(tuple(judged), confidence, hits.sure, hits.reranked, self._place(at, hits), lines)
 
     def _place(self, at: int, hits: Answer) -> JudgedPlace | None:
         if hits.place is None:
@@ -150,15 +150,15 @@ class _Judge:
             return None
         return JudgedPlace(hits.place.position, hits.place.radius, distance, hits.place.share)
 
-    def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
-        """List the matching patches of query and image, in turn, for the best hit and the first right one, by id."""
+    def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[str, tuple[int, ...]]:
+        """List the matching patches of query and image, in turn, for the best hit and the first right one, by image."""
         right = [hit for hit in hits if hit.id in self.right[at]]
-        shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.inliers is not None))
+        shown = {hit.id: hit.image for hit in [*hits[:1], *right[:1]] if hit.inliers is not None}
         if self.compact is None or not shown:
             return {}
         rows = np.array([self.row_of[number] for number in shown])
         found = self.compact.matches(self.compact.query(photo)[0], self.compact.grid, rows)
-        return {number: _drawn(matches) for number, matches in zip(shown, found, strict=True)}
+        return {image: _drawn(matches) for image, matches in zip(shown.values(), found, strict=True)}
 
     def _distances(self, where: Position | None, others: Sequence[Position | None]) -> list[float | None]:
         if where is None or not self.comparable:
@@ -198,17 +198,6 @@ def _drawn(matches: Matches) -> tuple[int, ...]:
 
 _FORMAT: Literal["tfa-evaluation"] = "tfa-evaluation"
 _VERSION: Literal[1] = 1
-
-
-class EvaluatedHit(Value):
-    """A hit of a head, and whether it shows the place of the query."""
-
-    image: str = req("The map image.")
-    right: bool = req("Whether it shows the place of the query.")
-    confidence: float | None = req("Its confidence; null if only that of the best hit is recorded.")
-    inliers: int | None = req("Patches that match in one spatial arrangement; null without reranking.", ge=0)
-    distance: float | None = req("Meters from the query; null if positions are not known.", ge=0)
-    position: Position | None = req("Where the map image was taken.")
 
 
 class EvaluationRule(Value):
@@ -274,23 +263,18 @@ def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = 
         heads=[replace(head, mistakes=head.mistakes[:worst]) for head in heads],
         changes=[compare_runs(run, other) for run in judgement.runs for other in earlier],
         queries=[
-            EvaluatedQuery(
-                **vars(query),
-                answers={run.name: _make_answer(run.answers[at], judgement.images) for run in judgement.runs},
-            )
+            EvaluatedQuery(**vars(query), answers={run.name: _make_answer(run.answers[at]) for run in judgement.runs})
             for at, query in enumerate(judgement.queries)
         ],
     )
 
 
-def _make_answer(answer: JudgedAnswer | None, images: Mapping[str, Position | None]) -> EvaluatedAnswer | None:
+def _make_answer(answer: JudgedAnswer | None) -> EvaluatedAnswer | None:
     if answer is None:
         return None
-    hits = []
-    for hit in answer.hits:
-        plain = {key: value for key, value in vars(hit).items() if key != "lines"}
-        hits.append(EvaluatedHit(**plain, position=images.get(hit.image)))
-    return EvaluatedAnswer(**{**vars(answer), "hits": hits}, right=answer.right, first_right=answer.first_right)
+    plain = {key: value for key, value in vars(answer).items() if key not in ("hits", "lines")}
+    hits = list(answer.hits)
+    return EvaluatedAnswer(**plain, hits=hits, right=answer.right, first_right=answer.first_right)
 
 
 def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
@@ -339,8 +323,6 @@ def _answer(entry: EvaluatedQuery | None, head: str, images: dict[str, Position 
     answer = None if entry is None else entry.answers[head]
     if answer is None:
         return None
-    hits = []
     for hit in answer.hits:
         images.setdefault(hit.image, hit.position)
-        hits.append(JudgedHit(hit.image, hit.right, hit.confidence, hit.inliers, hit.distance))
-    return JudgedAnswer(tuple(hits), answer.confidence, answer.sure, answer.reranked)
+    return JudgedAnswer(tuple(answer.hits), answer.confidence, answer.sure, answer.reranked)

@@ -120,22 +120,20 @@ class AcceptanceCurve(Value):
     answered: list[float] = req("Share of queries whose answer is accepted.")
 
 
-def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:
+def interval(values: np.ndarray, strata: Sequence[np.ndarray] = ()) -> Interval:
     """Bootstrap the mean of per-query `values` (q,), nan: not evaluated; `strata` are the queries of each condition."""
     groups = _drop_nan(values, strata)
-    means = _resampled_means(groups, seed)
+    means = _resampled_means(groups)
     low, high = np.percentile(means, _PERCENTILES)
     return Interval(_macro(groups), float(low), float(high))
 
 
-def paired_difference(
-    one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0
-) -> Paired:
+def paired_difference(one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = ()) -> Paired:
     """Bootstrap `one` minus `other`: per-query values of two heads, nan if a query was not evaluated."""
     if len(one) != len(other):
         raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
     groups = _drop_nan(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
-    means = _resampled_means(groups, seed)
+    means = _resampled_means(groups)
     low, high = np.percentile(means, _PERCENTILES)
     return Paired(_macro(groups), float(low), float(high), float((means > 0).mean()), sum(map(len, groups)))
 
@@ -156,9 +154,9 @@ def _macro(groups: Sequence[np.ndarray]) -> float:
     return float(np.mean([group.mean() for group in groups]))
 
 
-def _resampled_means(groups: Sequence[np.ndarray], seed: int) -> np.ndarray:
+def _resampled_means(groups: Sequence[np.ndarray]) -> np.ndarray:
     """Return the means of `RESAMPLES` draws of each group with replacement, averaged over the groups."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     total = np.zeros(RESAMPLES)
     for group in groups:
         rows = max(1, BLOCK // len(group))
