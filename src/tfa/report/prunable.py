@@ -58,7 +58,7 @@ def estimate_losses(
     progress, records = as_progress(progress), [image for image in place_map.images if image.id in ids]
     if not candidates:
         return [], []
-    without = _leave_out(place_map, records)
+    without = place_map.with_storage(MemoryStorage(place_map.state.changed(removed=place_map.state.removed | ids)))
     lost = set(find_lost_photos(place_map, records))
     there = [record for record in records if record.path not in lost]
     losses, notes = [], []
@@ -80,12 +80,6 @@ def estimate_losses(
 def _lose(photos_like: str, before: ExpectedRecall | None, after: ExpectedRecall) -> RecallLoss:
     text = f"like {photos_like}: {after!s}{'' if before is None else f', before {before!s}'}"
     return RecallLoss(photos_like=photos_like, before=before, after=after, text=text)
-
-
-def _leave_out(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
-    """Return the map without these images; nothing is written."""
-    removed = place_map.state.removed.union(record.id for record in gone)
-    return place_map.with_storage(MemoryStorage(place_map.state.changed(removed=removed)))
 
 
 def _estimate_recall(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:

@@ -6,6 +6,7 @@ One frame is in memory at a time. The folder appears only when it is complete; a
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import re
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -28,6 +29,7 @@ from tfa.core.files import (
     sync_folder,
     tidy,
     write_json,
+    write_text,
 )
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
@@ -40,12 +42,17 @@ from tfa.photos.recordings.recording import (
     NO_TOPIC,
     VIDEOS,
     RecordedFrame,
-    Recording,
     detect_bag,
     is_bag_folder,
 )
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, Position
 from tfa.version import __version__
+
+if TYPE_CHECKING:
+    from tfa.photos.recordings.ros_bags import BagRecording
+    from tfa.photos.recordings.videos import VideoRecording
+
+    Recording = BagRecording | VideoRecording
 
 
 @contextmanager
@@ -215,31 +222,19 @@ def parse_frame_time(path: Path) -> int | None:
     return None if given is None else int(given[1]) * 10**9 + int(given[2])
 
 
-class PositionsFile:
-    """Writer of positions.csv. The file exists only if a frame has a position; degrees and meters are not mixed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FRAME_POSITIONS
-        self._pair: tuple[str, str] | None = None
-
-    def add(self, file: str, time_ns: int, position: Position) -> None:
-        pair = POSITION_KINDS[0] if position.is_global else POSITION_KINDS[1]
-        if pair != (self._pair or pair):
-            raise BadSpec("some recordings have positions in degrees, others in meters; build separate maps")
-        values = [getattr(position, name) for name in (*pair, *POSITION_EXTRAS)]
+def write_positions(folder: Path, rows: Sequence[tuple[str, int, Position]]) -> None:
+    """Write the file name, time and position of frames to positions.csv, if there are any."""
+    if not rows:
+        return
+    names = (*POSITION_KINDS[not rows[0][2].is_global], *POSITION_EXTRAS)
+    written = io.StringIO(newline="")
+    table = csv.writer(written)
+    table.writerow(["file", *names, "time_ns"])
+    for file, time_ns, position in rows:
+        values = [getattr(position, name) for name in names]
         # repr preserves every bit.
-        cells = ["" if value is None else repr(float(value)) for value in values]
-        with open(self._path, "a", encoding="utf-8", newline="") as file_of_rows:
-            rows = csv.writer(file_of_rows)
-            if self._pair is None:
-                rows.writerow(["file", *pair, *POSITION_EXTRAS, "time_ns"])
-            rows.writerow([file, *cells, time_ns])
-        self._pair = pair
-
-    def sync(self) -> None:
-        if self._pair is not None:
-            with open(self._path, "rb") as rows:
-                os.fsync(rows.fileno())
+        table.writerow([file, *("" if value is None else repr(float(value)) for value in values), time_ns])
+    write_text(folder / FRAME_POSITIONS, written.getvalue())
 
 
 class FrameWriter:
@@ -247,7 +242,7 @@ class FrameWriter:
 
     def __init__(self, folder: Path, every: KeyframeInterval, gpx: PositionSources | None, skip_bad: bool) -> None:
         self.folder, self.every, self.gpx, self.skip_bad = folder, every, gpx, skip_bad
-        self.positions = PositionsFile(folder)
+        self.positions: list[tuple[str, int, Position]] = []
 
     def write(self, recording: Recording, inside: str, progress: Progress) -> WrittenFrames:
         """Write the keyframes of a recording into the subfolder `inside`."""
@@ -283,7 +278,9 @@ class FrameWriter:
     def _keep(self, frame: RecordedFrame, inside: str) -> None:
         name = _write(frame, self.folder / inside)
         if frame.position is not None:
-            self.positions.add(f"{inside}/{name}" if inside else name, frame.time_ns, frame.position)
+            if self.positions and self.positions[0][2].is_global != frame.position.is_global:
+                raise BadSpec("some recordings have positions in degrees, others in meters; build separate maps")
+            self.positions.append((f"{inside}/{name}" if inside else name, frame.time_ns, frame.position))
 
 
 def _explain_no_frames(recording: Recording, result: WrittenFrames) -> BadRecording:
@@ -478,7 +475,7 @@ def _write_all(
         with open_recording(path, spec.topic, placed_by) as recording:
             written = writer.write(recording, inside, progress)
             parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
-    writer.positions.sync()
+    write_positions(folder, writer.positions)
     return parts
 
 
