@@ -104,7 +104,7 @@ def evaluate(
 
 
 def _report_left_out(evaluation: MapEvaluation) -> None:
-    show_notes(evaluation.notes, evaluation.unreadable)
+    show_notes(evaluation.truth.notes, evaluation.unreadable)
     bare = evaluation.without_truth
     if bare:
         note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
@@ -192,5 +192,5 @@ def write_page(path: Path, evaluation: MapEvaluation, judgement: Judgement, *, p
     from tfa.evaluate.judgement import score_run
 
     table = score_table([score_run(judgement, run) for run in judgement.runs])
-    facts = [*describe_judgement(judgement), *evaluation.notes]
+    facts = [*describe_judgement(judgement), *evaluation.truth.notes]
     write_explorer(path, judgement, table, facts, shown=shown_run(evaluation, judgement), progress=progress)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -84,11 +83,6 @@ class Run:
     depth: int
     answers: tuple[JudgedAnswer | None, ...]
     grid: tuple[int, int] | None = None  # rows and columns of the patches that lines join
-
-    @cached_property
-    def evaluated(self) -> np.ndarray:
-        """Indices of the queries that have an answer."""
-        return np.array([at for at, answer in enumerate(self.answers) if answer is not None], np.int64)
 
     @property
     def evaluated_answers(self) -> list[JudgedAnswer]:

@@ -6,7 +6,7 @@ A saved evaluation holds every answer, so that later evaluations can be compared
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -52,7 +52,6 @@ class MapEvaluation:
     without_truth: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]  # photo, reason
     skipped_unanswerable: int = 0
-    notes: tuple[str, ...] = field(default=())
 
 
 def choose_heads(place_map: PlaceMap, names: Sequence[str] = ()) -> list[str]:
@@ -86,7 +85,11 @@ def evaluate_map(
     encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
     bad = {path for path, _ in encoded.skipped}
     numbers = [number for number in known if photos[number] not in bad]
-    queries = _queries(photos, truth, numbers, find_nearest_true(truth, place_map.images))
+    nearest, where = find_nearest_true(truth, place_map.images), truth.positions
+    queries = tuple(
+        JudgedQuery(number, str(photos[number]), bool(len(_rows(truth, number))), where[number], nearest[number])
+        for number in numbers
+    )
     judge = _Judge(place_map, truth, numbers)
     runs = [
         _run(place_map, name, encoded.tokens, judge, k=min(k, len(place_map)), lines=lines, progress=progress)
@@ -102,18 +105,6 @@ def evaluate_map(
         tuple(str(photos[number]) for number, rows in enumerate(truth.right) if rows is None),
         tuple((str(path), reason) for path, reason in encoded.skipped),
         len(truth.labeled) - len(known),
-        truth.notes,
-    )
-
-
-def _queries(
-    photos: Sequence[Path], truth: GroundTruth, numbers: Sequence[int], nearest: Sequence[str | None]
-) -> tuple[JudgedQuery, ...]:
-    return tuple(
-        JudgedQuery(
-            number, str(photos[number]), bool(len(_rows(truth, number))), truth.positions[number], nearest[number]
-        )
-        for number in numbers
     )
 
 
@@ -259,7 +250,7 @@ def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = 
         unanswerable_left_out=evaluation.skipped_unanswerable,
         without_ground_truth=list(evaluation.without_truth),
         unreadable=[SkippedFile(file=file, reason=reason) for file, reason in evaluation.unreadable],
-        notes=list(evaluation.notes),
+        notes=list(evaluation.truth.notes),
         heads=[replace(head, mistakes=head.mistakes[:worst]) for head in heads],
         changes=[compare_runs(run, other) for run in judgement.runs for other in earlier],
         queries=[
