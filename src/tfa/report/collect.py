@@ -122,7 +122,7 @@ DAYS = 90  # days without a confirmation after which an image counts as aged
 SECONDS = 86_400  # per day
 
 
-def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
+def find_aged(place_map: PlaceMap, days: float = DAYS) -> dict[str, Any] | None:
     """Find images that were not confirmed for `days`, as JSON; None if the service confirmed no image.
 
     An image that was never confirmed is in `never` only if it is older than `days`; else it is counted as `new`.
@@ -132,8 +132,7 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
     latest = [kept.last_of(record) for record in place_map.images]
     if all(one is None for one in latest):
         return None
-    now = time.time() if now is None else now
-    limit, never, old, new = now - days * SECONDS, [], [], 0
+    limit, never, old, new = time.time() - days * SECONDS, [], [], 0
     for record, last in zip(place_map.images, latest, strict=True):
         since = kept.since_of(record)
         if last is not None:

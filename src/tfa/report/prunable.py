@@ -20,7 +20,7 @@ DUPLICATE: Literal["near duplicate"] = "near duplicate"
 UNCONFIRMED: Literal["never confirmed"] = "never confirmed"
 
 
-def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PrunedImage]:
+def find_prunable(place_map: PlaceMap, days: float | None = DAYS) -> list[PrunedImage]:
     """Find images that can be removed from a map.
 
     One image of each group of near duplicates stays: the one confirmed last, else the first. Other images can go if
@@ -36,7 +36,7 @@ def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | N
         for one in (images[column] for column in group if column != stays):
             candidates[one.id] = PrunedImage(id=one.id, path=one.path, why=DUPLICATE, duplicate_of=images[stays].id)
         settled |= {images[column].id for column in group}
-    aged = None if days is None else find_aged(place_map, days, now)
+    aged = None if days is None else find_aged(place_map, days)
     never = set() if aged is None else {one["id"] for one in aged["never"]} - settled
     for one in images:
         if one.id in never:
