@@ -246,8 +246,8 @@ class FrameWriter:
 
     def write(self, recording: Recording, inside: str, progress: Progress) -> WrittenFrames:
         """Write the keyframes of a recording into the subfolder `inside`."""
-        placing = _Placing(recording, self.gpx)
-        if self.every.unit == "meters" and not recording.placed and placing.track is None:
+        tracked = None if self.gpx is None or self.gpx.gpx is None else _TrackedFrames(recording, self.gpx)
+        if self.every.unit == "meters" and not recording.placed and tracked is None:
             raise BadSpec(
                 f"{recording.path} has no positions, so --every {self.every.amount:g}m is not possible; pass a track "
                 "with --gpx, or use --every 1s"
@@ -255,7 +255,7 @@ class FrameWriter:
         (self.folder / inside).mkdir(exist_ok=True)
         keyframes, result = Keyframes(self.every), WrittenFrames()
         with progress.task(f"reading {recording.path.name}", recording.total, "frames") as task:
-            for frame in placing.frames():
+            for frame in (tracked or recording).frames():
                 task.advance()
                 try:
                     if keyframes.keeps(frame):
@@ -265,7 +265,7 @@ class FrameWriter:
                     if not self.skip_bad:
                         raise BadImage(f"{error}; skip such frames with --skip-bad", *error.paths) from None
                     result.skipped.append((f"{recording.path}@{format_frame_name(frame.time_ns)}", str(error)))
-        result.seen, more = keyframes.seen, placing.notes()
+        result.seen, more = keyframes.seen, [] if tracked is None else tracked.notes()
         if not result.written:
             raise _explain_no_frames(recording, result)
         kept = f"{result.written:,} of {pluralize(result.seen, 'frame')} kept, {self.every.in_words}"
@@ -307,20 +307,17 @@ def _write(frame: RecordedFrame, folder: Path) -> str:
     return name
 
 
-class _Placing:
-    """Frames with positions from a GPX track if there is one, else from the recording; the two may differ in kind."""
+class _TrackedFrames:
+    """Frames with positions from a GPX track instead of the recording, which may be of another kind."""
 
-    def __init__(self, recording: Recording, gpx: PositionSources | None) -> None:
-        self.recording, self.sources = recording, gpx
-        self.track = None if gpx is None or gpx.gpx is None else read_gpx(Path(gpx.gpx))
+    def __init__(self, recording: Recording, sources: PositionSources) -> None:
+        self.recording, self.sources, self.gpx = recording, sources, Path(str(sources.gpx))
+        self.track = read_gpx(self.gpx)
         self.placed = self.outside = 0
         self.first: float | None = None
         self.last = 0.0
 
     def frames(self) -> Iterator[RecordedFrame]:
-        if self.track is None or self.sources is None:
-            yield from self.recording.frames()
-            return
         for frame in self.recording.frames():
             utc = frame.time_ns / 1e9 + self.sources.gpx_offset
             self.first, self.last = utc if self.first is None else self.first, utc
@@ -329,7 +326,7 @@ class _Placing:
             yield replace(frame, position=position)
 
     def notes(self) -> list[str]:
-        if self.track is None or self.sources is None or self.first is None:
+        if self.first is None:
             return []
         if not self.placed:
             early, late = self.track.times[0] - self.last, self.first - self.track.times[-1]
@@ -340,7 +337,7 @@ class _Placing:
                 "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap "
                 "(tfa build: --set gpx.offset=SECONDS, gpx.gap)"
             )
-        outside = f"{pluralize(self.outside, 'frame')} outside the track {Path(str(self.sources.gpx)).name} or in a gap"
+        outside = f"{pluralize(self.outside, 'frame')} outside the track {self.gpx.name} or in a gap"
         return [outside] if self.outside else []
 
 
