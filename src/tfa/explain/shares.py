@@ -140,9 +140,6 @@ class ResidualPieces:
         return [tables[index] for index in range(len(gammas))]
 
 
-# --- second order shares --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SecondOrderSpread:
     """Patch covariance of one photo."""
@@ -214,9 +211,6 @@ def log_differences(values: np.ndarray) -> np.ndarray:
     equal = ratio == 0
     # log1p avoids the cancellation between logarithms of nearly equal numbers.
     return np.where(equal, 1.0, np.log1p(ratio) / np.where(equal, 1.0, ratio)) / values
-
-
-# --- attribution ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

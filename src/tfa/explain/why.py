@@ -18,8 +18,6 @@ from tfa.photos.images import Photo, as_rgb, name_photo
 from tfa.types import Admission, Displacement, ExplainResult, Hit
 from tfa.verification.matching import Matches, compute_displacements
 
-# --- matches --------------------------------------------------------------------------------------
-
 NOT_DECIDED = "off: not decided for this head"
 
 
@@ -102,8 +100,6 @@ def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration:
     result = describe_matches(name_photo(photo), rank, hit, matches, compact.grid, verification)
     return Explanation(result, matches, tokens)
 
-
-# --- why ------------------------------------------------------------------------------------------
 
 _WORDS = 12  # words listed
 RESIDUAL_TERMS: dict[Gamma | str, str] = {

@@ -16,8 +16,6 @@ from tfa.exports.vectors import CompiledMap
 from tfa.method.scorer import Compiled
 from tfa.types import Answer
 
-# --- hloc pairs -----------------------------------------------------------------------------------
-
 ImagePair = tuple[str, str]
 WHITE_SPACE = "white space"
 
@@ -122,9 +120,6 @@ def write_hloc_features(path: Path, photos: Sequence[Path], vectors: np.ndarray,
                 file.require_group(name).create_dataset(DATASET, data=vector)
 
     write_atomically(Path(path), write)
-
-
-# --- pair files -----------------------------------------------------------------------------------
 
 
 def write_match_list(path: Path, pairs: Sequence[ImagePair]) -> int:

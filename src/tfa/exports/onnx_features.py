@@ -53,9 +53,6 @@ def steps_of_root(lowest: float, precision: float = float(np.finfo(np.float64).e
     return steps
 
 
-# --- onnx residuals -------------------------------------------------------------------------------
-
-
 def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Iterable[Gamma]) -> dict[Gamma, str]:
     """Add nodes of the descriptor (None) and φ_γ of photos with unit patches (b, n, d)."""
     descriptor = _residual_descriptor(graph, side, unit)
@@ -124,8 +121,6 @@ def shape_nodes(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: 
     power = (eigenvalues ** (-gamma / 2)).astype(np.float32)
     return graph.unit(graph.add("Mul", coordinates, graph.constant(power)))
 
-
-# --- onnx second order ----------------------------------------------------------------------------
 
 Precision = type[np.floating[Any]]
 

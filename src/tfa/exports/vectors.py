@@ -27,8 +27,6 @@ from tfa.method.carriers import MEAN
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.search.reduced import find_top_directions
 
-# --- vectors --------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class CompiledMap:
@@ -102,8 +100,6 @@ def write_faiss(path: Path, compiled: CompiledMap) -> None:
     index.add_with_ids(vectors, compiled.ids)
     write_atomically(Path(path), lambda temporary: faiss.write_index(index, str(temporary)))
 
-
-# --- unit vectors ---------------------------------------------------------------------------------
 
 _ADDED_NUMBERS = 2  # dimensions of a vector that are not part of Ψ: the bias and ρ
 _MARGIN = 1.01  # factor of c²: quantized axes are not quite orthonormal

@@ -295,9 +295,6 @@ class Adaptation:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None
 
 
-# --- adapted scorer -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class DescribedPhoto:
     """One photo as the sides of a scorer describe it."""

@@ -42,8 +42,6 @@ from tfa.errors import BadSpec
 from tfa.method.evidence import ROW_EPSILON, mean_and_spread, z_scores
 from tfa.verification.reranking import UNVERIFIED, Reranked
 
-# --- motion ---------------------------------------------------------------------------------------
-
 SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, per frame
 PACES = tuple(sign * speed for speed in SPEEDS for sign in (1, -1) if speed or sign > 0)
 MAX_STEPS_PER_FRAME = 30  # images, or usual steps, per frame
@@ -196,8 +194,6 @@ def _enough(images: int) -> int:
         raise BadSpec(f"tracking a sequence needs a map of at least 2 images; this map has {images}")
     return images
 
-
-# --- sequence filter ------------------------------------------------------------------------------
 
 PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, the factor, and the limit
 

@@ -256,9 +256,6 @@ def _join_ids(ids: Sequence[int], separator: str) -> str:
     return separator.join([*map(str, ids[:_LISTED]), *(["…"] if len(ids) > _LISTED else [])])
 
 
-# --- headline -------------------------------------------------------------------------------------
-
-
 def write_headline(
     facts: Mapping[str, Any], duplicates: Sequence[Any], recall: Sequence[Mapping[str, Any]], advice: Sequence[Advice]
 ) -> str:
@@ -288,8 +285,6 @@ def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
-
-# --- collect --------------------------------------------------------------------------------------
 
 _LEAST = 6  # least confident answers, and least similar images, to list
 

@@ -105,8 +105,6 @@ def _point(parent: Element, tag: str, answer: Answer, position: Position, time: 
     return point
 
 
-# --- formats --------------------------------------------------------------------------------------
-
 Write = Callable[[Path, Sequence[Answer], Times, ExportContext], int]
 
 

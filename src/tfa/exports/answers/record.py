@@ -16,8 +16,6 @@ from tfa.photos.metadata import read_photo_time
 from tfa.photos.positions import to_degrees
 from tfa.types import POSITION_EXTRAS, Answer, Hit, Place, Position
 
-# --- export context -------------------------------------------------------------------------------
-
 SECOND = 1_000_000_000  # nanoseconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Times = Sequence[int | None]  # nanoseconds since 1970; None if unknown
@@ -94,8 +92,6 @@ def positions_of(answers: Sequence[Answer]) -> Iterator[Position]:
             yield answer.place.position
         yield from (hit.position for hit in answer.hits if hit.position is not None)
 
-
-# --- record ---------------------------------------------------------------------------------------
 
 # Fields that a row omits: they describe the request, repeat another field, or need a service.
 _LEFT_OUT = frozenset(

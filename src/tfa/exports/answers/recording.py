@@ -176,8 +176,6 @@ def diagnostic_values(
     return {key: str(print_bool(value)) for key, value in values.items() if value is not None}
 
 
-# --- recording ------------------------------------------------------------------------------------
-
 IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
 DIAGNOSTICS = "/tfa/diagnostics"
 # Topic → type name, as rosbags and the file spell it.

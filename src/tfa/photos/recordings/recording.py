@@ -11,8 +11,6 @@ from PIL import Image
 
 from tfa.types import Position
 
-# --- kinds ----------------------------------------------------------------------------------------
-
 BAGS = (".bag", ".db3", ".mcap")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 BAG_BYTES = {b"#ROSBAG V": ".bag", b"SQLite format 3\0": ".db3", b"\x89MCAP0\r\n": ".mcap"}
@@ -49,8 +47,6 @@ def detect_bag(path: Path) -> str | None:
         return None
     return next((suffix for sign, suffix in BAG_BYTES.items() if start.startswith(sign)), None)
 
-
-# --- recording ------------------------------------------------------------------------------------
 
 _QUALITY = 95  # JPEG quality of video frames
 
