@@ -201,7 +201,10 @@ def calibrate(
     """
     check_target_count(len(target))
     if isinstance(head, SecondOrderHead | FittedSpaces):
-        return _calibrate_second_order(head if isinstance(head, FittedSpaces) else head.fitted, target, score)
+        fitted = head if isinstance(head, FittedSpaces) else head.fitted
+        fitted.check(target)
+        queries = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # describe once
+        return assemble_second_order(fitted, *decide_calibration(fitted, len(target), score), queries)
     backend, progress = backend_for(device), as_progress(progress)
     head.check(target)
     words = [vocabulary.centers for vocabulary in head.vocabularies]
@@ -213,12 +216,6 @@ def calibrate(
             evidence, reasons={**evidence.reasons, "score": explain_score_calibration(len(target))}
         )
     return assemble(head, decisions, evidence, backend, score_target=target if score else None, data_used="target")
-
-
-def _calibrate_second_order(fitted: FittedSpaces, target: Tokens, score: bool | None) -> SecondOrderHead:
-    fitted.check(target)
-    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # describe once
-    return assemble_second_order(fitted, *decide_calibration(fitted, len(target), score), described)
 
 
 def fit_second_order(
@@ -283,15 +280,6 @@ def read_source(source: str | Path | Any | None, channels: int) -> dual_vocabula
             "use a vocabulary of the tokens' encoder"
         )
     return dual_vocabulary.SourceWords(words, Path(source).name if is_file else None)
-
-
-def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
-    """Return the best k map images of each query photo: the whole pipeline in five lines."""
-    database = encode(photos, encoder)
-    head = fit(database.tokens)
-    encoded = encode(queries, encoder)
-    ranked, _ = head.search(encoded.tokens, k)
-    return [(path, [database.paths[i] for i in row]) for path, row in zip(encoded.paths, ranked, strict=True)]
 
 
 def check_target_count(count: int) -> None:

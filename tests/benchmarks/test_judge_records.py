@@ -28,10 +28,10 @@ def test_records_are_judged_as_they_are_scored(tmp_path):
     assert [run.name for run in judged.judgement.runs] == ["vlad", "bow"]
     for run, record in zip(judged.judgement.runs, records, strict=True):
         numbers, scored = score_run(judged.judgement, run), score(record, truth)
-        assert numbers.recalls == pytest.approx({k: recall.mean for k, recall in scored.recalls.items()})
+        assert numbers.recalls == pytest.approx({str(k): recall.mean for k, recall in scored.recalls.items()})
         assert numbers.interval == scored.interval
-        assert numbers.curve.area == pytest.approx(scored.acceptance.area.mean)
-        assert numbers.expected is None  # z-scores are no probabilities
+        assert numbers.acceptance.area == pytest.approx(scored.acceptance.area.mean)
+        assert numbers.expected_recall is None  # z-scores are no probabilities
     assert judged.judgement.not_in_map == 3
     assert judged.judgement.runs[0].answers[4].hits == ()
     with pytest.raises(BadRecord, match="no record of head 'fish'; recorded: bow, vlad"):

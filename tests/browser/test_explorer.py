@@ -20,7 +20,7 @@ from tests.browser.conftest import PHONE
 from tests.browser.steps import drawing
 from tests.browser.test_access import CONTRASTS, UNNAMED
 from tfa.evaluate.explorer import UPLOT, write_explorer
-from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
+from tfa.evaluate.judgement import EvaluatedHit, JudgedAnswer, JudgedQuery, Judgement, Run
 from tfa.report.html import ReportTable, TableRow
 from tfa.types import Position
 
@@ -199,8 +199,9 @@ def test_two_heads_hubs_and_files_of_the_selection(explorer, town, tmp_path):
 def lined_page(folder: Path) -> Path:
     """One query and a verified answer, on the globe."""
     write_photos(folder, synthetic_truth([[0]]))
-    hit = JudgedHit("m", False, 0.95, 2, 70.0, (0, 3, 1, 2))
-    run = Run("none", "own head", "probability", 1, (JudgedAnswer((hit,), 0.95, True, True),), (2, 2))
+    hit = EvaluatedHit("m", False, 0.95, 2, 70.0, None)
+    answer = JudgedAnswer((hit,), 0.95, True, True, lines={"m": (0, 3, 1, 2)})
+    run = Run("none", "own head", "probability", 1, (answer,), (2, 2))
     asked = JudgedQuery(0, "q<i>", True, Position(lat=52.0, lon=13.0), "m", "</script><b>")
     files = {"m": folder / "database/0.png", "q<i>": folder / "queries/0.png"}
     place = Position(lat=52.0, lon=13.001)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from PIL import Image
 from tests.fakes import FakeEncoder, random_image
 from tfa.cli.query import write_montage
 from tfa.errors import BadCalibration, BadSpec
-from tfa.explain.why import Explanation, describe_view, explain_match
+from tfa.explain.why import describe_matches, describe_view, explain_match
 from tfa.maps import PlaceMap
-from tfa.types import BuildOptions, HeadSpec, Hit
+from tfa.types import Admission, BuildOptions, Displacement, ExplainResult, HeadSpec, Hit
 from tfa.verification.matching import Matches, find_matches
 
 
@@ -38,22 +37,22 @@ def answer_of(town: PlaceMap, rank: int = 1) -> Hit:
 def test_the_answer_is_told_with_its_matches(run, town):
     result = run("explain", "town.tfa", "near.png")
     assert result.exit_code == 0, result.stderr
-    hit, found = answer_of(town), explain_match(town, "near.png")
+    hit, found = answer_of(town), explain_match(town, "near.png").result
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0] == "near.png"
     assert lines[1] == f"answer 1: {hit.image}, id {hit.id}"
     assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}, sure"
     assert lines[3] == f"{found.consistent} inliers of {found.mutual} mutual matches"
-    assert lines[4] == describe_view(found.displacement)
-    assert lines[5] == f"reranking is {found.reason}"
+    assert lines[4] == found.view
+    assert lines[5] == f"reranking is {found.verification.reason}"
     assert len(lines) == 6
 
 
 def test_a_photo_of_the_map_is_found_in_itself(town):
     found = explain_match(town, "near.png")
-    assert Path(found.hit.image).name == "3.png"
-    assert found.displacement == (0, 0)
-    assert describe_view(found.displacement) == "the query looks the same way"
+    assert Path(found.result.answer.image).name == "3.png"
+    assert found.result.displacement == Displacement(down=0, right=0)
+    assert found.result.view == "the query looks the same way"
     assert (found.matches.ours == found.matches.theirs).mean() > 0.5
 
 
@@ -61,7 +60,7 @@ def test_a_photo_of_the_map_is_found_in_itself(town):
 def test_json_tells_all_of_it(run, town, rank):
     told = json.loads(run("explain", "town.tfa", "near.png", "--rank", rank, "--json").stdout)
     found = explain_match(town, "near.png", rank=rank)
-    assert told == found.result().to_dict()
+    assert told == found.result.to_dict()
     assert told["answer"] == answer_of(town, rank).to_dict()
     compact = town.state.compact
     rows = [record.id for record in town.state.images]
@@ -105,9 +104,9 @@ def test_an_added_photo_and_a_removed_one_keep_rows_apart(town):
     random_image(50).save("later.png")
     town.remove(["photos/0.png"])
     town.add("later.png")
-    found = explain_match(town, Image.open("later.png"))
-    assert Path(found.hit.image).name == "later.png"
-    assert found.displacement == (0, 0)
+    found = explain_match(town, Image.open("later.png")).result
+    assert Path(found.answer.image).name == "later.png"
+    assert found.displacement == Displacement(down=0, right=0)
 
 
 def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
@@ -160,7 +159,8 @@ def test_what_cannot_be_explained_is_an_error(run, town):
     ],
 )
 def test_the_displacement_in_words(displacement, words):
-    assert describe_view(displacement) == words
+    moved = displacement and Displacement(down=displacement[0], right=displacement[1])
+    assert describe_view(moved) == words
 
 
 def test_the_displacement_is_that_of_most_matches_that_move_alike():
@@ -171,26 +171,25 @@ def test_the_displacement_is_that_of_most_matches_that_move_alike():
     found = explanation(
         Matches(np.append(patches, 0), np.append(theirs, 59), np.ones(16), np.append(alike, False)), (6, 10)
     )
-    assert found.displacement == (-1, -3)
+    assert found.displacement == Displacement(down=-1, right=-3)
     assert (found.consistent, found.mutual) == (15, 16)
-    assert found.result().to_dict()["matches"][0] == [2, 4, 1, 2, True]
-    nothing = dataclasses.replace(found, matches=Matches(patches[:0], theirs[:0], np.ones(0), alike[:0]))
+    assert found.to_dict()["matches"][0] == [2, 4, 1, 2, True]
+    nothing = explanation(Matches(patches[:0], theirs[:0], np.ones(0), alike[:0]), (6, 10))
     assert nothing.displacement is None
-    assert nothing.result().to_dict()["matches"] == []
+    assert nothing.to_dict()["matches"] == []
 
 
-def explanation(matches: Matches, grid: tuple[int, int]) -> Explanation:
-    return Explanation(
-        "q.png", 1, Hit(id=0, image="a.png", score=1.0, confidence=0.5), matches, grid, True, "used: it helps"
-    )
+def explanation(matches: Matches, grid: tuple[int, int]) -> ExplainResult:
+    hit = Hit(id=0, image="a.png", score=1.0, confidence=0.5)
+    return describe_matches("q.png", 1, hit, matches, grid, Admission(admitted=True, reason="used: it helps"))
 
 
 def test_a_verified_hit_counts_the_matches_that_are_explained(town):
     counts = {hit.image: hit.inliers for hit in town.query("near.png", k=8, rerank=True)}
     assert len(counts) == 8
     for rank in range(1, 9):
-        found = explain_match(town, "near.png", rank=rank)
-        assert counts[found.hit.image] == found.consistent
+        found = explain_match(town, "near.png", rank=rank).result
+        assert counts[found.answer.image] == found.consistent
 
 
 def test_help_shows_an_example(run):
@@ -203,7 +202,7 @@ def test_the_picture_shows_what_patches_contributed(run, town):
 
     assert run("explain", "town.tfa", "near.png", "-o", "why.png").exit_code == 0
     found = explain_match(town, "near.png")
-    plain = draw_matches(Path("near.png"), Path(found.hit.image), found.matches, (4, 4), (4, 4))
+    plain = draw_matches(Path("near.png"), Path(found.result.answer.image), found.matches, (4, 4), (4, 4))
     with Image.open("why.png") as picture:
         assert picture.height > plain.height + 100
         assert np.array_equal(np.asarray(picture)[: plain.height], np.asarray(plain))

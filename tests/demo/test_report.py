@@ -14,6 +14,7 @@ from tfa.errors import TfaError
 from tfa.report.html import ReportDecision, TableRow
 
 VOID = {"meta", "img", "br"}
+EMPTY = {"title": "t", "headline": "", "intro": [], "recalls": [], "decisions": [], "montage": None, "matches": []}
 
 
 class Reader(HTMLParser):
@@ -51,6 +52,7 @@ def report(tmp_path: Path) -> Path:
     write_demo_report(
         tmp_path / "report.html",
         title="A <town> & its map",
+        headline="",
         recalls=[
             TableRow("hard VLAD <b>", {"R@1": (80.0, None), "R@5": (95.6, None)}, {"fitted on": "<img src=x>"}),
             TableRow("TFA", {"R@1": (91.12, 0.25), "R@5": (95.6, None)}, {"fitted on": "database"}, "<i>tfa"),
@@ -59,6 +61,7 @@ def report(tmp_path: Path) -> Path:
         decisions=[ReportDecision("assignment", "soft", 'c < 0.5 & "steady"')],
         montage=tmp_path / "montage.png",
         intro=["<script>alert(1)</script>"],
+        matches=[],
     )
     return tmp_path / "report.html"
 
@@ -100,16 +103,15 @@ def test_numbers_and_the_best_of_each_column(report: Path) -> None:
 
 
 def test_parts_may_be_absent(tmp_path: Path) -> None:
-    write_demo_report(tmp_path / "r.html", title="t", recalls=[], decisions=[], montage=None)
+    write_demo_report(tmp_path / "r.html", **EMPTY)
     assert [tag for tag, _ in read(tmp_path / "r.html").tags if tag in ("table", "dl", "img")] == []
 
 
 def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
-    parts = {"title": "t", "recalls": [], "decisions": []}
     with pytest.raises(TfaError, match=r"gone\.png not found; draw it"):
-        write_demo_report(tmp_path / "r.html", montage=tmp_path / "gone.png", **parts)
+        write_demo_report(tmp_path / "r.html", **EMPTY | {"montage": tmp_path / "gone.png"})
     with pytest.raises(TfaError, match="must end in"):
-        write_demo_report(tmp_path / "r.html", montage=tmp_path / "a.svg", **parts)
+        write_demo_report(tmp_path / "r.html", **EMPTY | {"montage": tmp_path / "a.svg"})
     assert not (tmp_path / "r.html").exists()
 
 
@@ -119,8 +121,7 @@ def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
         MatchPicture(tmp_path / "a.png", "Right answer of highest confidence", "37 of 112 <mutual> matches"),
         MatchPicture(tmp_path / "a.png", 'A "wrong" answer', "another place"),
     ]
-    parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
-    write_demo_report(tmp_path / "r.html", matches=drawn, **parts)
+    write_demo_report(tmp_path / "r.html", **EMPTY | {"matches": drawn})
     reader = read(tmp_path / "r.html")
     pictures = [attrs for tag, attrs in reader.tags if tag == "img"]
     assert [picture["alt"] for picture in pictures] == ["Right answer of highest confidence", 'A "wrong" answer']
@@ -128,12 +129,12 @@ def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
     text = " ".join(reader.text)
     assert "One answer in detail" in text
     assert "37 of 112 <mutual> matches" in text
-    write_demo_report(tmp_path / "r.html", **parts)
+    write_demo_report(tmp_path / "r.html", **EMPTY)
     assert "One answer in detail" not in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_matches_without_their_picture_are_refused(tmp_path: Path) -> None:
-    parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
+    missing = [MatchPicture(tmp_path / "gone.png", "a", "b")]
     with pytest.raises(TfaError, match=r"gone\.png not found; draw it"):
-        write_demo_report(tmp_path / "r.html", matches=[MatchPicture(tmp_path / "gone.png", "a", "b")], **parts)
+        write_demo_report(tmp_path / "r.html", **EMPTY | {"matches": missing})
     assert not (tmp_path / "r.html").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
+from tfa.evaluate.judgement import EvaluatedHit, JudgedAnswer, JudgedQuery, Judgement, Run
 
 
 def made_judgement(seed: int = 0, queries: int = 40, images: int = 15, depth: int = 12) -> Judgement:
@@ -16,7 +16,7 @@ def made_judgement(seed: int = 0, queries: int = 40, images: int = 15, depth: in
         right = set(rng.choice(images, rng.integers(0, 4), replace=False).tolist())
         order = rng.permutation(images)[:depth].tolist()
         confidence = round(float(rng.random()), 1)  # with ties
-        hits = [JudgedHit(names[image], image in right, confidence, None, float(image)) for image in order]
+        hits = [EvaluatedHit(names[image], image in right, confidence, None, float(image), None) for image in order]
         asked.append(JudgedQuery(number, f"/walk/{number}.jpg", bool(right), true_image=names[min(right, default=0)]))
         answers.append(JudgedAnswer(tuple(hits), confidence, confidence > 0.7, True))
     run = Run("none", "without calibration", "probability", depth, tuple(answers))

@@ -8,7 +8,7 @@ import pytest
 
 from tfa.evaluate.explorer import distance_row
 from tfa.evaluate.ground_truth import read_ground_truth
-from tfa.evaluate.judgement import PROBABILITY, JudgedAnswer, JudgedHit, JudgedPlace, Run, measure_distances
+from tfa.evaluate.judgement import PROBABILITY, EvaluatedHit, JudgedAnswer, JudgedPlace, Run, measure_distances
 from tfa.types import ImageRecord, Position
 
 HERE = Position(x=0, y=0)
@@ -16,7 +16,7 @@ HERE = Position(x=0, y=0)
 
 def answer(distance: float | None, *place: float) -> JudgedAnswer:
     fused = JudgedPlace(HERE, place[1], place[0], place[2]) if place else None
-    return JudgedAnswer((JudgedHit("a", True, distance=distance),), 0.5, place=fused)
+    return JudgedAnswer((EvaluatedHit("a", True, None, None, distance, None),), 0.5, place=fused)
 
 
 def test_places_stand_beside_the_best_answers_of_the_same_queries():
@@ -33,7 +33,7 @@ def test_places_stand_beside_the_best_answers_of_the_same_queries():
         "best": {"median": 20.0, "ninety": pytest.approx(28.0)},
         "best_of_all": {"median": 25.0, "ninety": pytest.approx(359.0)},
     }
-    row = distance_row(run, metres)
+    row = distance_row(run.name, metres)
     assert (row["within radius"], row["agreed"], row["agreed: median"], row["agreed: 90 %"]) == (
         "67 %",
         "2",

@@ -107,10 +107,9 @@ def test_numbers_are_those_of_a_plain_recomputation():
     [run] = judgement.runs
     numbers = score_run(judgement, run)
     ranks = [next((at for at, hit in enumerate(one.hits) if hit.right), None) for one in run.evaluated_answers]
-    assert numbers.right_within == {
-        k: sum(rank is not None and rank < k for rank in ranks) for k in (1, 5, 10)
-    }  # 12 deep
-    assert 0 < numbers.right_within[1] < numbers.right_within[10] < 40
+    right_within = {k: sum(rank is not None and rank < k for rank in ranks) for k in (1, 5, 10)}  # 12 deep
+    assert numbers.recalls == {str(k): count / 40 for k, count in right_within.items()}
+    assert 0 < right_within[1] < right_within[10] < 40
 
     pairs = [(one.confidence, one.hits[0].right) for one in run.evaluated_answers]
     area, before, at_99 = 0.0, 0.0, 0.0
@@ -119,14 +118,15 @@ def test_numbers_are_those_of_a_plain_recomputation():
         precision, recall = sum(taken) / len(taken), sum(taken) / len(pairs)
         area, before = area + (recall - before) * precision, recall
         at_99 = max(at_99, recall) if precision >= 0.99 else at_99
-    assert numbers.curve.area == pytest.approx(area)
-    assert numbers.curve.recall_at_precision(0.99) == at_99
+    assert numbers.acceptance.area == pytest.approx(area)
+    assert numbers.acceptance.recall_at_99 == at_99
 
     sure = [one.right for one in run.evaluated_answers if one.sure]
-    assert (numbers.sure, numbers.sure_and_right) == (len(sure), sum(sure))
+    assert (numbers.sure.answers, numbers.sure.right) == (len(sure), sum(sure))
     share = sum(confidence for confidence, _ in pairs) / len(pairs)
-    assert numbers.expected.share == pytest.approx(share)
-    assert numbers.expectation_holds == (numbers.expected.low <= numbers.recalls[1] <= numbers.expected.high)
+    expected = numbers.expected_recall
+    assert (expected.share, expected.true) == (pytest.approx(share), numbers.recalls["1"])
+    assert expected.holds == (expected.low <= expected.true <= expected.high)
 
     wrong = [one for one in run.evaluated_answers if not one.hits[0].right]
     assert len(numbers.mistakes) == len(wrong)
@@ -145,7 +145,7 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     both = compare_with_file(later, file)
     assert [run.name for run in both.runs] == ["none", "none of town.tfa"]
     before = score_run(earlier.judgement, earlier.judgement.runs[0])
-    assert score_run(both, both.runs[1]).right_within == before.right_within
+    assert score_run(both, both.runs[1]).recalls == before.recalls
     assert len(json.loads(file.read_text())["heads"][0]["mistakes"]) == 3
     pairs = [
         (one.right, other.right)
@@ -158,9 +158,6 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     with pytest.raises(BadEvaluation, match="has another ground truth"):
         compare_with_file(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())
-    old = file.read_text().replace('"ground_truth"', '"truth"').replace('"reranked"', '"verified"')
-    old = json.loads(old.replace('"inliers"', '"matches"'))  # as earlier releases named them
-    assert compare_with_file(later, truth_file(tmp_path, "old.json", old)).runs[1].answers == both.runs[1].answers
     del values["queries"][0]["answers"]
     with pytest.raises(BadEvaluation, match=r"is damaged: it.queries.0..answers is missing"):
         compare_with_file(later, truth_file(tmp_path, "cut.json", values))

@@ -31,7 +31,6 @@ def test_the_width_is_that_of_the_binomial():
 def test_draws_are_always_the_same():
     values = coin(50, 0.4)
     assert interval(values) == interval(values)
-    assert interval(values, seed=1) != interval(values)
 
 
 def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch):

@@ -48,7 +48,8 @@ def test_patches_add_up_to_every_term(carrier, replica, shift):
             assert found.words(of) == {}
         assert found.linearized
         assert found.nearest == {}
-        assert (found.shared != 0) == any(term.gamma is None for term in scorer.terms)
+        shared = sum(one.contribution for one in found.terms if one.term.gamma == MEAN)
+        assert (shared != 0) == any(term.gamma is None for term in scorer.terms)
 
 
 def weighted_score(scorer, patches, weights, row):

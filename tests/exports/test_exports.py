@@ -13,8 +13,9 @@ from tests.fakes import random_image
 from tfa.core.tokens import Tokens
 from tfa.errors import MissingExtra, NoImages, TfaError
 from tfa.explain.why import explain_score
-from tfa.exports import compile_map, rank_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
-from tfa.exports.hloc import find_photo_root, relative_name
+from tfa.exports.hloc import find_photo_root, list_photo_pairs, name_pairs, relative_name, write_pairs
+from tfa.exports.onnx_head import write_onnx_head
+from tfa.exports.vectors import compile_map, write_faiss, write_npz
 from tfa.method.scorer import Compiled
 from tfa.report.collect import collect_report
 from tfa.report.evidence import collect_evidence
@@ -155,7 +156,7 @@ def test_pairs_name_photos_below_their_folders(tmp_path):
         Answer(query=str(tmp_path / "q" / "x.jpg"), hits=hits, confidence=0.5),
         Answer(query=str(tmp_path / "q" / "bad.jpg"), hits=[], confidence=0.0, error="no"),
     ]
-    pairs = rank_pairs(answers, tmp_path / "q", tmp_path)
+    pairs = name_pairs(list_photo_pairs(answers), tmp_path / "q", tmp_path)
     assert pairs == [("x.jpg", "map/a/1.jpg")]  # not with itself
     write_pairs(tmp_path / "new" / "pairs.txt", [*pairs, ("x.jpg", "b.jpg")])
     assert (tmp_path / "new" / "pairs.txt").read_text() == "x.jpg map/a/1.jpg\nx.jpg b.jpg\n"

@@ -21,7 +21,8 @@ from tfa.core.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import BadSpec, TfaError
-from tfa.exports import compile_map, write_onnx_place
+from tfa.exports.onnx_head import write_onnx_place
+from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 from tfa.types import BuildOptions, EncoderOptions

@@ -14,16 +14,18 @@ from PIL import Image
 
 from tests.exports.conftest import scores_of
 from tfa.errors import MissingExtra, TfaError
-from tfa.exports import compile_map, query_vectors, write_hloc_features
 from tfa.exports.hloc import (
     PhotoPair,
     name_pairs,
+    query_vectors,
     read_views,
     roots_without_collisions,
+    write_hloc_features,
     write_kapture_pairs,
     write_match_list,
     write_view_pairs,
 )
+from tfa.exports.vectors import compile_map
 
 
 def pair(root: Path, query: str, image: str, confidence: float = 0.5) -> PhotoPair:

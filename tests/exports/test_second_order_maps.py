@@ -8,7 +8,8 @@ from tests.exports.test_exports import asked, session
 from tests.fakes import FakeEncoder, random_image
 from tfa.core.tokens import Tokens
 from tfa.explain.why import explain_score
-from tfa.exports import compile_map, write_onnx_head
+from tfa.exports.onnx_head import write_onnx_head
+from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 from tfa.report.collect import collect_report

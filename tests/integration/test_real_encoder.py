@@ -13,7 +13,9 @@ import tfa
 from tfa.demo.run import DEFAULT, SHOWN, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
-from tfa.exports import compile_map, query_vectors, write_onnx_place
+from tfa.exports.hloc import query_vectors
+from tfa.exports.onnx_head import write_onnx_place
+from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.types import BuildOptions

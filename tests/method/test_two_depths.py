@@ -13,7 +13,8 @@ from tfa.core.files import hash_json
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.explain.why import explain_score
-from tfa.exports import compile_map, write_onnx_head
+from tfa.exports.onnx_head import write_onnx_head
+from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap
 from tfa.maps.building import Sharding, build_sharded
 from tfa.method import second_order_space

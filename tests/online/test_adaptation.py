@@ -125,9 +125,9 @@ def test_images_that_are_not_to_be_found_have_no_column(second):
     rows, adapted = rows_of(second, STREAM, ids=[103, 105, 108, 130], columns=columns)
     assert rows.shape == (90, 4)
     np.testing.assert_allclose(rows[:20], rows_of(second, STREAM)[0][:20, columns], atol=1e-6)
-    assert adapted.adaptation.bias().shape == (4,)
+    assert adapted.adaptation.window.bias().shape == (4,)
     adapted.set_images(second, [103, 130, 131], np.array([3, 30, 31]))
-    bias = adapted.adaptation.bias()
+    bias = adapted.adaptation.window.bias()
     assert bias[2] == 0  # unknown: the mean
 
 
@@ -160,9 +160,10 @@ def test_an_adaptation_is_of_the_sides_that_describe_photos(second, paper):
     assert digest_head(paper.scorer(0)) != digest_head(paper.scorer(1))
 
 
-def test_a_window_forgets_the_oldest_and_knows_images_by_their_ids():
+def test_a_window_forgets_the_oldest_and_knows_images_by_their_ids(monkeypatch):
+    monkeypatch.setattr("tfa.online.adaptation.WINDOW_ROWS", 40)
     rows = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
-    window = ScoreWindow(40)
+    window = ScoreWindow()
     window.set_images([10, 11, 12, 13, 14])
     for row in rows:
         window.add(row)
@@ -177,5 +178,3 @@ def test_a_window_forgets_the_oldest_and_knows_images_by_their_ids():
         window.add(rows[0])
     window.set_images([20, 21])  # none of the images that were scored is left
     assert window.bias().tolist() == [0, 0]
-    with pytest.raises(BadSpec, match="size=3"):
-        ScoreWindow(3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.errors import BadSpec
-from tfa.evaluate.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
+from tfa.evaluate.judgement import EvaluatedHit, JudgedAnswer, JudgedQuery, Judgement, Run
 from tfa.evaluate.metrics import matches
 from tfa.evaluate.positives import measure_lengths, position_kinds, to_points
 from tfa.photos.find_positions import find_positions
@@ -131,7 +131,7 @@ def _run(name: str, record: Record, truth: Truth, split: int, where: Sequence[Po
         images, verdicts = images[given], verdicts[given]
         away = measure_lengths(points[images], points[database + query][None]) if len(images) else []
         hits = [
-            JudgedHit(truth.database[image], bool(verdict), distance=meters)
+            EvaluatedHit(truth.database[image], bool(verdict), None, None, meters, None)
             for image, verdict, meters in zip(images.tolist(), verdicts, away, strict=True)
         ]
         # Keep the decimals as written: 5.2, not the nearest float64 of its float32 value.

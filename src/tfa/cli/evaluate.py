@@ -13,7 +13,7 @@ from tfa.cli.console import console, delivered, format_count, note, open_table, 
 from tfa.types import EncoderOptions
 
 if TYPE_CHECKING:
-    from tfa.evaluate.judgement import Judgement, Run, RunScores
+    from tfa.evaluate.judgement import EvaluatedHead, Judgement
     from tfa.evaluate.map_evaluation import MapEvaluation
 
 _FOLDED = ("query", "answer", "a positive")
@@ -90,7 +90,7 @@ def evaluate(
         skip_unanswerable=skip_unanswerable, progress=progress,
     )  # fmt: skip
     judgement = map_evaluation.compare_with_file(evaluation, against) if against is not None else evaluation.judgement
-    show_notes(evaluation.notes, evaluation.unreadable)
+    show_notes(evaluation.truth.notes, evaluation.unreadable)
     bare = evaluation.without_truth
     if bare:
         note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
@@ -112,13 +112,12 @@ def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int)
     say(judgement.title, style="bold")
     for fact in describe_judgement(judgement):
         say(fact)
-    numbers = {run.name: score_run(judgement, run) for run in judgement.runs}
-    rows = [score_row(run, numbers[run.name], run.name == evaluation.active) for run in judgement.runs]
-    _show_rows(rows)
+    heads = [score_run(judgement, run, evaluation.active) for run in judgement.runs]
+    _show_rows([score_row(head) for head in heads])
     say("Percent. * = default. Expected recall is estimated without labels (90 % interval).", style="dim")
-    distances = [(run, metres) for run in judgement.runs if (metres := numbers[run.name].metres) is not None]
+    distances = [(head.name, head.metres) for head in heads if head.metres is not None]
     if distances:
-        _show_rows([distance_row(run, metres) for run, metres in distances])
+        _show_rows([distance_row(name, metres) for name, metres in distances])
         if any(metres.placed for _, metres in distances):
             say(
                 "Position error in meters. place: fused estimate; within radius: ground truth inside the reported "
@@ -134,7 +133,7 @@ def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int)
         mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
         say(f"{change.head} against {change.against}: R@1 {mean:+.1f} [{low:+.1f}, {high:+.1f}]; "
             f"{change.won:,} queries won, {change.lost:,} lost")  # fmt: skip
-    _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)
+    _show_mistakes(judgement, heads[chosen], worst)
 
 
 def _show_rows(rows: Sequence[Mapping[str, str]]) -> None:
@@ -147,16 +146,16 @@ def _show_rows(rows: Sequence[Mapping[str, str]]) -> None:
     console().print(table)
 
 
-def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: int) -> None:
+def _show_mistakes(judgement: Judgement, head: EvaluatedHead, worst: int) -> None:
     from tfa.evaluate.explorer import short_names
 
     lists = [list(judgement.images), [query.query for query in judgement.queries]]
     short = {path: name for paths in lists for path, name in zip(paths, short_names(paths), strict=True)}
-    mistakes = numbers.mistakes[:worst]
+    mistakes = head.mistakes[:worst]
     if not mistakes:
         return
     say()
-    say(f"Most confident mistakes of {run.title} ({len(mistakes):,} of {len(numbers.mistakes):,})", style="bold")
+    say(f"Most confident mistakes of {head.title} ({len(mistakes):,} of {len(head.mistakes):,})", style="bold")
     table = open_table("query", "answer", "confidence", "inliers", "meters", "a positive", fold=_FOLDED)
     for mistake in mistakes:
         table.add_row(
@@ -168,9 +167,9 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunScores, worst: in
             short.get(mistake.true_image or "", "not in the map"),
         )
     console().print(table)
-    if numbers.hubs:
-        hub = numbers.hubs[0]
-        say(f"{format_count(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
+    if head.hubs:
+        hub = head.hubs[0]
+        say(f"{format_count(len(head.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
 
 
 def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:
@@ -183,6 +182,6 @@ def write_page(path: Path, evaluation: MapEvaluation, judgement: Judgement, *, p
     from tfa.evaluate.explorer import describe_judgement, score_table, write_explorer
     from tfa.evaluate.judgement import score_run
 
-    table = score_table([(run, score_run(judgement, run)) for run in judgement.runs])
-    facts = [*describe_judgement(judgement), *evaluation.notes]
+    table = score_table([score_run(judgement, run) for run in judgement.runs])
+    facts = [*describe_judgement(judgement), *evaluation.truth.notes]
     write_explorer(path, judgement, table, facts, shown=shown_run(evaluation, judgement), progress=progress)

@@ -133,7 +133,8 @@ def export(
     if format != "hloc" and (queries or root is not None):
         raise BadSpec(f"--queries and --root are for --format hloc, not {format}; remove them")
 
-    from tfa import exports
+    from tfa.exports.onnx_head import rows_path, write_onnx_head, write_onnx_place
+    from tfa.exports.vectors import compile_map, write_faiss, write_npz
     from tfa.maps import PlaceMap
 
     if format == "hloc":
@@ -141,15 +142,15 @@ def export(
         _export_hloc(place_map, out, queries, root, calibration, progress=progress)
         return
     place_map = PlaceMap.load(map)
-    compiled = exports.compile_map(place_map, calibration)
+    compiled = compile_map(place_map, calibration)
     if format == "onnx":
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
-        rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
+        rows = write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
         count, width = rows.vectors.shape
         say(f"wrote {out}: photo to unit vector, {width:,} dimensions, {out.stat().st_size / 1e6:,.1f} MB")
-        say(f"wrote {exports.rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")
+        say(f"wrote {rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")
         return
-    write = {"npz": exports.write_npz, "faiss": exports.write_faiss, "onnx-head": exports.write_onnx_head}
+    write = {"npz": write_npz, "faiss": write_faiss, "onnx-head": write_onnx_head}
     write[format](out, compiled)
     count, width = compiled.vectors.shape
     what = "tokens to query vector" if format == "onnx-head" else format_count(count, "image")
@@ -166,11 +167,11 @@ def _export_hloc(
     progress: bool,
 ) -> None:
     """Write descriptors of map images, or of queries."""
-    from tfa import exports
     from tfa.cli.query import expand_folders
-    from tfa.exports.hloc import find_photo_root, roots_without_collisions
+    from tfa.exports.hloc import find_photo_root, query_vectors, roots_without_collisions, write_hloc_features
+    from tfa.exports.vectors import compile_map
 
-    compiled = exports.compile_map(place_map, calibration)
+    compiled = compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
         paths = expand_folders(queries)
@@ -182,6 +183,6 @@ def _export_hloc(
                 f"{collision.partition(':')[0]}; pass a --root FOLDER that contains both, here and for the map's file"
             )
         encoded = place_map.encode_photos(paths, False, progress)
-        photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
-    exports.write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
+        photos, vectors = list(encoded.paths), query_vectors(compiled, encoded.tokens)
+    write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
     say(f"wrote {out}: {format_count(len(photos), 'photo')}, {vectors.shape[1]:,} dimensions")

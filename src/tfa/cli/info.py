@@ -12,7 +12,7 @@ from rich.table import Table
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
 from tfa.core.text import WITHIN_NOISE
-from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, MapInfo
+from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, ExplainResult, MapInfo
 
 # --- show map -------------------------------------------------------------------------------------
 
@@ -289,24 +289,22 @@ def explain_command(
     place_map, _ = options.open_map(map, encoding, quiet=quiet)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
-        print_json(explanation.result())
+        print_json(explanation.result)
     else:
-        _show(explanation)
+        _show(explanation.result)
     if out is not None:
         draw(place_map, explanation, calibration, out)
 
 
-def _show(explanation: Any) -> None:
-    from tfa.explain.why import describe_view
-
-    hit = explanation.hit
+def _show(explanation: ExplainResult) -> None:
+    hit = explanation.answer
     say(explanation.query, style="bold")
     where = "" if hit.position is None else f" at {hit.position}"
     say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
     say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}{', sure' if hit.sure else ''}")
     say(f"  {explanation.consistent} inliers of {explanation.mutual} mutual matches")
-    say(f"  {describe_view(explanation.displacement)}")
-    say(f"  reranking is {explanation.reason}")
+    say(f"  {explanation.view}")
+    say(f"  reranking is {explanation.verification.reason}")
 
 
 def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -> None:
@@ -317,13 +315,13 @@ def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -
     from tfa.explain.draw_matches import draw_matches
     from tfa.explain.why import explain_score
 
-    heats, linearised = None, False
+    found, heats, linearised = explanation.result, None, False
     try:
-        contributions = explain_score(place_map, explanation.tokens, explanation.hit.id, calibration)
+        contributions = explain_score(place_map, explanation.tokens, found.answer.id, calibration)
         linearised = contributions["linearised"]
         heats = [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
     except BadMap as error:
         note(f"drawn without contributions: {error}")
-    answer, grid = Path(explanation.hit.image), explanation.grid
-    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats, linearised)
+    answer, grid = Path(found.answer.image), found.grid
+    draw_matches(Path(found.query), answer, explanation.matches, grid, grid, out, heats, linearised)
     note(f"wrote {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is missing)"))

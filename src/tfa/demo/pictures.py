@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -13,10 +14,10 @@ from tfa.core.files import write_atomically, write_text
 from tfa.demo.sample import SampleTown
 from tfa.explain.draw_matches import FINER, MATCH_EDGE, draw_matches, format_caption
 from tfa.explain.draw_montage import FAINT, GRAY, INK, PAPER, font
-from tfa.explain.why import describe_view, explain_match
+from tfa.explain.why import explain_match
 from tfa.maps import PlaceMap
-from tfa.report.html import ReportDecision, ReportTable, TableRow, render_template
-from tfa.types import Answer
+from tfa.report.html import ReportTable, TableRow, render_template
+from tfa.types import Answer, ExplainResult
 
 _TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
 
@@ -30,24 +31,9 @@ class MatchPicture:
     text: str
 
 
-def write_demo_report(
-    path: Path,
-    *,
-    title: str,
-    recalls: Sequence[TableRow],
-    decisions: Sequence[ReportDecision],
-    montage: Path | None,
-    headline: str = "",
-    intro: Sequence[str] = (),
-    matches: Sequence[MatchPicture] = (),
-) -> None:
-    """Write the report with embedded images and escaped text."""
-    page = render_template(
-        _TEMPLATE,
-        title=title, headline=headline, intro=intro, recalls=ReportTable(recalls), decisions=decisions,
-        montage=montage, matches=matches,
-    )  # fmt: skip
-    write_text(Path(path), page)
+def write_demo_report(path: Path, *, recalls: Sequence[TableRow], **parts: Any) -> None:
+    """Write the report with embedded images and escaped text; `parts` are the other values of the template."""
+    write_text(path, render_template(_TEMPLATE, recalls=ReportTable(recalls), **parts))
 
 
 PLAN = 384  # side of the plan in pixels, as high as the photos next to it
@@ -56,18 +42,16 @@ DOT, _RING, _LETTERS = 4, 11, 24  # radii and font size, in pixels
 ANSWERED, _TRUE = "#d9480f", "#1864ab"  # colors of the answer and the true position
 
 
-def draw_answer(out: Path, town: SampleTown, place_map: PlaceMap, answer: Answer) -> None:
-    """Draw an answer with its matching patches and its position on the plan, and write it to `out`."""
-    found = explain_match(place_map, Path(answer.query))
-    matches = draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid)
-    number = town.query_files.index(Path(answer.query).name)
-    row = town.reference_files.index(Path(found.hit.image).name)
+def _draw_answer(out: Path, town: SampleTown, explained: ExplainResult, matches: Image.Image) -> None:
+    """Write the drawn matches of an answer, with its position on the plan, to `out`."""
+    number = town.query_files.index(Path(explained.query).name)
+    row = town.reference_files.index(Path(explained.answer.image).name)
     there, taken = town.reference_positions[row], town.query_positions[number]
     sheet = Image.new("RGB", (matches.width + PLAN + MATCH_EDGE, matches.height), PAPER)
     sheet.paste(matches, (0, 0))
     sheet.paste(_plan(town.reference_positions, there, taken), (matches.width, MATCH_EDGE))
     pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
-    caption = f"{'sure, ' if found.hit.sure else ''}confidence {found.hit.confidence:.2f}"
+    caption = f"{'sure, ' if explained.answer.sure else ''}confidence {explained.answer.confidence:.2f}"
     pen.text((middle, MATCH_EDGE + PLAN + 8), caption, font=font(_LETTERS), fill=INK, anchor="ma")
     away = f"{np.linalg.norm(there - taken):.1f} m from the true position"
     pen.text((middle, MATCH_EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")
@@ -113,30 +97,27 @@ def draw_match_pictures(
     pictures = []
     (out / ANSWER).unlink(missing_ok=True)  # remove images of an earlier run
     for right, name in PICTURES.items():
-        (out / name).unlink(missing_ok=True)
-        of_kind = [answer for answer in answers if answer.hits and is_right(answer, town) == right]
-        if of_kind and place_map.state.compact is not None:
-            surest = max(of_kind, key=lambda answer: answer.confidence)
-            drawn = _draw_answer(surest, right, place_map, out / name)
-            if right:
-                draw_answer(out / ANSWER, town, place_map, surest)
-                drawn = replace(drawn, picture=out / ANSWER)
-            pictures.append(drawn)
+        picture = out / name
+        picture.unlink(missing_ok=True)
+        of_kind = [answer for answer in answers if answer.hits and _is_right(answer, town) == right]
+        if not of_kind or place_map.state.compact is None:
+            continue
+        explanation = explain_match(place_map, Path(max(of_kind, key=lambda answer: answer.confidence).query))
+        found, matches = explanation.result, explanation.matches
+        query, image = Path(found.query), Path(found.answer.image)
+        drawn = draw_matches(query, image, matches, found.grid, found.grid, picture)
+        if right:
+            picture = out / ANSWER
+            _draw_answer(picture, town, found, drawn)
+        title = f"{'Right' if right else 'Wrong'} answer of highest confidence"
+        verdict = "shows the same place as" if right else "shows another place than"
+        text = (
+            f"{query.name} {verdict} {image.name}. Confidence {found.answer.confidence:.2f}; "
+            f"{format_caption(matches)}; {found.view}."
+        )
+        pictures.append(MatchPicture(picture, title, text))
     return pictures
 
 
-def is_right(answer: Answer, town: SampleTown) -> bool:
+def _is_right(answer: Answer, town: SampleTown) -> bool:
     return Path(answer.hits[0].image).name in town.positives[Path(answer.query).name]
-
-
-def _draw_answer(answer: Answer, right: bool, place_map: PlaceMap, picture: Path) -> MatchPicture:
-    found = explain_match(place_map, Path(answer.query))
-    draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid, picture)
-    title = "Right answer of highest confidence" if right else "Wrong answer of highest confidence"
-    verdict = "shows the same place as" if right else "shows another place than"
-    return MatchPicture(
-        picture,
-        title,
-        f"{Path(found.query).name} {verdict} {Path(found.hit.image).name}. Confidence {found.hit.confidence:.2f}; "
-        f"{format_caption(found.matches)}; {describe_view(found.displacement)}.",
-    )

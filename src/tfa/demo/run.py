@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,15 +63,14 @@ class DemoResult:
             f"{self.queries} queries, {self.references} map images. Calibrated rows used {self.target} unlabeled "
             "photos of the second drive. Rows without reranking are the mean of three runs.",
             "",
+            f"{'recall in percent':<{width}}" + "".join(f"{f'R@{k}':>8}" for k in _KS),
         ]
-        lines.append(f"{'recall in percent':<{width}}" + "".join(f"{f'R@{k}':>8}" for k in _KS))
         for method, values in self.recalls.items():
             lines.append(f"{method:<{width}}" + "".join(f"{100 * value:8.1f}" for value in values))
         lines += ["", "How the map answers:"]
         lines += [f"  {_SHOWN_REASONS[name]} {reason}" for name, reason in self.reasons.items()]
         lines += ["", f"map      {self.out / 'town.tfa'}", f"answer   {self.out / ANSWER}"]
-        lines += [f"montage  {self.out / 'montage.png'}"]
-        lines += [f"report   {self.out / 'report.html'}"]
+        lines += [f"montage  {self.out / 'montage.png'}", f"report   {self.out / 'report.html'}"]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,17 +114,19 @@ def run_demo(
     place_map.save(out / "town.tfa", overwrite=True)
     # A second map, so that the saved map stays uncalibrated.
     calibrated = PlaceMap.from_head(head, database, encoder, where, map_spec=BuildOptions(), progress=progress)
-    if count:
-        with _few_photos_allowed():
+    tuned = head
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewPhotos)  # the demo's user expects few calibration photos
+        if count:
             calibrated.calibrate(encoded.paths[:count], progress=progress)
+            tuned = pipeline.calibrate(head, encoded.tokens.select(slice(0, count)))
     paper = pipeline.fit(database.tokens, progress=progress)
-    target = encoded.tokens.select(slice(0, count))
     recalls = {
         _HARD_VLAD: _head_recall(_plain_head(paper), later, positives),
         PAPER: _head_recall(paper, later, positives),
         DEFAULT: _head_recall(head, later, positives),
         f"{DEFAULT}, reranked": _map_recall(place_map, later, positives),
-        _CALIBRATED: _head_recall(_calibrate(head, target), later, positives),
+        _CALIBRATED: _head_recall(tuned, later, positives),
         f"{_CALIBRATED}, reranked": _map_recall(calibrated, later, positives),
     }
     facts = place_map.info().to_dict()
@@ -145,22 +145,6 @@ def _plain_head(head: Head) -> Head:
     assert isinstance(head.decisions, Decisions)
     decisions = dataclasses.replace(head.decisions, assignment=HARD, carrier="original", admit_cls=False)
     return assemble(head, decisions, head.evidence, backend_for("cpu"))
-
-
-def _calibrate(head: SecondOrderHead, target: Tokens) -> SecondOrderHead:
-    """Calibrate the head for the second drive; without target photos, return it unchanged."""
-    if not len(target):
-        return head
-    with _few_photos_allowed():
-        return pipeline.calibrate(head, target)
-
-
-@contextmanager
-def _few_photos_allowed() -> Iterator[None]:
-    """Suppress the warning about few calibration photos, which the demo's user expects."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewPhotos)
-        yield
 
 
 def _head_recall(head: Head | SecondOrderHead, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:
@@ -184,10 +168,6 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
     rows = [_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]]
     draw_montage(rows, out / "montage.png", _LEGEND)
     reranking, _, why = result.reasons["verification"].partition(": ")
-    decisions = [
-        ReportDecision("Head", DEFAULT, result.reasons["head"].partition(": ")[2]),
-        ReportDecision("Reranking", reranking, why),
-    ]
     plain, reranked = (100 * result.recalls[name][0] for name in (DEFAULT, f"{DEFAULT}, reranked"))
 
     write_demo_report(
@@ -206,7 +186,10 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
             )
             for method, values in result.recalls.items()
         ],
-        decisions=decisions,
+        decisions=[
+            ReportDecision("Head", DEFAULT, result.reasons["head"].partition(": ")[2]),
+            ReportDecision("Reranking", reranking, why),
+        ],
         montage=out / "montage.png",
         matches=draw_match_pictures(out, town, place_map, answers),
     )

@@ -21,7 +21,6 @@ _TOWN = Path(__file__).parent / "town"
 class SampleTown:
     """Copied photos of the town. Positions are (n, 2) meters."""
 
-    folder: Path
     references: Path
     queries: Path
     positions_csv: Path
@@ -46,7 +45,6 @@ def copy_sample_town(folder: Path, *, references: int = 90, queries: int = 45) -
     count = min(queries, len(answered))
     chosen = [list(answered)[at * len(answered) // count] for at in range(count)]
     town = SampleTown(
-        folder,
         folder / "references",
         folder / "queries",
         folder / "positions.csv",

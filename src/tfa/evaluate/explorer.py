@@ -23,7 +23,7 @@ from tfa.core.arrays import map_in_threads
 from tfa.core.files import write_atomically, write_text
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage
-from tfa.evaluate.judgement import PROBABILITY, JudgedAnswer, JudgedHit, Judgement, Metres, Run, RunScores, score_run
+from tfa.evaluate.judgement import PROBABILITY, EvaluatedHead, JudgedAnswer, Judgement, Metres, Run, list_hubs
 from tfa.evaluate.positives import position_kinds
 from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.images import as_rgb
@@ -41,37 +41,35 @@ def describe_judgement(judgement: Judgement) -> list[str]:
     return facts
 
 
-def score_row(run: Run, numbers: RunScores, active: bool = False) -> dict[str, str]:
+def score_row(head: EvaluatedHead) -> dict[str, str]:
     """Return a row of the terminal's table by column."""
-    low, high = numbers.interval.low, numbers.interval.high
-    recalls = {f"R@{k}": f"{100 * recall:.1f}" for k, recall in numbers.recalls.items()}
-    recalls["R@1"] += f" [{100 * low:.1f}, {100 * high:.1f}]"
+    row = {"head": head.name + (" *" if head.active else ""), "queries": f"{head.evaluated:,}"}
+    row |= {column: f"{value:.1f}" for column, value in _percent(head).items()}
+    row["R@1"] += f" [{100 * head.interval.low:.1f}, {100 * head.interval.high:.1f}]"
+    return row | _in_words(head)
+
+
+def _percent(head: EvaluatedHead) -> dict[str, float]:
+    shares = {f"R@{k}": recall for k, recall in head.recalls.items()}
+    shares |= {"PR area": head.acceptance.area, "R at 99 % P": head.acceptance.recall_at_99}
+    return {column: 100 * share for column, share in shares.items()}
+
+
+def _in_words(head: EvaluatedHead) -> dict[str, str]:
+    sure, expected = head.sure, head.expected_recall
+    if expected is None:
+        return {}
+    share, low, high = (100 * value for value in (expected.share, expected.low, expected.high))
+    holds = "holds" if expected.holds else "does not hold"
     return {
-        "head": run.name + (" *" if active else ""),
-        "queries": f"{numbers.evaluated:,}",
-        **recalls,
-        "PR area": f"{100 * numbers.curve.area:.1f}",
-        "R at 99 % P": f"{100 * numbers.curve.recall_at_precision(0.99):.1f}",
-        **_in_words(numbers),
+        "sure and right": f"{sure.right:,} of {sure.answers:,}" if sure.answers else "–",
+        "expected recall": f"{share:.0f} ({low:.0f}–{high:.0f}), {holds}",
     }
 
 
-def _in_words(numbers: RunScores) -> dict[str, str]:
-    sure = "–" if not numbers.sure else f"{numbers.sure_and_right:,} of {numbers.sure:,}"
-    words = {"sure and right": sure}
-    expected = numbers.expected
-    if expected is None:
-        return {}
-    holds = "holds" if numbers.expectation_holds else "does not hold"
-    words["expected recall"] = (
-        f"{100 * expected.share:.0f} ({100 * expected.low:.0f}–{100 * expected.high:.0f}), {holds}"
-    )
-    return words
-
-
-def distance_row(run: Run, metres: Metres) -> dict[str, str]:
+def distance_row(head: str, metres: Metres) -> dict[str, str]:
     """Return a row of the terminal's distance table by column."""
-    row = {"head": run.name, "placed": f"{metres.placed:,} of {metres.queries:,}"}
+    row = {"head": head, "placed": f"{metres.placed:,} of {metres.queries:,}"}
     every = metres.best_of_all if metres.placed < metres.queries else None  # otherwise equal to the best
     for name, spread in (("place", metres.fused), ("best answer", metres.best), ("every best answer", every)):
         if spread is not None:
@@ -85,17 +83,11 @@ def distance_row(run: Run, metres: Metres) -> dict[str, str]:
     return row
 
 
-def score_table(runs: Sequence[tuple[Run, RunScores]]) -> ReportTable:
+def score_table(heads: Sequence[EvaluatedHead]) -> ReportTable:
     """Return the table at the top of the page."""
-    rows = []
-    for run, numbers in runs:
-        percent: dict[str, tuple[float, float | None]] = {
-            f"R@{k}": (100 * recall, None) for k, recall in numbers.recalls.items()
-        }
-        percent["PR area"] = (100 * numbers.curve.area, None)
-        percent["R at 99 % P"] = (100 * numbers.curve.recall_at_precision(0.99), None)
-        rows.append(TableRow(run.title, percent, _in_words(numbers), run.name))
-    return ReportTable(rows)
+    numbers = [{column: (value, None) for column, value in _percent(head).items()} for head in heads]
+    rows = zip(heads, numbers, strict=True)
+    return ReportTable([TableRow(head.title, percent, _in_words(head), head.name) for head, percent in rows])
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -111,20 +103,11 @@ INSIDE = 16_000_000  # maximum bytes of embedded thumbnails; more go into a fold
 OURS = re.compile(r"[0-9a-f]{20}\.jpg")  # names of thumbnails in that folder
 
 
-def small_pictures(
-    files: Mapping[str, Path], names: Sequence[str], progress: bool | Progress | None = None
-) -> dict[str, bytes]:
-    """Return a JPEG thumbnail of each name, without missing and broken photos."""
-    wanted = [name for name in dict.fromkeys(names) if name in files]
-    with as_progress(progress).task("drawing thumbnails", len(wanted), "photos") as task:
-        made = map_in_threads(lambda name: _small(files[name]), wanted, task=task)
-    return {name: content for name, content in zip(wanted, made, strict=True) if content is not None}
-
-
-def _small(path: Path) -> bytes | None:
+def _draw_thumbnail(path: Path) -> bytes | None:
+    """Return a JPEG thumbnail; None if the photo is missing or broken."""
     try:
         photo = as_rgb(path)
-    except (BadImage, OSError):
+    except BadImage:
         return None
     photo.thumbnail((SIDE, SIDE))
     held = io.BytesIO()
@@ -183,45 +166,40 @@ def page_content(judgement: Judgement, shown: int = 0) -> dict[str, Any]:
         },
         "queryNames": short_names([query.query for query in judgement.queries]),
         "queries": queries,
-        "runs": [_run(judgement, run, row_of) for run in judgement.runs],
+        "runs": [_run(run, row_of) for run in judgement.runs],
     }
 
 
-def _run(judgement: Judgement, run: Run, row_of: Mapping[str, int]) -> dict[str, Any]:
-    numbers = score_run(judgement, run)
+def _run(run: Run, row_of: Mapping[str, int]) -> dict[str, Any]:
+    # The initial threshold is that of sure answers for probabilities, else the median confidence.
+    known = [answer.confidence for answer in run.evaluated_answers if answer.confidence is not None]
+    usual = float(np.median(known)) if known else 0.0
     return {
         "name": run.name,
         "title": run.title,
         "kind": run.kind,
         "grid": run.grid,
-        "threshold": _threshold(run),
-        "hubs": [[row_of[hub.image], hub.wrong, hub.right] for hub in numbers.hubs],
+        "threshold": SURE_CONFIDENCE if run.kind == PROBABILITY else usual,
+        "hubs": [[row_of[hub.image], hub.wrong, hub.right] for hub in list_hubs(run.evaluated_answers)],
         "answers": [_answer(answer, row_of) for answer in run.answers],
     }
 
 
 def _answer(answer: JudgedAnswer | None, row_of: Mapping[str, int]) -> list[Any] | None:
-    """Return confidence and sureness of the best hit, and all hits."""
+    """Return confidence and sureness of the best hit, and all hits.
+
+    A hit is image, right, confidence, inliers, meters and lines, without unknown values at the end.
+    """
     if answer is None:
         return None
-    return [answer.confidence, int(answer.sure), [_hit(hit, row_of) for hit in answer.hits]]
-
-
-def _hit(hit: JudgedHit, row_of: Mapping[str, int]) -> list[Any]:
-    """Return image, right, confidence, inliers, meters and lines, without unknown values at the end."""
-    rounded = [None if value is None else round(value, 4) for value in (hit.confidence, hit.inliers, hit.distance)]
-    values = [row_of[hit.image], int(hit.right), *rounded, list(hit.lines) or None]
-    while values[-1] is None:
-        values.pop()
-    return values
-
-
-def _threshold(run: Run) -> float:
-    """Return the initial threshold: that of sure answers for probabilities, else the median confidence."""
-    if run.kind == PROBABILITY:
-        return SURE_CONFIDENCE
-    known = [answer.confidence for answer in run.evaluated_answers if answer.confidence is not None]
-    return float(np.median(known)) if known else 0.0
+    hits = []
+    for hit in answer.hits:
+        rounded = [None if value is None else round(value, 4) for value in (hit.confidence, hit.inliers, hit.distance)]
+        values = [row_of[hit.image], int(hit.right), *rounded, list(answer.lines.get(hit.image, ())) or None]
+        while values[-1] is None:
+            values.pop()
+        hits.append(values)
+    return [answer.confidence, int(answer.sure), hits]
 
 
 def _pair(position: Position | None) -> list[float] | None:
@@ -282,9 +260,11 @@ def write_explorer(
     content = page_content(judgement, shown)
     images, queries = list(judgement.images), [query.query for query in judgement.queries]
     given = {hit.image for run in judgement.runs for answer in run.evaluated_answers for hit in answer.hits}
-    given |= {query.true_image for query in judgement.queries if query.true_image is not None}
-    pictures = small_pictures(judgement.files, [*queries, *(name for name in images if name in given)], progress)
-    where = addresses(pictures, path)
+    given |= {name for query in judgement.queries for name in (query.query, query.true_image) if name is not None}
+    wanted = [name for name in dict.fromkeys([*queries, *images]) if name in given and name in judgement.files]
+    with as_progress(progress).task("drawing thumbnails", len(wanted), "photos") as task:
+        drawn = map_in_threads(lambda name: _draw_thumbnail(judgement.files[name]), wanted, task=task)
+    where = addresses({name: one for name, one in zip(wanted, drawn, strict=True) if one is not None}, path)
     photos = {"queries": [where.get(name) for name in queries], "images": [where.get(name) for name in images]}
     page = render_template(
         TEMPLATE,

@@ -24,7 +24,7 @@ from tfa.evaluate.positives import (
     to_points,
     within,
 )
-from tfa.photos.positions import match_positions, normalize_path, to_degrees, to_meters
+from tfa.photos.positions import PhotoNames, match_positions, to_degrees, to_meters
 from tfa.types import ImageRecord, Position
 
 _POSITIONS, _POSITIVES = ".csv", ".json"
@@ -133,14 +133,14 @@ def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRec
     strange: list[str] = []
     named: dict[int, str] = {}
     for name, names in read_positives(file).items():
-        own = photos.only(name, file, "queries")
+        own = _find_one(photos, name, file, "queries")
         if own is None:
             unknown.append(name)
             continue
         if own in named:
             raise BadEvaluation(f"{file}: {named[own]!r} and {name!r} name the same query; keep one", file)
         named[own] = name
-        rows = {one: kept.only(one, file, "map images") for one in names}
+        rows = {one: _find_one(kept, one, file, "map images") for one in names}
         strange += [one for one, row in rows.items() if row is None]
         right[own] = np.unique(np.array([row for row in rows.values() if row is not None], np.int64))
     if not named:
@@ -157,27 +157,16 @@ def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRec
     return GroundTruth(f"as listed in {file.name}", hash_file(file), tuple(right), (None,) * len(queries), tuple(notes))
 
 
-class PhotoNames:
-    """Photos by any unique ending of their paths, such as `a.jpg`."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._parts = [normalize_path(path.absolute()).parts for path in paths]
-        self._by_name: dict[str, list[int]] = {}
-        for number, parts in enumerate(self._parts):
-            self._by_name.setdefault(parts[-1], []).append(number)
-
-    def only(self, name: str, file: Path, what: str) -> int | None:
-        """Return the number of the photo with that name; None without one, an error if there are several."""
-        ending = normalize_path(name).parts
-        alike = self._by_name.get(ending[-1], []) if ending else []
-        found = [number for number in alike if self._parts[number][-len(ending) :] == ending]
-        if len(found) > 1:
-            raise BadEvaluation(
-                f"{file}: {len(found)} {what} are named {name!r}; write more of their paths, such as "
-                f"{'/'.join(self._parts[found[0]][-2:])!r}",
-                file,
-            )
-        return found[0] if found else None
+def _find_one(photos: PhotoNames, name: str, file: Path, what: str) -> int | None:
+    """Return the number of the photo with that name; None without one, an error if there are several."""
+    found = photos.find(name)
+    if len(found) > 1:
+        raise BadEvaluation(
+            f"{file}: {len(found)} {what} are named {name!r}; write more of their paths, such as "
+            f"{'/'.join(photos.parts[found[0]][-2:])!r}",
+            file,
+        )
+    return found[0] if found else None
 
 
 def find_nearest_true(truth: GroundTruth, images: Sequence[ImageRecord]) -> list[str | None]:

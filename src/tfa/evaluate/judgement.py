@@ -8,29 +8,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from tfa.core.plain import Value, opt, req
-from tfa.evaluate.metrics import AcceptanceCurve, Curve, Interval, Paired, interval, paired_difference, precision_recall
+from tfa.evaluate.metrics import AcceptanceCurve, Interval, Paired, interval, paired_difference, precision_recall
 from tfa.maps.confidence import estimate_recall
 from tfa.types import ExpectedRecall, Position
 
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
 
 
-@dataclass(frozen=True)
-class JudgedHit:
+class EvaluatedHit(Value, kw_only=False):
     """A hit of a head, and whether it shows the place of the query."""
 
-    image: str
-    right: bool
-    confidence: float | None = None  # None if only that of the best hit is recorded
-    inliers: int | None = None  # None without reranking
-    distance: float | None = None  # meters from the query; None if positions are unknown
-    lines: tuple[int, ...] = field(default=(), repr=False)  # matching patches of query and image in turn; not saved
+    image: str = req("The map image.")
+    right: bool = req("Whether it shows the place of the query.")
+    confidence: float | None = req("Its confidence; null if only that of the best hit is recorded.")
+    inliers: int | None = req("Patches that match in one spatial arrangement; null without reranking.", ge=0)
+    distance: float | None = req("Meters from the query; null if positions are not known.", ge=0)
+    position: Position | None = req("Where the map image was taken.")
 
 
 class JudgedPlace(Value, kw_only=False):
@@ -46,11 +44,13 @@ class JudgedPlace(Value, kw_only=False):
 class JudgedAnswer:
     """The hits of one head for one query, best first."""
 
-    hits: tuple[JudgedHit, ...]
+    hits: tuple[EvaluatedHit, ...]
     confidence: float | None  # of the best hit; None without hits
     sure: bool = False
     reranked: bool = False
     place: JudgedPlace | None = None  # None without an estimate or a known distance
+    # Matching patches of query and image in turn, by image; not saved.
+    lines: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def right(self) -> bool:
@@ -83,11 +83,6 @@ class Run:
     depth: int
     answers: tuple[JudgedAnswer | None, ...]
     grid: tuple[int, int] | None = None  # rows and columns of the patches that lines join
-
-    @cached_property
-    def evaluated(self) -> np.ndarray:
-        """Indices of the queries that have an answer."""
-        return np.array([at for at, answer in enumerate(self.answers) if answer is not None], np.int64)
 
     @property
     def evaluated_answers(self) -> list[JudgedAnswer]:
@@ -227,58 +222,6 @@ class EvaluatedHead(Value):
     hubs: list[Hub] = req("Images that are often the wrong answer.")
 
 
-@dataclass(frozen=True, eq=False)
-class RunScores:
-    """Scores over the evaluated queries; a query whose place is not in the map counts as missed."""
-
-    evaluated: int
-    right_within: dict[int, int]  # k → queries with a right image among the first k
-    interval: Interval  # 95 % interval of R@1
-    curve: Curve
-    sure: int  # number of sure answers
-    sure_and_right: int
-    expected: ExpectedRecall | None  # None if confidence is not a probability
-    mistakes: tuple[Mistake, ...]  # most confident first
-    hubs: tuple[Hub, ...]  # most often wrong first
-    metres: Metres | None = None  # None if positions are unknown
-
-    @property
-    def recalls(self) -> dict[int, float]:
-        return {k: count / self.evaluated for k, count in self.right_within.items()}
-
-    @property
-    def expectation_holds(self) -> bool | None:
-        """Whether R@1 is in the interval that was expected without labels."""
-        return None if self.expected is None else self.expected.low <= self.recalls[1] <= self.expected.high
-
-    def result(self, run: Run, worst: int, *, active: bool) -> EvaluatedHead:
-        """Return the result of a run with its `worst` mistakes."""
-        curve, checked = self.curve, None
-        if self.expected is not None and self.expectation_holds is not None:
-            checked = CheckedRecall(**vars(self.expected), true=self.recalls[1], holds=self.expectation_holds)
-        return EvaluatedHead(
-            name=run.name,
-            title=run.title,
-            active=active,
-            confidence=run.kind,
-            k=run.depth,
-            evaluated=self.evaluated,
-            recalls={str(k): recall for k, recall in self.recalls.items()},
-            interval=self.interval,
-            acceptance=RunAcceptance(
-                area=curve.area,
-                recall_at_99=curve.recall_at_precision(0.99),
-                recall_at_100=curve.recall_at_precision(1.0),
-                curve=AcceptanceCurve(**curve.drawn()),
-            ),
-            sure=SureAnswers(answers=self.sure, right=self.sure_and_right),
-            metres=self.metres,
-            expected_recall=checked,
-            mistakes=list(self.mistakes[:worst]),
-            hubs=list(self.hubs),
-        )
-
-
 class RunChange(Value, kw_only=False):
     """One head against another, on the queries of both."""
 
@@ -303,8 +246,11 @@ def compare_runs(run: Run, other: Run) -> RunChange:
     )
 
 
-def score_run(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunScores:
-    """Score one run, with recall at each k up to its depth."""
+def score_run(judgement: Judgement, run: Run, active: str = "") -> EvaluatedHead:
+    """Score one run, with recall at each k up to its depth, and all mistakes; `active` names the default head.
+
+    A query whose place is not in the map counts as missed.
+    """
     answers = run.evaluated_answers
     right = np.array([answer.right for answer in answers], bool)
     confidence = np.array([np.nan if one.confidence is None else one.confidence for one in answers], np.float64)
@@ -312,21 +258,36 @@ def score_run(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunScor
     sure = np.array([answer.sure for answer in answers], bool)
     reranked = 2 * sum(answer.reranked for answer in answers) >= len(answers)
     expected = estimate_recall(confidence, sure, verified=reranked) if run.kind == PROBABILITY else None
-    return RunScores(
-        len(answers),
-        {k: int((first <= k).sum()) for k in ks if k <= run.depth},
-        interval(right.astype(np.float64)),
-        precision_recall(right, confidence),
-        int(sure.sum()),
-        int((sure & right).sum()),
-        expected,
-        _mistakes(judgement, run),
-        _hubs(answers),
-        measure_distances(run),
+    of_first, curve = interval(right.astype(np.float64)), precision_recall(right, confidence)
+    recalls = {k: int((first <= k).sum()) / len(answers) for k in KS if k <= run.depth}
+    checked = None
+    if expected is not None:
+        holds = expected.low <= recalls[1] <= expected.high
+        checked = CheckedRecall(**vars(expected), true=recalls[1], holds=holds)
+    return EvaluatedHead(
+        name=run.name,
+        title=run.title,
+        active=run.name == active,
+        confidence=run.kind,
+        k=run.depth,
+        evaluated=len(answers),
+        recalls={str(k): recall for k, recall in recalls.items()},
+        interval=of_first,
+        acceptance=RunAcceptance(
+            area=curve.area,
+            recall_at_99=curve.recall_at_precision(0.99),
+            recall_at_100=curve.recall_at_precision(1.0),
+            curve=AcceptanceCurve(**curve.drawn()),
+        ),
+        sure=SureAnswers(answers=int(sure.sum()), right=int((sure & right).sum())),
+        metres=measure_distances(run),
+        expected_recall=checked,
+        mistakes=_mistakes(judgement, run),
+        hubs=list_hubs(answers),
     )
 
 
-def _mistakes(judgement: Judgement, run: Run) -> tuple[Mistake, ...]:
+def _mistakes(judgement: Judgement, run: Run) -> list[Mistake]:
     wrong = [
         Mistake(
             **{name: getattr(query, name) for name in ("number", "query", "in_map", "true_image")},
@@ -336,12 +297,13 @@ def _mistakes(judgement: Judgement, run: Run) -> tuple[Mistake, ...]:
         for query, answer in zip(judgement.queries, run.answers, strict=True)
         if answer and answer.hits and not answer.right
     ]
-    return tuple(sorted(wrong, key=lambda one: (-(one.confidence or 0.0), one.number)))
+    return sorted(wrong, key=lambda one: (-(one.confidence or 0.0), one.number))
 
 
-def _hubs(answers: Sequence[JudgedAnswer]) -> tuple[Hub, ...]:
+def list_hubs(answers: Sequence[JudgedAnswer]) -> list[Hub]:
+    """List the images that are the wrong best hit of several queries, most often wrong first."""
     best = [answer.hits[0] for answer in answers if answer.hits]
     wrong = Counter(hit.image for hit in best if not hit.right)
     right = Counter(hit.image for hit in best if hit.right)
     hubs = [Hub(image, count, right[image]) for image, count in wrong.items() if count >= _HUB_FROM]
-    return tuple(sorted(hubs, key=lambda hub: (-hub.wrong, hub.image)))
+    return sorted(hubs, key=lambda hub: (-hub.wrong, hub.image))

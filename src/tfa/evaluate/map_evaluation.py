@@ -6,9 +6,9 @@ A saved evaluation holds every answer, so that later evaluations can be compared
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
 from tfa.evaluate.judgement import (
     PROBABILITY,
     EvaluatedHead,
+    EvaluatedHit,
     JudgedAnswer,
-    JudgedHit,
     JudgedPlace,
     JudgedQuery,
     Judgement,
@@ -52,7 +52,6 @@ class MapEvaluation:
     without_truth: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]  # photo, reason
     skipped_unanswerable: int = 0
-    notes: tuple[str, ...] = field(default=())
 
 
 def choose_heads(place_map: PlaceMap, names: Sequence[str] = ()) -> list[str]:
@@ -86,7 +85,11 @@ def evaluate_map(
     encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
     bad = {path for path, _ in encoded.skipped}
     numbers = [number for number in known if photos[number] not in bad]
-    queries = _queries(photos, truth, numbers, find_nearest_true(truth, place_map.images))
+    nearest, where = find_nearest_true(truth, place_map.images), truth.positions
+    queries = tuple(
+        JudgedQuery(number, str(photos[number]), bool(len(_rows(truth, number))), where[number], nearest[number])
+        for number in numbers
+    )
     judge = _Judge(place_map, truth, numbers)
     runs = [
         _run(place_map, name, encoded.tokens, judge, k=min(k, len(place_map)), lines=lines, progress=progress)
@@ -102,18 +105,6 @@ def evaluate_map(
         tuple(str(photos[number]) for number, rows in enumerate(truth.right) if rows is None),
         tuple((str(path), reason) for path, reason in encoded.skipped),
         len(truth.labeled) - len(known),
-        truth.notes,
-    )
-
-
-def _queries(
-    photos: Sequence[Path], truth: GroundTruth, numbers: Sequence[int], nearest: Sequence[str | None]
-) -> tuple[JudgedQuery, ...]:
-    return tuple(
-        JudgedQuery(
-            number, str(photos[number]), bool(len(_rows(truth, number))), truth.positions[number], nearest[number]
-        )
-        for number in numbers
     )
 
 
@@ -133,14 +124,14 @@ class _Judge:
         self.compact = place_map.state.compact
         self.comparable = len(position_kinds([*self.where, *(image.position for image in images)])) == 1
 
-    def judged(self, at: int, hits: Answer, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
+    def judged(self, at: int, hits: Answer, lines: Mapping[str, tuple[int, ...]]) -> JudgedAnswer:
         away = self._distances(self.where[at], [hit.position for hit in hits])
         judged = [
-            JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, lines.get(hit.id, ()))
+            EvaluatedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, hit.position)
             for hit, metres in zip(hits, away, strict=True)
         ]
-        best = {"sure": hits.sure, "reranked": hits.reranked}
-        return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **best, place=self._place(at, hits))
+        confidence = hits[0].confidence if hits else None
+        return JudgedAnswer(tuple(judged), confidence, hits.sure, hits.reranked, self._place(at, hits), lines)
 
     def _place(self, at: int, hits: Answer) -> JudgedPlace | None:
         if hits.place is None:
@@ -150,15 +141,15 @@ class _Judge:
             return None
         return JudgedPlace(hits.place.position, hits.place.radius, distance, hits.place.share)
 
-    def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
-        """List the matching patches of query and image, in turn, for the best hit and the first right one, by id."""
+    def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[str, tuple[int, ...]]:
+        """List the matching patches of query and image, in turn, for the best hit and the first right one, by image."""
         right = [hit for hit in hits if hit.id in self.right[at]]
-        shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.inliers is not None))
+        shown = {hit.id: hit.image for hit in [*hits[:1], *right[:1]] if hit.inliers is not None}
         if self.compact is None or not shown:
             return {}
         rows = np.array([self.row_of[number] for number in shown])
         found = self.compact.matches(self.compact.query(photo)[0], self.compact.grid, rows)
-        return {number: _drawn(matches) for number, matches in zip(shown, found, strict=True)}
+        return {image: _drawn(matches) for image, matches in zip(shown.values(), found, strict=True)}
 
     def _distances(self, where: Position | None, others: Sequence[Position | None]) -> list[float | None]:
         if where is None or not self.comparable:
@@ -198,17 +189,6 @@ def _drawn(matches: Matches) -> tuple[int, ...]:
 
 _FORMAT: Literal["tfa-evaluation"] = "tfa-evaluation"
 _VERSION: Literal[1] = 1
-
-
-class EvaluatedHit(Value):
-    """A hit of a head, and whether it shows the place of the query."""
-
-    image: str = req("The map image.")
-    right: bool = req("Whether it shows the place of the query.")
-    confidence: float | None = req("Its confidence; null if only that of the best hit is recorded.")
-    inliers: int | None = req("Patches that match in one spatial arrangement; null without reranking.", ge=0)
-    distance: float | None = req("Meters from the query; null if positions are not known.", ge=0)
-    position: Position | None = req("Where the map image was taken.")
 
 
 class EvaluationRule(Value):
@@ -257,7 +237,8 @@ class EvaluationResult(Value):
 
 def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = ()) -> EvaluationResult:
     """Return the result of an evaluation, with `worst` mistakes of each head and its changes from `earlier` runs."""
-    judgement, active = evaluation.judgement, evaluation.active
+    judgement = evaluation.judgement
+    heads = [score_run(judgement, run, evaluation.active) for run in judgement.runs]
     return EvaluationResult(
         format=_FORMAT,
         version=_VERSION,
@@ -269,27 +250,22 @@ def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = 
         unanswerable_left_out=evaluation.skipped_unanswerable,
         without_ground_truth=list(evaluation.without_truth),
         unreadable=[SkippedFile(file=file, reason=reason) for file, reason in evaluation.unreadable],
-        notes=list(evaluation.notes),
-        heads=[score_run(judgement, run).result(run, worst, active=run.name == active) for run in judgement.runs],
+        notes=list(evaluation.truth.notes),
+        heads=[replace(head, mistakes=head.mistakes[:worst]) for head in heads],
         changes=[compare_runs(run, other) for run in judgement.runs for other in earlier],
         queries=[
-            EvaluatedQuery(
-                **vars(query),
-                answers={run.name: _make_answer(run.answers[at], judgement.images) for run in judgement.runs},
-            )
+            EvaluatedQuery(**vars(query), answers={run.name: _make_answer(run.answers[at]) for run in judgement.runs})
             for at, query in enumerate(judgement.queries)
         ],
     )
 
 
-def _make_answer(answer: JudgedAnswer | None, images: Mapping[str, Position | None]) -> EvaluatedAnswer | None:
+def _make_answer(answer: JudgedAnswer | None) -> EvaluatedAnswer | None:
     if answer is None:
         return None
-    hits = []
-    for hit in answer.hits:
-        plain = {key: value for key, value in vars(hit).items() if key != "lines"}
-        hits.append(EvaluatedHit(**plain, position=images.get(hit.image)))
-    return EvaluatedAnswer(**{**vars(answer), "hits": hits}, right=answer.right, first_right=answer.first_right)
+    plain = {key: value for key, value in vars(answer).items() if key not in ("hits", "lines")}
+    hits = list(answer.hits)
+    return EvaluatedAnswer(**plain, hits=hits, right=answer.right, first_right=answer.first_right)
 
 
 def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
@@ -297,7 +273,7 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
     values = require_format(file, _FORMAT, _VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
-        saved: EvaluationResult = from_plain(EvaluationResult, _upgrade(values), "it")
+        saved: EvaluationResult = from_plain(EvaluationResult, values, "it")
         if saved.ground_truth.fingerprint != evaluation.truth.fingerprint:
             raise BadEvaluation(
                 f"{file} has another ground truth ({saved.ground_truth.rule}; here {judgement.rule}); evaluate both "
@@ -326,17 +302,6 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
     return replace(judgement, images=images, queries=queries, runs=(*judgement.runs, *runs), files=files)
 
 
-_OLD_KEYS = {"truth": "ground_truth", "verified": "reranked", "matches": "inliers"}
-
-
-def _upgrade(values: Any, parent: str = "") -> Any:
-    """Rename the keys of older files."""
-    if isinstance(values, dict):
-        renamed = {} if parent == "answers" else _OLD_KEYS  # keys of `answers` are names of heads
-        return {renamed.get(key, key): _upgrade(value, key) for key, value in values.items()}
-    return [_upgrade(value) for value in values] if isinstance(values, list) else values
-
-
 def _in_either(query: JudgedQuery, other: EvaluatedQuery | None) -> JudgedQuery:
     """Return the query, with the other map's positive if this map has none."""
     if query.in_map or other is None or not other.in_map:
@@ -349,8 +314,6 @@ def _answer(entry: EvaluatedQuery | None, head: str, images: dict[str, Position 
     answer = None if entry is None else entry.answers[head]
     if answer is None:
         return None
-    hits = []
     for hit in answer.hits:
         images.setdefault(hit.image, hit.position)
-        hits.append(JudgedHit(hit.image, hit.right, hit.confidence, hit.inliers, hit.distance))
-    return JudgedAnswer(tuple(hits), answer.confidence, answer.sure, answer.reranked)
+    return JudgedAnswer(tuple(answer.hits), answer.confidence, answer.sure, answer.reranked)

@@ -1,4 +1,4 @@
-"""Measure rankings: recall, average precision, precision against recall, and bootstrap intervals.
+"""Measure rankings: recall, precision against recall, and bootstrap intervals.
 
 A ranking lists database indices, best first. An entry that does not name an image never matches, so a row without
 images (a scorer that gave every image the same score) has a recall of 0.
@@ -51,18 +51,6 @@ def recall_at(ranked: np.ndarray, positives: Positives, ks: Sequence[int]) -> li
     return [float((first < k).mean()) if len(first) else 0.0 for k in ks]
 
 
-def average_precision(ranked: np.ndarray, positives: Positives, nothing: int) -> np.ndarray:
-    """Return the sum over hits of the precision at their rank, divided by the number of positives.
-
-    Positives beyond the end of `ranked` (q, …, n) count as missed. Without positives it is 0.
-    """
-    found = matches(ranked, positives, nothing)
-    precision = np.cumsum(found, axis=-1) / np.arange(1, found.shape[-1] + 1)
-    wanted = np.array([max(len(right), 1) for right in positives], np.float64)
-    wanted = wanted.reshape(-1, *[1] * (found.ndim - 2))
-    return (precision * found).sum(axis=-1) / wanted
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Precision and recall by confidence threshold: one point per occurring confidence, highest first."""
@@ -101,22 +89,6 @@ def precision_recall(correct: np.ndarray, confidence: np.ndarray) -> Curve:
     return Curve(sorted_confidence[ends], right / accepted, right / len(correct), accepted / len(correct))
 
 
-def nan_mean(values: np.ndarray, axis: int | tuple[int, ...] = 0) -> np.ndarray:
-    """Return the mean of the entries that are not nan; nan if all are."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=axis)
-    total = np.where(known, values, 0.0).sum(axis=axis)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def mean_and_deviation(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sample deviation (n - 1) over axis 0, without nan; the deviation of a single entry is 0."""
-    mean = nan_mean(values)
-    known = (~np.isnan(values)).sum(axis=0)
-    squares = np.nansum((values - mean) ** 2, axis=0)
-    return mean, np.sqrt(squares / np.maximum(known - 1, 1))
-
-
 RESAMPLES = 1000
 _PERCENTILES = (2.5, 97.5)
 BLOCK = 1 << 20  # draws in memory at a time
@@ -148,22 +120,20 @@ class AcceptanceCurve(Value):
     answered: list[float] = req("Share of queries whose answer is accepted.")
 
 
-def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:
+def interval(values: np.ndarray, strata: Sequence[np.ndarray] = ()) -> Interval:
     """Bootstrap the mean of per-query `values` (q,), nan: not evaluated; `strata` are the queries of each condition."""
     groups = _drop_nan(values, strata)
-    means = _resampled_means(groups, seed)
+    means = _resampled_means(groups)
     low, high = np.percentile(means, _PERCENTILES)
     return Interval(_macro(groups), float(low), float(high))
 
 
-def paired_difference(
-    one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0
-) -> Paired:
+def paired_difference(one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = ()) -> Paired:
     """Bootstrap `one` minus `other`: per-query values of two heads, nan if a query was not evaluated."""
     if len(one) != len(other):
         raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
     groups = _drop_nan(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
-    means = _resampled_means(groups, seed)
+    means = _resampled_means(groups)
     low, high = np.percentile(means, _PERCENTILES)
     return Paired(_macro(groups), float(low), float(high), float((means > 0).mean()), sum(map(len, groups)))
 
@@ -184,9 +154,9 @@ def _macro(groups: Sequence[np.ndarray]) -> float:
     return float(np.mean([group.mean() for group in groups]))
 
 
-def _resampled_means(groups: Sequence[np.ndarray], seed: int) -> np.ndarray:
+def _resampled_means(groups: Sequence[np.ndarray]) -> np.ndarray:
     """Return the means of `RESAMPLES` draws of each group with replacement, averaged over the groups."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     total = np.zeros(RESAMPLES)
     for group in groups:
         rows = max(1, BLOCK // len(group))

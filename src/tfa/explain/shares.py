@@ -40,7 +40,7 @@ from tfa.core.arrays import l2_normalize
 from tfa.core.tokens import Tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
-from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer, ScoreTerm, SecondOrderSide
+from tfa.method.scorer import ResidualSide, Scorer, ScoreTerm, SecondOrderSide
 from tfa.method.second_order import COVARIANCE_RIDGE, covariance, from_half_vector, half_vector, split_depths
 from tfa.search.gallery import Rows
 
@@ -65,6 +65,7 @@ def weighted_rows(rows: Rows, weights: np.ndarray) -> np.ndarray:
 class ResidualPieces:
     """Residual descriptor of one photo, split into its patches."""
 
+    side: ResidualSide
     unit: np.ndarray  # (n, d)
     weights: np.ndarray  # (n, k): relative to each word's largest under soft assignment
     scale: np.ndarray  # (k,): 1 / (‖B_k‖ F), zero where a block is empty
@@ -83,7 +84,7 @@ class ResidualPieces:
         filled = max(int((norms > 0).sum()), 1)
         scale = np.where(norms > 0, 1 / np.where(norms > 0, norms * np.sqrt(filled), 1), 0.0)
         wide = [array.astype(np.float64) for array in (unit[0], weights[0], centers)]
-        return cls(wide[0], wide[1], scale, wide[2])
+        return cls(side, wide[0], wide[1], scale, wide[2])
 
     @property
     def descriptor(self) -> np.ndarray:
@@ -108,45 +109,35 @@ class ResidualPieces:
         along = self.unit @ direction.T - (self.centers * direction).sum(axis=1)
         return self.weights * along * self.scale
 
+    def tables(self, gammas: Sequence[Gamma], others: Sequence[np.ndarray], *, query: bool) -> list[np.ndarray]:
+        """Return ⟨f(photo), other⟩ as tables (n, k), for each γ and feature of the other photo.
 
-def residual_tables(
-    side: ResidualSide,
-    pieces: ResidualPieces,
-    gammas: Sequence[Gamma],
-    others: Sequence[np.ndarray],
-    shift: np.ndarray | None = None,
-) -> list[np.ndarray]:
-    """Return ⟨f(photo), other⟩ as tables (n, k), for each γ and feature of the other photo.
-
-    `shift` is subtracted from the photo's coordinates z.
-    """
-    shape = side.centers.shape
-    shaped = [index for index, gamma in enumerate(gammas) if gamma is not None]
-    tables = {i: pieces.table(others[i].reshape(shape)) for i in range(len(gammas)) if gammas[i] is None}
-    if shaped:
-        assert side.anchors is not None
-        geometry, anchors = side.geometry_in_floats(), side.anchors
-        coordinates = geometry.coordinates(multiply_rows(anchors, pieces.descriptor.reshape(1, -1)))[0]
-        shift = np.zeros_like(coordinates) if shift is None else shift
-        vectors = np.asarray(geometry.vectors, np.float64)
-        towards, lengths, offs = [np.full(len(anchors), 1 / len(anchors))], [], []
-        for index in shaped:
-            power = geometry.eigenvalues ** (-float(gammas[index] or 0.0) / 2)
-            along = vectors @ (others[index] * power / np.sqrt(geometry.eta))
-            towards.append(along - along.mean())  # V_cᵀ: centered over the anchors
-            length = float(np.linalg.norm((coordinates - shift) * power))
-            offs.append(float(shift @ (others[index] * power)))
-            lengths.append(1 / length if length > 0 else 0.0)
-        mean, *directions = weighted_rows(anchors, np.stack(towards)).reshape(-1, *shape)
-        for index, direction, length, off in zip(shaped, directions, lengths, offs, strict=True):
-            direction = direction * length
-            # −⟨μ_k, g_k⟩, and the effect of the shift, divided evenly among the words.
-            taken_off = -(mean * direction).sum(axis=1) - off * length / shape[0]
-            tables[index] = pieces.table(direction) + pieces.share * taken_off
-    return [tables[index] for index in range(len(gammas))]
-
-
-# --- second order shares --------------------------------------------------------------------------
+        A shift of the side is subtracted from the coordinates z of a query.
+        """
+        side, shape = self.side, self.side.centers.shape
+        shaped = [index for index, gamma in enumerate(gammas) if gamma is not None]
+        tables = {i: self.table(others[i].reshape(shape)) for i in range(len(gammas)) if gammas[i] is None}
+        if shaped:
+            assert side.anchors is not None
+            geometry, anchors = side.geometry_in_floats(), side.anchors
+            coordinates = geometry.coordinates(multiply_rows(anchors, self.descriptor.reshape(1, -1)))[0]
+            shift = side.shift if query and side.shift is not None else np.zeros_like(coordinates)
+            vectors = np.asarray(geometry.vectors, np.float64)
+            towards, lengths, offs = [np.full(len(anchors), 1 / len(anchors))], [], []
+            for index in shaped:
+                power = geometry.eigenvalues ** (-float(gammas[index] or 0.0) / 2)
+                along = vectors @ (others[index] * power / np.sqrt(geometry.eta))
+                towards.append(along - along.mean())  # V_cᵀ: centered over the anchors
+                length = float(np.linalg.norm((coordinates - shift) * power))
+                offs.append(float(shift @ (others[index] * power)))
+                lengths.append(1 / length if length > 0 else 0.0)
+            mean, *directions = weighted_rows(anchors, np.stack(towards)).reshape(-1, *shape)
+            for index, direction, length, off in zip(shaped, directions, lengths, offs, strict=True):
+                direction = direction * length
+                # −⟨μ_k, g_k⟩, and the effect of the shift, divided evenly among the words.
+                taken_off = -(mean * direction).sum(axis=1) - off * length / shape[0]
+                tables[index] = self.table(direction) + self.share * taken_off
+        return [tables[index] for index in range(len(gammas))]
 
 
 @dataclass(frozen=True)
@@ -183,16 +174,17 @@ class _Covariance:
 class SecondOrderSpread:
     """Patch covariances of one photo, at one or two depths. An averaged patch counts for its own cell."""
 
+    side: SecondOrderSide
     parts: tuple[_Covariance, ...]
 
     @classmethod
     def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
         """Decompose patches (n, d), normalized in the scorer's dtype."""
         if side.grid is None:
-            return cls((_Covariance.of(l2_normalize(np.asarray(patches, dtype)), side.patch_directions),))
+            return cls(side, (_Covariance.of(l2_normalize(np.asarray(patches, dtype)), side.patch_directions),))
         depths = split_depths(Tokens(patches[None], grid=side.grid), dtype)
         each = zip(depths, side.patch_directions, strict=True)
-        return cls(tuple(_Covariance.of(depth.patches[0], directions) for depth, directions in each))
+        return cls(side, tuple(_Covariance.of(depth.patches[0], directions) for depth, directions in each))
 
     @property
     def unit(self) -> np.ndarray:
@@ -212,6 +204,29 @@ class SecondOrderSpread:
         slopes = np.sum([part.derivative(own) for part, own in each], axis=0) / np.sqrt(len(self.parts))
         return (term / len(slopes) + slopes - slopes.mean())[:, None]
 
+    def tables(self, gammas: Sequence[Gamma], others: Sequence[np.ndarray], *, query: bool) -> list[np.ndarray]:
+        """Return ⟨f(photo), other⟩ as tables (n, 1), for each γ and feature of the other photo."""
+        side = self.side
+        coordinates = multiply_rows(side.axes, (self.unit - side.mean)[None])[0]
+        plain = coordinates
+        if query:  # see SecondOrderSide: a query's f is z + Uᵀμ, an image's z; only queries are shifted
+            coordinates = coordinates if side.shift is None else coordinates - side.shift
+            plain = coordinates + side.mean_coordinates
+        towards, terms = [], []
+        for gamma, other in zip(gammas, others, strict=True):
+            if gamma is None:
+                terms.append(float(plain @ other))
+                towards.append(other)
+                continue
+            assert isinstance(gamma, float)
+            power = side.eigenvalues ** (-gamma / 2)
+            length = float(np.linalg.norm(coordinates * power))
+            shaped = coordinates * power / (length or 1.0)
+            terms.append(float(shaped @ other))
+            towards.append(power * (other - terms[-1] * shaped) / (length or 1.0))
+        directions = weighted_rows(side.axes, np.stack(towards))
+        return [self.table(term, direction) for term, direction in zip(terms, directions, strict=True)]
+
 
 def log_differences(values: np.ndarray) -> np.ndarray:
     """Return Γ, (m, m): (log w_k − log w_l) / (w_k − w_l), and its limit 1/w_l if both are equal."""
@@ -219,39 +234,6 @@ def log_differences(values: np.ndarray) -> np.ndarray:
     equal = ratio == 0
     # log1p avoids the cancellation between logarithms of nearly equal numbers.
     return np.where(equal, 1.0, np.log1p(ratio) / np.where(equal, 1.0, ratio)) / values
-
-
-def second_order_tables(
-    side: SecondOrderSide,
-    spread: SecondOrderSpread,
-    gammas: Sequence[Gamma],
-    others: Sequence[np.ndarray],
-    *,
-    query: bool,
-) -> list[np.ndarray]:
-    """Return ⟨f(photo), other⟩ as tables (n, 1), for each γ and feature of the other photo."""
-    coordinates = multiply_rows(side.axes, (spread.unit - side.mean)[None])[0]
-    plain = coordinates
-    if query:  # see SecondOrderSide: a query's f is z + Uᵀμ, an image's z; only queries are shifted
-        coordinates = coordinates if side.shift is None else coordinates - side.shift
-        plain = coordinates + side.mean_coordinates
-    towards, terms = [], []
-    for gamma, other in zip(gammas, others, strict=True):
-        if gamma is None:
-            terms.append(float(plain @ other))
-            towards.append(other)
-            continue
-        assert isinstance(gamma, float)
-        power = side.eigenvalues ** (-gamma / 2)
-        length = float(np.linalg.norm(coordinates * power))
-        shaped = coordinates * power / (length or 1.0)
-        terms.append(float(shaped @ other))
-        towards.append(power * (other - terms[-1] * shaped) / (length or 1.0))
-    directions = weighted_rows(side.axes, np.stack(towards))
-    return [spread.table(term, direction) for term, direction in zip(terms, directions, strict=True)]
-
-
-# --- attribution ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -285,21 +267,12 @@ class Attribution:
 
     @property
     def score(self) -> float:
-        return self.local + self.of_global + self.shared + self.bias
+        return sum(one.contribution for one in self.terms) + self.bias
 
     @property
     def local(self) -> float:
         """Contribution of all patches."""
         return sum(one.contribution for one in self.terms if one.query is not None)
-
-    @property
-    def of_global(self) -> float:
-        return sum(one.contribution for one in self.terms if one.term.side == GLOBAL)
-
-    @property
-    def shared(self) -> float:
-        """Part of the score that is equal for all images."""
-        return sum(one.contribution for one in self.terms if one.term.gamma == MEAN)
 
     @property
     def linearized(self) -> bool:
@@ -334,38 +307,17 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
     ]
     nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for number, side in enumerate(scorer.sides):
-        pieces = [_pieces(side, patches, scorer.dtype) for patches in photos]
-        if isinstance(pieces[0], ResidualPieces) and isinstance(pieces[1], ResidualPieces):
+        pieces: list[ResidualPieces] | list[SecondOrderSpread]
+        if isinstance(side, ResidualSide):
+            pieces = [ResidualPieces.of(patches, side, scorer.dtype) for patches in photos]
             nearest[number] = (pieces[0].nearest, pieces[1].nearest)
+        else:
+            pieces = [SecondOrderSpread.of(patches, side, scorer.dtype) for patches in photos]
         chosen = [i for i, term in enumerate(scorer.terms) if term.side == number and term.gamma != MEAN]
-        terms = [scorer.terms[index] for index in chosen]
+        gammas = [scorer.terms[index].gamma for index in chosen]
         # Query patches are multiplied with gallery features, image patches with query features.
         for of, piece, others in (("query", pieces[0], rows), ("image", pieces[1], features)):
-            tables = _tables(side, piece, terms, [others[index] for index in chosen], query=of == "query")
+            tables = piece.tables(gammas, [others[index] for index in chosen], query=of == "query")
             for index, table in zip(chosen, tables, strict=True):
                 shares[index] = shares[index].with_table(of, table, piece)
     return Attribution(tuple(shares), float(scorer.bias[row]), nearest)
-
-
-def _pieces(side: QuerySide, patches: np.ndarray, dtype: str) -> ResidualPieces | SecondOrderSpread:
-    return (
-        ResidualPieces.of(patches, side, dtype)
-        if isinstance(side, ResidualSide)
-        else SecondOrderSpread.of(patches, side, dtype)
-    )
-
-
-def _tables(
-    side: QuerySide,
-    pieces: ResidualPieces | SecondOrderSpread,
-    terms: Sequence[ScoreTerm],
-    others: Sequence[np.ndarray],
-    *,
-    query: bool,
-) -> list[np.ndarray]:
-    gammas = [term.gamma for term in terms]
-    if isinstance(side, ResidualSide):
-        assert isinstance(pieces, ResidualPieces)
-        return residual_tables(side, pieces, gammas, others, side.shift if query else None)
-    assert isinstance(pieces, SecondOrderSpread)
-    return second_order_tables(side, pieces, gammas, others, query=query)

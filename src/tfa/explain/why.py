@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ from tfa.photos.images import Photo, as_rgb, name_photo
 from tfa.types import Admission, Displacement, ExplainResult, Hit
 from tfa.verification.matching import Matches, compute_displacements
 
-# --- matches --------------------------------------------------------------------------------------
-
 NOT_DECIDED = "off: not decided for this head"
 
 
@@ -27,51 +25,36 @@ NOT_DECIDED = "off: not decided for this head"
 class Explanation:
     """A hit and its patch matches with the query."""
 
-    query: str
-    rank: int  # rank of the hit, from 1
-    hit: Hit
+    result: ExplainResult
     matches: Matches
-    grid: tuple[int, int]  # patch grid of both photos
-    admitted: bool  # whether the map reranks
-    reason: str
-    tokens: Tokens | None = field(default=None, repr=False, compare=False)  # query tokens, to compute them once
-
-    @property
-    def mutual(self) -> int:
-        return len(self.matches.ours)
-
-    @property
-    def consistent(self) -> int:
-        return self.matches.count
-
-    @property
-    def displacement(self) -> tuple[int, int] | None:
-        """Median displacement of the inliers: cells by which the query looks further down and right."""
-        if not self.consistent:
-            return None
-        alike = self.matches.consistent
-        down, right = compute_displacements(self.matches.ours[alike], self.matches.theirs[alike], self.grid, self.grid)
-        return round(float(np.median(down))), round(float(np.median(right)))
-
-    def result(self) -> ExplainResult:
-        """Return the explanation without arrays."""
-        moved, matches, columns = self.displacement, self.matches, self.grid[1]
-        places = (*np.divmod(matches.ours, columns), *np.divmod(matches.theirs, columns), matches.consistent)
-        return ExplainResult(
-            query=self.query,
-            rank=self.rank,
-            answer=self.hit,
-            consistent=self.consistent,
-            mutual=self.mutual,
-            displacement=None if moved is None else Displacement(down=moved[0], right=moved[1]),
-            view=describe_view(moved),
-            verification=Admission(admitted=self.admitted, reason=self.reason),
-            grid=self.grid,
-            matches=list(zip(*(place.tolist() for place in places), strict=True)),
-        )
+    tokens: Tokens  # of the query
 
 
-def describe_view(displacement: tuple[int, int] | None) -> str:
+def describe_matches(
+    query: str, rank: int, hit: Hit, matches: Matches, grid: tuple[int, int], verification: Admission
+) -> ExplainResult:
+    """Describe the patch matches of a query with a hit; `grid` is the patch grid of both photos."""
+    moved, alike = None, matches.consistent
+    if matches.count:  # median displacement of the inliers: cells by which the query looks further down and right
+        shifts = compute_displacements(matches.ours[alike], matches.theirs[alike], grid, grid)
+        down, right = (round(float(np.median(shift))) for shift in shifts)
+        moved = Displacement(down=down, right=right)
+    places = (*np.divmod(matches.ours, grid[1]), *np.divmod(matches.theirs, grid[1]), alike)
+    return ExplainResult(
+        query=query,
+        rank=rank,
+        answer=hit,
+        consistent=matches.count,
+        mutual=len(matches.ours),
+        displacement=moved,
+        view=describe_view(moved),
+        verification=verification,
+        grid=grid,
+        matches=list(zip(*(place.tolist() for place in places), strict=True)),
+    )
+
+
+def describe_view(displacement: Displacement | None) -> str:
     """Describe the query's viewing direction relative to the map image.
 
     An object further right in the map image than in the query (a displacement to the right) means that the query looks
@@ -79,7 +62,7 @@ def describe_view(displacement: tuple[int, int] | None) -> str:
     """
     if displacement is None:
         return "no inliers"
-    down, right = displacement
+    down, right = displacement.down, displacement.right
     aside, height = "right" if right > 0 else "left", "down" if down > 0 else "up"
     if right:
         more = f" and {abs(down)} {height}" if down else ""
@@ -113,10 +96,10 @@ def explain_match(place_map: PlaceMap, photo: Photo, rank: int = 1, calibration:
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
     matches = compact.matches(compact.query(tokens)[0], compact.grid, np.array([row]))[0]
     reason = NOT_DECIDED if head.verification is None else head.verification["reason"]
-    return Explanation(name_photo(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)
+    verification = Admission(admitted=head.verifies, reason=reason)
+    result = describe_matches(name_photo(photo), rank, hit, matches, compact.grid, verification)
+    return Explanation(result, matches, tokens)
 
-
-# --- why ------------------------------------------------------------------------------------------
 
 _WORDS = 12  # words listed
 RESIDUAL_TERMS: dict[Gamma | str, str] = {
@@ -133,7 +116,7 @@ SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
 
 
 def explain_score(
-    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None, words: int = _WORDS
+    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None
 ) -> dict[str, Any]:
     """Explain the score of one query with one map image.
 
@@ -145,7 +128,6 @@ def explain_score(
         query_tokens: Tokens of one photo.
         image_id: Id of the map image; its tokens come from the token cache, or from its unchanged file.
         calibration: Calibration to use [default: the map's setting].
-        words: Maximum number of words to list.
 
     Returns:
         The explanation, as JSON values.
@@ -170,7 +152,7 @@ def explain_score(
         "query_heat": heats[0].tolist(),
         "image_heat": heats[1].tolist(),
         "linearised": found.linearized,
-        "words": _words(found, words),
+        "words": _words(found),
         "terms": _terms(scorer, found),
         "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
     }
@@ -185,14 +167,14 @@ def find_grid(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
     return (rows, columns) if rows * columns == count else (1, count)
 
 
-def _words(attribution: Attribution, most: int) -> list[dict[str, Any]]:
+def _words(attribution: Attribution) -> list[dict[str, Any]]:
     """List the words with the largest contributions, and their nearest patches; none for second-order heads."""
     ours, theirs = attribution.words("query"), attribution.words("image")
     sides = {one.term.member: one.term.side for one in reversed(attribution.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
     flat.sort(key=lambda entry: (-abs(entry[2]), entry[0], entry[1]))
     listed = []
-    for member, word, value in flat[:most]:
+    for member, word, value in flat[:_WORDS]:
         in_query, in_image = (np.flatnonzero(near == word).tolist() for near in attribution.nearest[sides[member]])
         listed.append(
             {

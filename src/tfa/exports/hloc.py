@@ -16,8 +16,6 @@ from tfa.exports.vectors import CompiledMap
 from tfa.method.scorer import Compiled
 from tfa.types import Answer
 
-# --- hloc pairs -----------------------------------------------------------------------------------
-
 ImagePair = tuple[str, str]
 WHITE_SPACE = "white space"
 
@@ -48,11 +46,6 @@ def name_pairs(
         (relative_name(one.query, query_root, separator), relative_name(one.image, map_root, separator))
         for one in pairs
     ]
-
-
-def rank_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path) -> list[ImagePair]:
-    """List (query, map image) names relative to the two folders, for every hit of every answer, best first."""
-    return name_pairs(list_photo_pairs(answers), query_root, map_root)
 
 
 def write_pairs(path: Path, pairs: Sequence[ImagePair]) -> None:
@@ -127,9 +120,6 @@ def write_hloc_features(path: Path, photos: Sequence[Path], vectors: np.ndarray,
                 file.require_group(name).create_dataset(DATASET, data=vector)
 
     write_atomically(Path(path), write)
-
-
-# --- pair files -----------------------------------------------------------------------------------
 
 
 def write_match_list(path: Path, pairs: Sequence[ImagePair]) -> int:

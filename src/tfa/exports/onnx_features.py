@@ -53,9 +53,6 @@ def steps_of_root(lowest: float, precision: float = float(np.finfo(np.float64).e
     return steps
 
 
-# --- onnx residuals -------------------------------------------------------------------------------
-
-
 def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Iterable[Gamma]) -> dict[Gamma, str]:
     """Add nodes of the descriptor (None) and φ_γ of photos with unit patches (b, n, d)."""
     descriptor = _residual_descriptor(graph, side, unit)
@@ -125,8 +122,6 @@ def shape_nodes(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: 
     return graph.unit(graph.add("Mul", coordinates, graph.constant(power)))
 
 
-# --- onnx second order ----------------------------------------------------------------------------
-
 Precision = type[np.floating[Any]]
 
 
@@ -193,20 +188,17 @@ def _depth_descriptor(graph: Graph, onto: np.ndarray, unit: str, precision: Prec
     projected = graph.add("MatMul", centered, graph.constant(np.ascontiguousarray(onto.T, precision)))  # b n m
     squares = graph.add("MatMul", graph.add("Transpose", projected, perm=[0, 2, 1]), projected)
     ridge = graph.constant((COVARIANCE_RIDGE * np.eye(size)).astype(precision))
-    covariance = graph.add("Add", _per_patch(graph, unit, squares, precision), ridge)
+    # divided by max(n − 1, 1), n the number of patches
+    count = graph.cast(graph.add("Gather", graph.add("Shape", unit), graph.constant(np.array(1))), precision)
+    one = graph.constant(precision(1))
+    squares = graph.add("Div", squares, graph.add("Max", graph.add("Sub", count, one), one))
+    covariance = graph.add("Add", squares, ridge)
     flat = graph.constant(np.array([0, size * size]))
     logarithm = graph.add("Reshape", matrix_log(graph, covariance, size, precision), flat)
     places = np.flatnonzero(np.triu(np.ones((size, size))))
     upper = graph.add("Gather", logarithm, graph.constant(places), axis=1)
     weights = half_vector(np.ones((size, size))).astype(precision)  # √2 off the diagonal
     return graph.unit(graph.add("Mul", upper, graph.constant(weights)), precision)
-
-
-def _per_patch(graph: Graph, unit: str, squares: str, precision: Precision) -> str:
-    """`squares` / max(n − 1, 1), n the number of patches."""
-    count = graph.cast(graph.add("Gather", graph.add("Shape", unit), graph.constant(np.array(1))), precision)
-    one = graph.constant(precision(1))
-    return graph.add("Div", squares, graph.add("Max", graph.add("Sub", count, one), one))
 
 
 def matrix_log(graph: Graph, matrix: str, size: int, precision: Precision = np.float64) -> str:

@@ -23,8 +23,6 @@ from tfa.method.scorer import GLOBAL, QuerySide, ResidualSide, Scorer
 from tfa.search.gallery import BaseRows
 from tfa.search.quantized import QuantizedRows
 
-# --- onnx query side ------------------------------------------------------------------------------
-
 HEAD_OPSET = 18  # the first opset in which every reduction takes its axes as an input
 MAX_ONNX_BYTES = 2_000_000_000  # limit of a protobuf message
 
@@ -96,8 +94,6 @@ def _bytes(side: QuerySide) -> int:
         held = [side.centers]
     return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantizedRows) else one.nbytes for one in held)
 
-
-# --- onnx place -----------------------------------------------------------------------------------
 
 PRECISION: Precision = np.float32  # of log C: every runtime has it, and scores differ from float64 by up to 1e-4
 

@@ -27,8 +27,6 @@ from tfa.method.carriers import MEAN
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 from tfa.search.reduced import find_top_directions
 
-# --- vectors --------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class CompiledMap:
@@ -103,8 +101,6 @@ def write_faiss(path: Path, compiled: CompiledMap) -> None:
     write_atomically(Path(path), lambda temporary: faiss.write_index(index, str(temporary)))
 
 
-# --- unit vectors ---------------------------------------------------------------------------------
-
 _ADDED_NUMBERS = 2  # dimensions of a vector that are not part of Ψ: the bias and ρ
 _MARGIN = 1.01  # factor of c²: quantized axes are not quite orthonormal
 
@@ -140,7 +136,8 @@ class UnitVectors:
         if self.axes is not None:
             separate = graph.add("MatMul", separate, graph.constant(np.ascontiguousarray(self.axes.T)))
         psi = graph.add("Concat", separate, *shared, axis=1) if shared else separate
-        left = graph.add("Sub", graph.constant(np.float32(self.length**2 - 1)), _square(graph, psi))
+        square = graph.total(graph.add("Mul", psi, psi), -1, keep=True)
+        left = graph.add("Sub", graph.constant(np.float32(self.length**2 - 1)), square)
         rest = graph.add("Sqrt", graph.add("Max", left, graph.constant(np.float32(0))))
         with_bias = graph.add("Pad", psi, graph.constant(np.array([0, 0, 0, 1])), graph.constant(np.float32(1)))
         whole = graph.add("Concat", with_bias, rest, axis=1)
@@ -173,8 +170,3 @@ def _largest(scorer: Scorer, term: ScoreTerm) -> float:
         return float(side.mean.astype(np.float64) @ side.mean)  # ⟨v, μ⟩ of a unit v
     shift = 0.0 if side.shift is None else float(np.linalg.norm(side.shift))
     return (1 + shift) ** 2  # Uᵀv of a unit v, less the shift
-
-
-def _square(graph: Graph, value: str) -> str:
-    """Add ‖x‖², (b, 1)."""
-    return graph.total(graph.add("Mul", value, value), -1, keep=True)

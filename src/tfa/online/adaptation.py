@@ -55,24 +55,21 @@ WIDE_MAP_INTERVAL = 8  # photos between updates in a wide map
 class ScoreWindow:
     """Score rows of the last photos, and the resulting bias of each image."""
 
-    def __init__(self, size: int = WINDOW_ROWS) -> None:
-        if size < MIN_ROWS:
-            raise BadSpec(f"size={size} is out of range: must be at least {MIN_ROWS}")
-        self.size = int(size)
+    def __init__(self) -> None:
+        self._ids = np.zeros(0, np.int64)
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows, but not the images."""
         self.seen = 0
-        # (size, m) ring buffer whose first `len(self)` rows are filled; nan where an image was not in the map yet.
+        # Ring buffer (WINDOW_ROWS, m) whose first `len(self)` rows are filled; nan where an image was not in the map.
         # Allocated at once, because growing it would copy it for every photo.
-        self._ids = getattr(self, "_ids", np.zeros(0, np.int64))
-        self._table = np.empty((self.size, len(self._ids)), np.float32)
+        self._table = np.empty((WINDOW_ROWS, len(self._ids)), np.float32)
         self._bias: np.ndarray | None = None
         self._estimated_at = -1
 
     def __len__(self) -> int:
-        return min(self.seen, self.size)
+        return min(self.seen, WINDOW_ROWS)
 
     @property
     def rows(self) -> np.ndarray:
@@ -84,7 +81,7 @@ class ScoreWindow:
         if len(row) != len(self._ids):
             raise BadSpec(f"got {len(row)} scores for {len(self._ids)} images; call set_images first")
         if np.isfinite(row).all():
-            self._table[self.seen % self.size] = row
+            self._table[self.seen % WINDOW_ROWS] = row
             self.seen += 1
 
     def set_images(self, ids: Sequence[int] | np.ndarray) -> None:
@@ -93,7 +90,7 @@ class ScoreWindow:
         if np.array_equal(ids, self._ids):
             return
         _, before, now = np.intersect1d(self._ids, ids, assume_unique=True, return_indices=True)
-        table = np.full((self.size, len(ids)), np.nan, np.float32)
+        table = np.full((WINDOW_ROWS, len(ids)), np.nan, np.float32)
         table[: len(self), now] = self.rows[:, before]
         self._ids, self._table, self._bias = ids, table, None
 
@@ -128,11 +125,11 @@ class ScoreWindow:
         return {"ids": self._ids, "rows": self.rows.copy()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray], seen: int, size: int = WINDOW_ROWS) -> ScoreWindow:
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray], seen: int) -> ScoreWindow:
         """Restore a window from `tensors()`, which `seen` photos filled."""
-        window = cls(size)
+        window = cls()
         ids, rows = np.array(tensors["ids"]), np.array(tensors["rows"], np.float32)
-        if rows.shape != (min(seen, window.size), len(ids)):
+        if rows.shape != (min(seen, WINDOW_ROWS), len(ids)):
             raise ValueError(f"rows have shape {rows.shape}, which does not fit {len(ids)} images and {seen} photos")
         if len(np.unique(ids)) != len(ids):
             raise ValueError("an image has several columns")
@@ -221,10 +218,6 @@ class Adaptation:
         start = 0.0 if self.start is None else self.start
         return (self._sum + _PSEUDO_COUNTS * start) / (self._count + _PSEUDO_COUNTS)
 
-    def bias(self) -> np.ndarray | None:
-        """Return the bias (m,) to add to the next photo's scores; None before enough photos were counted."""
-        return self.window.bias()
-
     @property
     def variance(self) -> float:
         """s²; 0 before a photo counted."""
@@ -260,7 +253,7 @@ class Adaptation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return counts and sizes, without the arrays."""
-        bias = self.bias()
+        bias = self.window.bias()
         return {
             "seen": self.seen,
             "counted": self.counted,
@@ -300,9 +293,6 @@ class Adaptation:
             return loaded, dict(facts["about"])
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None
-
-
-# --- adapted scorer -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -394,16 +384,13 @@ class AdaptedScorer:
         self.vectors = vectors = scorer.vectors_of(photo.views, photo.cls, shifts)
         row = self.rows.scores(vectors)[0, self._columns]
         plain = row - self._scorer_bias.astype(row.dtype)
-        bias = adaptation.bias() if self.adapts else None
+        bias = adaptation.window.bias() if self.adapts else None
         z, scale = np.concatenate(coordinates), np.concatenate(scales)
-        self._look(scale * z)
+        y, variance = scale * z, adaptation.variance
+        apart = math.inf if self._before is None else float(((y - self._before) ** 2).sum())
+        self.moved, self._before = (apart / variance if variance else math.inf), y
         adaptation.observe(z, scale, plain, photo.patches)
         return row if bias is None else plain + bias.astype(row.dtype)
-
-    def _look(self, y: np.ndarray) -> None:
-        apart = math.inf if self._before is None else float(((y - self._before) ** 2).sum())
-        variance = self.adaptation.variance
-        self.moved, self._before = (apart / variance if variance else math.inf), y
 
 
 def digest_head(scorer: Scorer) -> str:

@@ -32,7 +32,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -42,8 +41,6 @@ from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
 from tfa.method.evidence import ROW_EPSILON, mean_and_spread, z_scores
 from tfa.verification.reranking import UNVERIFIED, Reranked
-
-# --- motion ---------------------------------------------------------------------------------------
 
 SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, per frame
 PACES = tuple(sign * speed for speed in SPEEDS for sign in (1, -1) if speed or sign > 0)
@@ -56,29 +53,6 @@ EARTH_RADIUS = 6_371_000.0  # meters
 _DRIVE_STEP = 0.25  # largest step in driving order, as a share of the median distance between images
 _DRIVE_SHARE = 0.8  # share of the steps in driving order that are this short
 _SAMPLED_PAIRS = 4096  # image pairs used to estimate the median distance
-
-
-class Motion(Protocol):
-    """Motion of a camera within the map."""
-
-    images: int
-    paces: int
-
-    def moved(self, believed: np.ndarray) -> np.ndarray:
-        """Return probabilities (v, m) of pace and image one frame later."""
-        ...
-
-    def move_back(self, likelihood: np.ndarray) -> np.ndarray:
-        """Return the likelihood (v, m) before a move from the likelihood after it: the transpose of `moved`."""
-        ...
-
-    def around(self, places: np.ndarray) -> np.ndarray:
-        """Return the probability (m,) of each image together with the images within reach."""
-        ...
-
-    def beside(self, places: np.ndarray) -> np.ndarray:
-        """Return the probability (m,) of each image together with its direct neighbors."""
-        ...
 
 
 def weigh_moves(distance: np.ndarray, pace: float) -> np.ndarray:
@@ -101,17 +75,21 @@ class OrderMotion:
         self._near, self._beside = np.ones(2 * math.floor(reach) + 1), np.ones(2 * _BESIDE + 1)
 
     def moved(self, believed: np.ndarray) -> np.ndarray:
+        """Return probabilities (v, m) of pace and image one frame later."""
         leaving = believed / self._total
         return np.stack([self._along(own, shares) for own, shares in zip(leaving, self._shares, strict=True)])
 
     def move_back(self, likelihood: np.ndarray) -> np.ndarray:
+        """Return the likelihood (v, m) before a move from the likelihood after it: the transpose of `moved`."""
         arriving = [self._along(own, shares[::-1]) for own, shares in zip(likelihood, self._shares, strict=True)]
         return np.stack(arriving) / self._total
 
     def around(self, places: np.ndarray) -> np.ndarray:
+        """Return the probability (m,) of each image together with the images within reach."""
         return self._along(places, self._near)
 
     def beside(self, places: np.ndarray) -> np.ndarray:
+        """Return the probability (m,) of each image together with its direct neighbors."""
         return self._along(places, self._beside)
 
     def _along(self, values: np.ndarray, kernel: np.ndarray) -> np.ndarray:
@@ -121,7 +99,7 @@ class OrderMotion:
 
 
 class PositionMotion:
-    """Motion between images at `places` (m, 2), in meters, in arbitrary order; `reach` is in usual steps."""
+    """As `OrderMotion`, between images at `places` (m, 2), in meters, in any order; `reach` is in usual steps."""
 
     paces = len(SPEEDS)
 
@@ -156,6 +134,9 @@ class PositionMotion:
 
     def beside(self, places: np.ndarray) -> np.ndarray:
         return self._beside @ places
+
+
+Motion = OrderMotion | PositionMotion
 
 
 def choose_motion(images: int, places: np.ndarray | None, reach: float) -> Motion:
@@ -213,8 +194,6 @@ def _enough(images: int) -> int:
         raise BadSpec(f"tracking a sequence needs a map of at least 2 images; this map has {images}")
     return images
 
-
-# --- sequence filter ------------------------------------------------------------------------------
 
 PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, the factor, and the limit
 

@@ -101,28 +101,24 @@ def _facts(shelf: Path) -> CachedTokens:
     return CachedTokens(encoder, shelf.name, len(sizes), images, sum(sizes))
 
 
-def prune_cache(
-    older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None
-) -> DeletedFiles:
+def prune_cache(older_than: float | None = None, max_bytes: int | None = None) -> DeletedFiles:
     """Delete entries unused for `older_than` days, then least recently used ones until `max_bytes` are left.
 
-    For an explicit `cache` this covers tokens; for the user's cache also benchmark files and unfinished builds. Deleted
-    entries are recomputed when needed.
+    Entries are tokens, benchmark files and unfinished builds of the user's cache. They are recomputed when needed.
     """
     if (older_than is None and max_bytes is None) or min(older_than or 0, max_bytes or 0) < 0:
         raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: set at least one of them to 0 or more")
     seconds = None if older_than is None else older_than * DAY
-    besides = _list_benchmark_files() if cache is None else []
-    builds = DeletedFiles(0, 0) if cache is not None or seconds is None else _remove_builds(seconds)
-    made = make_room((cache or TokenCache()).folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
+    builds = DeletedFiles(0, 0) if seconds is None else _remove_builds(seconds)
+    besides = _list_benchmark_files()
+    made = make_room(TokenCache().folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
     return DeletedFiles(made.files + builds.files, made.bytes + builds.bytes)
 
 
-def clear_cache(cache: TokenCache | None = None) -> DeletedFiles:
-    """Delete all tokens; in the user's cache also benchmark files and unfinished builds."""
-    folder, before = (cache or TokenCache()).folder, list_shelves(cache)
-    found = [DeletedFiles(facts.files, facts.bytes) for facts in before]
-    if cache is None:
-        found += [make_room(folder / "no tokens", max_bytes=0, besides=_list_benchmark_files()), _remove_builds()]
+def clear_cache() -> DeletedFiles:
+    """Delete all tokens, benchmark files and unfinished builds of the user's cache."""
+    folder = TokenCache().folder
+    found = [DeletedFiles(facts.files, facts.bytes) for facts in list_shelves()]
+    found += [make_room(folder / "no tokens", max_bytes=0, besides=_list_benchmark_files()), _remove_builds()]
     shutil.rmtree(folder, ignore_errors=True)
     return DeletedFiles(sum(one.files for one in found), sum(one.bytes for one in found))

@@ -129,9 +129,6 @@ def _read_xmp(packet: bytes) -> dict[str, float]:
     return _plausible(values)
 
 
-# --- EXIF ---
-
-
 def _read_gps(gps: Mapping[int, Any]) -> dict[str, float]:
     """Read position values from the EXIF GPS directory; latitude and longitude both or neither."""
     values: dict[str, float] = {}

@@ -16,7 +16,7 @@ from PIL import Image
 from tfa.core.files import make_folder, write_atomically, write_text
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadSpec, MissingExtra
-from tfa.types import POSITION_KINDS, Position
+from tfa.types import POSITION_KINDS
 
 LONGEST = 1024  # maximum side of a tile in pixels; encoders read fewer
 LEAST_SHOWN = 0.5  # minimum fraction of a tile with data
@@ -66,7 +66,7 @@ def cut_tiles(
                     else:
                         name = f"{file.stem}_{top:06d}_{left:06d}.jpg"
                         write_atomically(out / name, partial(tile.save, format="JPEG", quality=92))
-                        lat, lon = _find_center(dataset, left + width / 2, top + height / 2).pair
+                        lon, lat = _find_center(dataset, left + width / 2, top + height / 2)
                         listed.append(f'"{name}",{lat:.8f},{lon:.8f}')
                     task.advance()
         if len(listed) == 1:
@@ -129,9 +129,10 @@ def _tile(dataset: Any, left: int, top: int, width: int, height: int) -> Image.I
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels * shown, 0, -1)))
 
 
-def _find_center(dataset: Any, column: float, row: float) -> Position:
+def _find_center(dataset: Any, column: float, row: float) -> tuple[float, float]:
+    """Return longitude and latitude of a pixel."""
     from rasterio.warp import transform
 
     grid = dataset.transform  # north up: x depends only on the column, y on the row
     [lon], [lat] = transform(dataset.crs, "EPSG:4326", [grid.c + grid.a * column], [grid.f + grid.e * row])
-    return Position(lat=lat, lon=lon)
+    return lon, lat

@@ -24,11 +24,6 @@ from tfa.types import POSITION_EXTRAS, POSITION_KINDS, POSITION_LIMITS, Position
 # --- from a CSV file ---
 
 
-def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tuple[dict[int, Position], list[str]]:
-    """Return positions of photos named in the CSV, by index, and notes for the user."""
-    return _match(read_positions_csv(csv), paths, root, csv)
-
-
 def read_positions_csv(path: Path) -> dict[str, Position]:
     """Read rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalized posix path.
 
@@ -87,24 +82,18 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise BadPositions(f"cannot read the positions file {path}: {error}; save it as CSV in UTF-8") from None
 
 
-def _match(
-    rows: Mapping[str, Position], paths: Sequence[Path], root: Path | None, csv: Path
-) -> tuple[dict[int, Position], list[str]]:
-    relative: dict[str, int] = {}
-    by_name: dict[str, list[int]] = defaultdict(list)
-    parts = [normalize_path(path.absolute()).parts for path in paths]
+def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tuple[dict[int, Position], list[str]]:
+    """Return positions of photos named in the CSV, by index, and notes for the user."""
+    rows = read_positions_csv(csv)
+    names, relative = PhotoNames(paths), dict[str, int]()
     for index, path in enumerate(paths):
         below = path.relative_to(root) if root is not None and path.is_relative_to(root) else path
         relative[_key(below.as_posix())] = index
-        by_name[parts[index][-1]].append(index)
-
     named: dict[int, str] = {}  # CSV row by photo
     unmatched: list[str] = []
     # Full paths first: an ending must not take a photo that another row names in full.
     for file in sorted(rows, key=lambda file: file not in relative):
-        ending = PurePosixPath(file).parts
-        alike = by_name.get(ending[-1], []) if ending else []
-        ends = [relative[file]] if file in relative else [i for i in alike if parts[i][-len(ending) :] == ending]
+        ends = [relative[file]] if file in relative else names.find(file)
         if len(ends) > 1:
             raise BadPositions(
                 f"{csv}: {file} is ambiguous, matching {paths[ends[0]]} and {paths[ends[1]]}; write paths relative to "
@@ -127,6 +116,22 @@ def _match(
         verb = "matches" if len(unmatched) == 1 else "match"
         notes.append(f"{pluralize(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
     return {index: rows[file] for index, file in named.items()}, notes
+
+
+class PhotoNames:
+    """Photos by any ending of their paths, such as `a.jpg`."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.parts = [normalize_path(path.absolute()).parts for path in paths]
+        self._by_name: dict[str, list[int]] = defaultdict(list)
+        for number, parts in enumerate(self.parts):
+            self._by_name[parts[-1]].append(number)
+
+    def find(self, name: str) -> list[int]:
+        """Return the numbers of the photos whose paths end in that name."""
+        ending = normalize_path(name).parts
+        alike = self._by_name.get(ending[-1], []) if ending else []
+        return [number for number in alike if self.parts[number][-len(ending) :] == ending]
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -194,23 +199,19 @@ def to_meters(positions: Sequence[Position | None], zone: str) -> list[Position 
 
 def _turned(positions: Sequence[Position | None], zone: str, *, to_globe: bool) -> list[Position | None]:
     code, found = utm_code(zone), list(positions)
-    rows = [row for row, one in enumerate(positions) if one is not None and one.is_global != to_globe]
-    if not rows:
+    others = {row: one for row, one in enumerate(positions) if one is not None and one.is_global != to_globe}
+    if not others:
         return found
     transformer = _transformer(code, to_globe=to_globe)
-    pairs = np.array(
-        [position.pair for position in positions if position is not None and position.is_global != to_globe]
-    )
+    pairs = np.array([one.pair for one in others.values()])
     # pyproj uses x before y: longitude before latitude.
     first, second = transformer.transform(*(pairs.T if to_globe else pairs.T[::-1]))
     back = transformer.transform(first, second, direction="INVERSE")
     given = pairs if to_globe else pairs[:, ::-1]
     apart = np.abs(np.stack(back, axis=1) - given).max(axis=1) if np.isfinite(back).all() else np.array([np.inf])
     if not (np.isfinite(first) & np.isfinite(second)).all() or (apart > (1.0 if to_globe else 1e-5)).any():
-        raise BadPositions(f"positions such as {positions[rows[0]]} {_OUTSIDE.format(zone=zone)}")
-    for row, one, other in zip(rows, first.tolist(), second.tolist(), strict=True):
-        own = positions[row]
-        assert own is not None
+        raise BadPositions(f"positions such as {next(iter(others.values()))} {_OUTSIDE.format(zone=zone)}")
+    for (row, own), one, other in zip(others.items(), first.tolist(), second.tolist(), strict=True):
         pair: dict[str, Any] = {"lat": other, "lon": one} if to_globe else {"x": one, "y": other}
         found[row] = replace(own, **{**dict.fromkeys(("lat", "lon", "x", "y")), **pair})
     return found

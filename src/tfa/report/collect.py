@@ -122,7 +122,7 @@ DAYS = 90  # days without a confirmation after which an image counts as aged
 SECONDS = 86_400  # per day
 
 
-def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
+def find_aged(place_map: PlaceMap, days: float = DAYS) -> dict[str, Any] | None:
     """Find images that were not confirmed for `days`, as JSON; None if the service confirmed no image.
 
     An image that was never confirmed is in `never` only if it is older than `days`; else it is counted as `new`.
@@ -132,8 +132,7 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
     latest = [kept.last_of(record) for record in place_map.images]
     if all(one is None for one in latest):
         return None
-    now = time.time() if now is None else now
-    limit, never, old, new = now - days * SECONDS, [], [], 0
+    limit, never, old, new = time.time() - days * SECONDS, [], [], 0
     for record, last in zip(place_map.images, latest, strict=True):
         since = kept.since_of(record)
         if last is not None:
@@ -156,8 +155,7 @@ def find_aged(place_map: PlaceMap, days: float = DAYS, now: float | None = None)
 
 
 def _aged(record: ImageRecord, since: int | None, last: int | None) -> dict[str, Any]:
-    named = {"id": record.id, "image": Path(record.path).name, "path": record.path}
-    return {**named, "since": format_time(since), "last_confirmed": format_time(last)}
+    return {**_identify(record), "since": format_time(since), "last_confirmed": format_time(last)}
 
 
 # --- advice ---------------------------------------------------------------------------------------
@@ -258,9 +256,6 @@ def _join_ids(ids: Sequence[int], separator: str) -> str:
     return separator.join([*map(str, ids[:_LISTED]), *(["…"] if len(ids) > _LISTED else [])])
 
 
-# --- headline -------------------------------------------------------------------------------------
-
-
 def write_headline(
     facts: Mapping[str, Any], duplicates: Sequence[Any], recall: Sequence[Mapping[str, Any]], advice: Sequence[Advice]
 ) -> str:
@@ -290,8 +285,6 @@ def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
-
-# --- collect --------------------------------------------------------------------------------------
 
 _LEAST = 6  # least confident answers, and least similar images, to list
 

@@ -11,7 +11,7 @@ from tfa.core.plain import Value, req, to_plain
 from tfa.maps import PlaceMap
 from tfa.maps.describe import is_second_order, list_decisions
 from tfa.maps.state import DATABASE
-from tfa.method.scorer import QuerySide, ResidualSide, Scorer, ScoreTerm
+from tfa.method.scorer import QuerySide, ResidualSide, Scorer
 from tfa.report.neighbors import sample_similarity
 from tfa.types import Decision
 
@@ -80,7 +80,9 @@ def describe_spectrum(scorer: Scorer) -> dict[str, Any] | None:
     for number, side in enumerate(scorer.sides):
         if isinstance(side, ResidualSide) and side.geometry is None:
             continue
-        shaped = [(term.weight, term.gamma) for term in scorer.terms if term.side == number and _is_shaped(term)]
+        shaped = [
+            (term.weight, term.gamma) for term in scorer.terms if term.side == number and isinstance(term.gamma, float)
+        ]
         return {
             "eigenvalues": side.eigenvalues[:MOST_EIGENVALUES].tolist(),
             "rank": len(side.eigenvalues),
@@ -88,10 +90,6 @@ def describe_spectrum(scorer: Scorer) -> dict[str, Any] | None:
             "participation": measure_participation(side),
         }
     return None
-
-
-def _is_shaped(term: ScoreTerm) -> bool:
-    return isinstance(term.gamma, float)
 
 
 def measure_participation(side: QuerySide) -> float:

@@ -18,8 +18,6 @@ from tfa.core.text import make_printable
 from tfa.errors import TfaError
 from tfa.photos.images import as_rgb
 
-# --- html -----------------------------------------------------------------------------------------
-
 TEMPLATES = Path(__file__).parent / "templates"
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 PHOTO_QUALITY = 85

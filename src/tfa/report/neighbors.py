@@ -13,8 +13,6 @@ from tfa.method.evidence import NO_ANSWER
 from tfa.method.scorer import GLOBAL, ResidualSide, Scorer, ScoreTerm, SecondOrderSide
 from tfa.search.gallery import Gallery
 
-# --- similarity -----------------------------------------------------------------------------------
-
 MOST_PAIRS = 2000
 _PAIR_BLOCK = 256  # rows in memory at once
 
@@ -99,8 +97,6 @@ def _dots(gallery: Gallery, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     pairs = (gallery.take([a, b]) for a, b in zip(one, other, strict=True))
     return np.array([float(left @ right) for left, right in pairs])
 
-
-# --- neighbors ------------------------------------------------------------------------------------
 
 MOST_QUERIES = 2000  # images used as queries; evenly spaced in a larger map
 NEIGHBOR_COUNT = 5  # top-k answers to count

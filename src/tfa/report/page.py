@@ -25,8 +25,6 @@ def plan_view_script() -> str:
     return re.sub(r"^export ", "", PLAN_VIEW.read_text("utf-8"), flags=re.MULTILINE)
 
 
-# --- page -----------------------------------------------------------------------------------------
-
 _SHOWN = 12  # groups, hubs and isolated images to show
 IN_GROUP = 6  # images of a group to show
 THUMB = 160  # longest side of a thumbnail, in pixels

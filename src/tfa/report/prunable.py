@@ -20,7 +20,7 @@ DUPLICATE: Literal["near duplicate"] = "near duplicate"
 UNCONFIRMED: Literal["never confirmed"] = "never confirmed"
 
 
-def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PrunedImage]:
+def find_prunable(place_map: PlaceMap, days: float | None = DAYS) -> list[PrunedImage]:
     """Find images that can be removed from a map.
 
     One image of each group of near duplicates stays: the one confirmed last, else the first. Other images can go if
@@ -36,7 +36,7 @@ def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | N
         for one in (images[column] for column in group if column != stays):
             candidates[one.id] = PrunedImage(id=one.id, path=one.path, why=DUPLICATE, duplicate_of=images[stays].id)
         settled |= {images[column].id for column in group}
-    aged = None if days is None else find_aged(place_map, days, now)
+    aged = None if days is None else find_aged(place_map, days)
     never = set() if aged is None else {one["id"] for one in aged["never"]} - settled
     for one in images:
         if one.id in never:
@@ -58,7 +58,7 @@ def estimate_losses(
     progress, records = as_progress(progress), [image for image in place_map.images if image.id in ids]
     if not candidates:
         return [], []
-    without = _leave_out(place_map, records)
+    without = place_map.with_storage(MemoryStorage(place_map.state.changed(removed=place_map.state.removed | ids)))
     lost = set(find_lost_photos(place_map, records))
     there = [record for record in records if record.path not in lost]
     losses, notes = [], []
@@ -80,12 +80,6 @@ def estimate_losses(
 def _lose(photos_like: str, before: ExpectedRecall | None, after: ExpectedRecall) -> RecallLoss:
     text = f"like {photos_like}: {after!s}{'' if before is None else f', before {before!s}'}"
     return RecallLoss(photos_like=photos_like, before=before, after=after, text=text)
-
-
-def _leave_out(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
-    """Return the map without these images; nothing is written."""
-    removed = place_map.state.removed.union(record.id for record in gone)
-    return place_map.with_storage(MemoryStorage(place_map.state.changed(removed=removed)))
 
 
 def _estimate_recall(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:

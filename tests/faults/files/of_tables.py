@@ -72,7 +72,7 @@ def evaluation(name: str, folder: Path) -> Target:
 
     def read(folder: Path, victim: str, changed: bool) -> None:
         both = compare_with_file(now, folder / victim)
-        score_table([(run, score_run(both, run)) for run in both.runs])
+        score_table([score_run(both, run) for run in both.runs])
         embedded_json(page_content(both))
 
     return Target(name, files, read, dict.fromkeys(files, PLAIN_JSON))

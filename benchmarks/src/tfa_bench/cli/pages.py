@@ -358,5 +358,5 @@ def explore(
     table = table_of_scores(judged.scored, names)
     progress = not quiet
     write_explorer(out, judged.judgement, table, facts, progress=progress)
-    queries = max(len(run.evaluated) for run in judged.judgement.runs)
+    queries = max(len(run.evaluated_answers) for run in judged.judgement.runs)
     say(f"{out}: {format_count(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")

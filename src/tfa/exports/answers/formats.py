@@ -16,46 +16,41 @@ from tfa.errors import BadPositions, BadSpec
 from tfa.exports.answers.record import (
     ANSWER_COLUMNS,
     ExportContext,
+    Times,
     called,
     degrees_of,
     flatten_answer,
     iso_time,
     positions_of,
+    print_bool,
     sure_place,
-    with_times,
+    times_of,
 )
 from tfa.exports.answers.recording import check_installed, write_mcap
 from tfa.types import Answer, Position
 from tfa.version import __version__
 
 
-def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+def write_csv(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
     """Write all answers; return their number."""
-    assert context.times is not None
     written = io.StringIO(newline="")
     table = csv.writer(written, lineterminator="\r\n")
     table.writerow(ANSWER_COLUMNS)
     degrees = degrees_of(answers, context.utm)
-    for answer, time in zip(answers, context.times, strict=True):
-        table.writerow([_cell(value) for value in flatten_answer(answer, time, degrees).values()])
+    for answer, time in zip(answers, times, strict=True):
+        table.writerow([print_bool(value) for value in flatten_answer(answer, time, degrees).values()])
     write_text(path, written.getvalue())
     return len(answers)
 
 
-def _cell(value: Any) -> Any:
-    """Write booleans in lower case, as other programs do."""
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-def write_geojson(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+def write_geojson(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
     """Write all answers; return the number of those with a point.
 
     The point is the position estimate, else the position of the best image; `located_by` says which. An answer without
     either has a null geometry. Altitude is a property: GeoJSON's is above the ellipsoid, ours above sea level.
     """
-    assert context.times is not None
     degrees, features = degrees_of(answers, context.utm), []
-    for answer, time in zip(answers, context.times, strict=True):
+    for answer, time in zip(answers, times, strict=True):
         position, what = _located(answer, degrees)
         point = None if position is None else {"type": "Point", "coordinates": [position.lon, position.lat]}
         properties: dict[str, Any] = {**flatten_answer(answer, time, degrees), "located_by": what}
@@ -74,13 +69,12 @@ def _located(answer: Answer, degrees: Mapping[Position, Position]) -> tuple[Posi
 NAMESPACE = "http://www.topografix.com/GPX/1/1"
 
 
-def write_gpx(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+def write_gpx(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
     """Write sure answers with a position estimate in degrees; return their number."""
-    assert context.times is not None
     degrees = degrees_of(answers, context.utm)
     found = [
         (answer, place, degrees[place.position], time)
-        for answer, time in zip(answers, context.times, strict=True)
+        for answer, time in zip(answers, times, strict=True)
         if (place := sure_place(answer)) is not None and place.position in degrees
     ]
     root = Element("gpx", {"version": "1.1", "creator": f"tfa {__version__}", "xmlns": NAMESPACE})
@@ -111,9 +105,7 @@ def _point(parent: Element, tag: str, answer: Answer, position: Position, time: 
     return point
 
 
-# --- formats --------------------------------------------------------------------------------------
-
-Write = Callable[[Path, Sequence[Answer], ExportContext], int]
+Write = Callable[[Path, Sequence[Answer], Times, ExportContext], int]
 
 
 @dataclass(frozen=True)
@@ -125,12 +117,11 @@ class AnswerFormat:
     holds: str  # the answers that `write` counts
     degrees: bool = False  # whether it supports only degrees
     positions: bool = False  # whether it is empty without positions
-    images: bool = False  # whether it holds photos
     check: Callable[[], None] = lambda: None  # raises if a package is missing
 
 
 ANSWER_FORMATS = {
-    ".mcap": AnswerFormat("MCAP", write_mcap, "answers", images=True, check=check_installed),
+    ".mcap": AnswerFormat("MCAP", write_mcap, "answers", check=check_installed),
     ".geojson": AnswerFormat("GeoJSON", write_geojson, "answers with a position", degrees=True),
     ".gpx": AnswerFormat("GPX", write_gpx, "sure answers with a position", degrees=True, positions=True),
     ".csv": AnswerFormat("CSV", write_csv, "answers"),
@@ -178,4 +169,4 @@ def write_answers(path: str | Path, answers: Sequence[Answer], context: ExportCo
     positions = list(positions_of(answers))
     if positions:  # the map may have positions even if the answers have none
         check_positions(path, positions, context.utm)
-    return wanted.write(Path(path), answers, with_times(context, answers))
+    return wanted.write(Path(path), answers, times_of(answers) if context.times is None else context.times, context)

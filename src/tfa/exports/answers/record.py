@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,16 @@ from tfa.photos.metadata import read_photo_time
 from tfa.photos.positions import to_degrees
 from tfa.types import POSITION_EXTRAS, Answer, Hit, Place, Position
 
-# --- export context -------------------------------------------------------------------------------
-
 SECOND = 1_000_000_000  # nanoseconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Times = Sequence[int | None]  # nanoseconds since 1970; None if unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportContext:
     """Optional metadata written with answers."""
 
-    times: Sequence[int | None] | None = None  # nanoseconds since 1970, one per answer; see `times_of`
+    times: Times | None = None  # one per answer; None: see `times_of`
     photos: Iterable[Photo | None] | None = None  # one per answer; None: the files that answers name
     images: bool = True  # whether photos are copied into a recording
     utm: str | None = None  # UTM zone of x and y, such as 33N
@@ -40,7 +39,7 @@ def called(answer: Answer) -> str:
     return make_printable(answer.name)  # a name that is not valid text would make the file invalid
 
 
-def times_of(answers: Sequence[Answer]) -> list[int | None]:
+def times_of(answers: Sequence[Answer]) -> Times:
     """Return the time of each photo, from its answer (frames of a recording) or from its file."""
     return [_time_of(answer) for answer in answers]
 
@@ -54,29 +53,17 @@ def _time_of(answer: Answer) -> int | None:
     return None if taken is None else round(taken.utc * 1_000_000) * 1000
 
 
-def with_times(context: ExportContext, answers: Sequence[Answer]) -> ExportContext:
-    """Return the context with times; read them from the photos if it has none."""
-    return context if context.times is not None else replace(context, times=times_of(answers))
-
-
-def spaced(times: Sequence[int | None]) -> list[int]:
+def spaced(times: Times) -> list[int]:
     """Return a time for every photo: one without is a second after the photo before it.
 
     Photos before the first known time are a second apart; if no time is known they start at 0.
     """
-    first = next((row for row, time in enumerate(times) if time is not None), None)
-    last = -SECOND if first is None else _require_time(times, first) - (first + 1) * SECOND
-    found = []
+    starts = (time - (row + 1) * SECOND for row, time in enumerate(times) if time is not None)
+    last, found = next(starts, -SECOND), []
     for time in times:
         last = last + SECOND if time is None else time
         found.append(max(last, 0))
     return found
-
-
-def _require_time(times: Sequence[int | None], row: int) -> int:
-    time = times[row]
-    assert time is not None
-    return time
 
 
 def iso_time(time_ns: int | None) -> str | None:
@@ -105,8 +92,6 @@ def positions_of(answers: Sequence[Answer]) -> Iterator[Position]:
             yield answer.place.position
         yield from (hit.position for hit in answer.hits if hit.position is not None)
 
-
-# --- record ---------------------------------------------------------------------------------------
 
 # Fields that a row omits: they describe the request, repeat another field, or need a service.
 _LEFT_OUT = frozenset(
@@ -138,19 +123,26 @@ def flatten_answer(answer: Answer, time_ns: int | None, degrees: Mapping[Positio
     values: dict[str, Any] = {}
     if answer.hits:
         best = answer.hits[0]
-        values |= {f"image_{name}": value for name, value in _numbers(best.position, degrees).items()} | vars(best)
+        values |= {f"image_{name}": value for name, value in list_coordinates(best.position, degrees).items()} | vars(
+            best
+        )
     if answer.place is not None:
-        values |= _numbers(answer.place.position, degrees) | vars(answer.place)
+        values |= list_coordinates(answer.place.position, degrees) | vars(answer.place)
     values |= {**vars(answer), "query": answer.name, "time": iso_time(time_ns)}
     row = {name: values.get(name) for name in ANSWER_COLUMNS}
     return {name: make_printable(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
-def _numbers(position: Position | None, degrees: Mapping[Position, Position]) -> dict[str, float]:
+def list_coordinates(position: Position | None, degrees: Mapping[Position, Position]) -> dict[str, float]:
     """Return the coordinates of a position, in meters and in degrees if both are known."""
     if position is None:
         return {}
     return {**position.to_dict(), **(degrees[position].to_dict() if position in degrees else {})}
+
+
+def print_bool(value: Any) -> Any:
+    """Write booleans in lower case, as other programs do; return other values unchanged."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def sure_place(answer: Answer) -> Place | None:

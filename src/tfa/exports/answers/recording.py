@@ -15,7 +15,17 @@ from tfa.core.files import write_atomically
 from tfa.core.plain import hints
 from tfa.core.text import make_printable
 from tfa.errors import BadImage, MissingExtra
-from tfa.exports.answers.record import SECOND, ExportContext, called, degrees_of, spaced, sure_place
+from tfa.exports.answers.record import (
+    SECOND,
+    ExportContext,
+    Times,
+    called,
+    degrees_of,
+    list_coordinates,
+    print_bool,
+    spaced,
+    sure_place,
+)
 from tfa.maps.confidence import estimate_answer_recall
 from tfa.photos.images import Photo, as_rgb, read_photo_file
 from tfa.types import Answer, ExpectedRecall, Hit, Place, Position
@@ -46,18 +56,12 @@ OK, WARN, ERROR = 0, 1, 2  # levels of a diagnostic
 APPROXIMATED = 1  # covariance type of a fix
 
 
-def needs_extra() -> MissingExtra:
-    return MissingExtra("a recording of answers needs rosbags and mcap; install with: pip install 'tfa-vpr[bags]'")
-
-
 class Messages:
     """Factory of messages, which it serializes with their type definitions."""
 
     def __init__(self) -> None:
-        try:
-            from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-        except ImportError:
-            raise needs_extra() from None
+        from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
         # The oldest supported release, whose definitions later ones read.
         self._store: Any = get_typestore(Stores.ROS2_HUMBLE)
         for name, definition in DEFINITIONS.items():
@@ -121,15 +125,14 @@ class Messages:
         return self._new("diagnostic_msgs", "DiagnosticArray", header=self._header(time, ""), status=[status])
 
     def _match(self, hit: Hit, degrees: Mapping[Position, Position]) -> Any:
-        own = hit.position
-        known = {} if own is None else {**own.to_dict(), **(degrees[own].to_dict() if own in degrees else {})}
+        known = list_coordinates(hit.position, degrees)
         numbers = {name: _number(known.get(short)) for name, short in POSITION_FIELDS.items()}
-        values = {name: getattr(hit, name) for name in HIT_FIELDS}
         plain = {
             name: make_printable(value) if isinstance(value, str) else _number(value) if kind == "float64" else value
-            for (name, value), kind in zip(values.items(), HIT_FIELDS.values(), strict=True)
+            for name, kind in HIT_FIELDS.items()
+            for value in [getattr(hit, name)]
         }
-        return self._new("tfa_msgs", "Match", has_position=own is not None, **plain, **numbers)
+        return self._new("tfa_msgs", "Match", has_position=hit.position is not None, **plain, **numbers)
 
     def _header(self, time: int, frame: str) -> Any:
         seconds, nanoseconds = divmod(time, SECOND)
@@ -161,7 +164,7 @@ def diagnostic_values(
         "confidence": answer.confidence,
         "sure": answer.sure,
         "reranked": answer.reranked,
-        "lost": getattr(answer, "lost", None),
+        "lost": answer.lost,
         "radius": None if answer.place is None else answer.place.radius,
         "place_missing": answer.place_missing,
         "milliseconds": milliseconds,
@@ -170,14 +173,8 @@ def diagnostic_values(
     if recall is not None:
         values |= {"expected_recall": recall.share, "expected_recall_low": recall.low}
         values |= {"expected_recall_high": recall.high}
-    return {key: _said(value) for key, value in values.items() if value is not None}
+    return {key: str(print_bool(value)) for key, value in values.items() if value is not None}
 
-
-def _said(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# --- recording ------------------------------------------------------------------------------------
 
 IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
 DIAGNOSTICS = "/tfa/diagnostics"
@@ -200,13 +197,13 @@ def check_installed() -> None:
         import mcap  # noqa: F401
         import rosbags  # noqa: F401
     except ImportError:
-        raise needs_extra() from None
+        raise MissingExtra(
+            "a recording of answers needs rosbags and mcap; install with: pip install 'tfa-vpr[bags]'"
+        ) from None
 
 
-def write_mcap(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
+def write_mcap(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
     """Write every answer in order; return their number. Only one photo is in memory at a time."""
-    assert context.times is not None
-    check_installed()
     from mcap.writer import Writer
 
     messages = Messages()
@@ -219,7 +216,7 @@ def write_mcap(path: Path, answers: Sequence[Answer], context: ExportContext) ->
             for topic, kind in TOPICS.items():
                 schema = writer.register_schema(kind, "ros2msg", messages.definition(kind).encode())
                 channels[topic] = writer.register_channel(topic, "cdr", schema, {"offered_qos_profiles": ""})
-            for sequence, (time, topic, message) in enumerate(_messages(messages, answers, context)):
+            for sequence, (time, topic, message) in enumerate(_messages(messages, answers, times, context)):
                 writer.add_message(channels[topic], time, messages.cdr(message), time, sequence)
             writer.finish()
 
@@ -227,10 +224,11 @@ def write_mcap(path: Path, answers: Sequence[Answer], context: ExportContext) ->
     return len(answers)
 
 
-def _messages(messages: Messages, answers: Sequence[Answer], context: ExportContext) -> Iterator[tuple[int, str, Any]]:
+def _messages(
+    messages: Messages, answers: Sequence[Answer], times: Times, context: ExportContext
+) -> Iterator[tuple[int, str, Any]]:
     """Yield time, topic and message, photo by photo."""
-    assert context.times is not None
-    known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in context.times]
+    known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in times]
     degrees, recall = degrees_of(answers, context.utm), estimate_answer_recall(answers)
     for answer, photo, time, own in zip(answers, _photos(answers, context), spaced(known), known, strict=True):
         if photo is not None and answer.error is None:

@@ -6,6 +6,7 @@ One frame is in memory at a time. The folder appears only when it is complete; a
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 import re
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -28,6 +29,7 @@ from tfa.core.files import (
     sync_folder,
     tidy,
     write_json,
+    write_text,
 )
 from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
@@ -40,12 +42,17 @@ from tfa.photos.recordings.recording import (
     NO_TOPIC,
     VIDEOS,
     RecordedFrame,
-    Recording,
     detect_bag,
     is_bag_folder,
 )
 from tfa.types import POSITION_EXTRAS, POSITION_KINDS, Position
 from tfa.version import __version__
+
+if TYPE_CHECKING:
+    from tfa.photos.recordings.ros_bags import BagRecording
+    from tfa.photos.recordings.videos import VideoRecording
+
+    Recording = BagRecording | VideoRecording
 
 
 @contextmanager
@@ -134,44 +141,37 @@ class Keyframes:
 
     def keeps(self, frame: RecordedFrame) -> bool:
         try:
-            kept = getattr(self, f"_by_{self.every.unit}")(frame)
+            kept = self._is_due(frame)
         finally:  # undecodable frames count as seen
             self.seen += 1
             self._before = frame.time_ns
         if kept:
             self._last = frame
-        return bool(kept)
+        return kept
 
-    def _by_frames(self, frame: RecordedFrame) -> bool:
-        return self.seen % int(self.every.amount) == 0
-
-    def _by_seconds(self, frame: RecordedFrame) -> bool:
-        if self._last is None or self._before is None:
-            return True
-        wanted = self.every.amount * 1e9
-        passed, step = frame.time_ns - self._last.time_ns, frame.time_ns - self._before
-        # Restart if the clock was set back.
-        return passed < 0 or passed + max(step, 0) / 2 > wanted
-
-    def _by_meters(self, frame: RecordedFrame) -> bool:
-        if frame.position is None:
-            self.unplaced += 1
-            return False
-        last = None if self._last is None else self._last.position
-        return last is None or meters_between(last, frame.position) >= self.every.amount
-
-    def _by_novelty(self, frame: RecordedFrame) -> bool:
+    def _is_due(self, frame: RecordedFrame) -> bool:
+        last, amount = self._last, self.every.amount
+        if self.every.unit == "frames":
+            return self.seen % int(amount) == 0
+        if self.every.unit == "seconds":
+            if last is None or self._before is None:
+                return True
+            passed, step = frame.time_ns - last.time_ns, frame.time_ns - self._before
+            # Restart if the clock was set back.
+            return passed < 0 or passed + max(step, 0) / 2 > amount * 1e9
+        if self.every.unit == "meters":
+            if frame.position is None:
+                self.unplaced += 1
+                return False
+            return last is None or last.position is None or meters_between(last.position, frame.position) >= amount
         try:
             shown = shrink_frame(frame.picture().image(_SMALL))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # Pillow's errors
             raise BadImage(f"the frame at {frame.time_ns / 1e9:.3f} cannot be decoded: {error}") from None
-        new = self._shown is None or measure_novelty(self._shown, shown) > self.every.amount
+        new = self._shown is None or measure_novelty(self._shown, shown) > amount
         if new:
             self._shown = shown
         return new
-
-    def of(self, frames: Iterator[RecordedFrame]) -> Iterator[RecordedFrame]:
-        return (frame for frame in frames if self.keeps(frame))
 
 
 def shrink_frame(image: Image.Image) -> np.ndarray:
@@ -222,31 +222,19 @@ def parse_frame_time(path: Path) -> int | None:
     return None if given is None else int(given[1]) * 10**9 + int(given[2])
 
 
-class PositionsFile:
-    """Writer of positions.csv. The file exists only if a frame has a position; degrees and meters are not mixed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FRAME_POSITIONS
-        self._pair: tuple[str, str] | None = None
-
-    def add(self, file: str, time_ns: int, position: Position) -> None:
-        pair = POSITION_KINDS[0] if position.is_global else POSITION_KINDS[1]
-        if pair != (self._pair or pair):
-            raise BadSpec("some recordings have positions in degrees, others in meters; build separate maps")
-        values = [getattr(position, name) for name in (*pair, *POSITION_EXTRAS)]
+def write_positions(folder: Path, rows: Sequence[tuple[str, int, Position]]) -> None:
+    """Write the file name, time and position of frames to positions.csv, if there are any."""
+    if not rows:
+        return
+    names = (*POSITION_KINDS[not rows[0][2].is_global], *POSITION_EXTRAS)
+    written = io.StringIO(newline="")
+    table = csv.writer(written)
+    table.writerow(["file", *names, "time_ns"])
+    for file, time_ns, position in rows:
+        values = [getattr(position, name) for name in names]
         # repr preserves every bit.
-        cells = ["" if value is None else repr(float(value)) for value in values]
-        with open(self._path, "a", encoding="utf-8", newline="") as file_of_rows:
-            rows = csv.writer(file_of_rows)
-            if self._pair is None:
-                rows.writerow(["file", *pair, *POSITION_EXTRAS, "time_ns"])
-            rows.writerow([file, *cells, time_ns])
-        self._pair = pair
-
-    def sync(self) -> None:
-        if self._pair is not None:
-            with open(self._path, "rb") as rows:
-                os.fsync(rows.fileno())
+        table.writerow([file, *("" if value is None else repr(float(value)) for value in values), time_ns])
+    write_text(folder / FRAME_POSITIONS, written.getvalue())
 
 
 class FrameWriter:
@@ -254,12 +242,12 @@ class FrameWriter:
 
     def __init__(self, folder: Path, every: KeyframeInterval, gpx: PositionSources | None, skip_bad: bool) -> None:
         self.folder, self.every, self.gpx, self.skip_bad = folder, every, gpx, skip_bad
-        self.positions = PositionsFile(folder)
+        self.positions: list[tuple[str, int, Position]] = []
 
     def write(self, recording: Recording, inside: str, progress: Progress) -> WrittenFrames:
         """Write the keyframes of a recording into the subfolder `inside`."""
-        placing = _Placing(recording, self.gpx)
-        if self.every.unit == "meters" and not recording.placed and placing.track is None:
+        tracked = None if self.gpx is None or self.gpx.gpx is None else _TrackedFrames(recording, self.gpx)
+        if self.every.unit == "meters" and not recording.placed and tracked is None:
             raise BadSpec(
                 f"{recording.path} has no positions, so --every {self.every.amount:g}m is not possible; pass a track "
                 "with --gpx, or use --every 1s"
@@ -267,7 +255,7 @@ class FrameWriter:
         (self.folder / inside).mkdir(exist_ok=True)
         keyframes, result = Keyframes(self.every), WrittenFrames()
         with progress.task(f"reading {recording.path.name}", recording.total, "frames") as task:
-            for frame in placing.frames():
+            for frame in (tracked or recording).frames():
                 task.advance()
                 try:
                     if keyframes.keeps(frame):
@@ -277,7 +265,7 @@ class FrameWriter:
                     if not self.skip_bad:
                         raise BadImage(f"{error}; skip such frames with --skip-bad", *error.paths) from None
                     result.skipped.append((f"{recording.path}@{format_frame_name(frame.time_ns)}", str(error)))
-        result.seen, more = keyframes.seen, placing.notes()
+        result.seen, more = keyframes.seen, [] if tracked is None else tracked.notes()
         if not result.written:
             raise _explain_no_frames(recording, result)
         kept = f"{result.written:,} of {pluralize(result.seen, 'frame')} kept, {self.every.in_words}"
@@ -290,7 +278,9 @@ class FrameWriter:
     def _keep(self, frame: RecordedFrame, inside: str) -> None:
         name = _write(frame, self.folder / inside)
         if frame.position is not None:
-            self.positions.add(f"{inside}/{name}" if inside else name, frame.time_ns, frame.position)
+            if self.positions and self.positions[0][2].is_global != frame.position.is_global:
+                raise BadSpec("some recordings have positions in degrees, others in meters; build separate maps")
+            self.positions.append((f"{inside}/{name}" if inside else name, frame.time_ns, frame.position))
 
 
 def _explain_no_frames(recording: Recording, result: WrittenFrames) -> BadRecording:
@@ -317,20 +307,17 @@ def _write(frame: RecordedFrame, folder: Path) -> str:
     return name
 
 
-class _Placing:
-    """Frames with positions from a GPX track if there is one, else from the recording; the two may differ in kind."""
+class _TrackedFrames:
+    """Frames with positions from a GPX track instead of the recording, which may be of another kind."""
 
-    def __init__(self, recording: Recording, gpx: PositionSources | None) -> None:
-        self.recording, self.sources = recording, gpx
-        self.track = None if gpx is None or gpx.gpx is None else read_gpx(Path(gpx.gpx))
+    def __init__(self, recording: Recording, sources: PositionSources) -> None:
+        self.recording, self.sources, self.gpx = recording, sources, Path(str(sources.gpx))
+        self.track = read_gpx(self.gpx)
         self.placed = self.outside = 0
         self.first: float | None = None
         self.last = 0.0
 
     def frames(self) -> Iterator[RecordedFrame]:
-        if self.track is None or self.sources is None:
-            yield from self.recording.frames()
-            return
         for frame in self.recording.frames():
             utc = frame.time_ns / 1e9 + self.sources.gpx_offset
             self.first, self.last = utc if self.first is None else self.first, utc
@@ -339,7 +326,7 @@ class _Placing:
             yield replace(frame, position=position)
 
     def notes(self) -> list[str]:
-        if self.track is None or self.sources is None or self.first is None:
+        if self.first is None:
             return []
         if not self.placed:
             early, late = self.track.times[0] - self.last, self.first - self.track.times[-1]
@@ -350,7 +337,7 @@ class _Placing:
                 "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap "
                 "(tfa build: --set gpx.offset=SECONDS, gpx.gap)"
             )
-        outside = f"{pluralize(self.outside, 'frame')} outside the track {Path(str(self.sources.gpx)).name} or in a gap"
+        outside = f"{pluralize(self.outside, 'frame')} outside the track {self.gpx.name} or in a gap"
         return [outside] if self.outside else []
 
 
@@ -480,19 +467,13 @@ def _write_all(
     writer, parts = FrameWriter(folder, KeyframeInterval.parse(spec.every), spec.gpx, skip_bad), []
     tracked = spec.gpx is not None and spec.gpx.gpx is not None
     placed_by = NO_TOPIC if tracked and spec.position_topic is None else spec.position_topic
-    for path, inside in zip(paths, _folders(paths), strict=True):
+    for number, path in enumerate(paths):
+        inside = "" if len(paths) == 1 else f"{number:03d}-{path.stem}"
         with open_recording(path, spec.topic, placed_by) as recording:
             written = writer.write(recording, inside, progress)
             parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
-    writer.positions.sync()
+    write_positions(folder, writer.positions)
     return parts
-
-
-def _folders(paths: Sequence[Path]) -> list[str]:
-    """Return a subfolder name per recording; empty if there is only one."""
-    if len(paths) == 1:
-        return [""]
-    return [f"{number:03d}-{path.stem}" for number, path in enumerate(paths)]
 
 
 def _put_in_place(made: Path, out: Path) -> None:
@@ -527,13 +508,10 @@ def _read_notes(folder: Path) -> dict[str, Any] | None:
     try:
         notes = read_json(folder / NOTES)
         whole = isinstance(notes, dict) and isinstance(notes["asked"], dict)
-        return (
-            notes
-            if whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
-            else None
-        )
+        whole = whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return notes if whole else None
 
 
 def _identify_recording(path: Path) -> dict[str, Any]:

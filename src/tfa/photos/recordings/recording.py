@@ -1,18 +1,15 @@
-"""Recordings: recognize bags and videos by name or content, and the interface to their frames."""
+"""Recordings: recognize bags and videos by name or content, and their frames."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from PIL import Image
 
 from tfa.types import Position
-
-# --- kinds ----------------------------------------------------------------------------------------
 
 BAGS = (".bag", ".db3", ".mcap")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
@@ -50,8 +47,6 @@ def detect_bag(path: Path) -> str | None:
         return None
     return next((suffix for sign, suffix in BAG_BYTES.items() if start.startswith(sign)), None)
 
-
-# --- recording ------------------------------------------------------------------------------------
 
 _QUALITY = 95  # JPEG quality of video frames
 
@@ -94,24 +89,3 @@ class RecordedFrame:
     time_ns: int  # since 1970; since the start for a video without a date
     picture: Callable[[], FramePicture]
     position: Position | None = None
-
-
-class Recording(Protocol):
-    """An open bag or video."""
-
-    path: Path
-    total: int  # number of frames, estimated before reading
-    notes: list[str]
-
-    @property
-    def placed(self) -> bool:
-        """Whether frames have positions."""
-        ...
-
-    def frames(self) -> Iterator[RecordedFrame]:
-        """Yield all frames in order of time; a frame is invalid after the next one is requested."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return the sources of frames and positions, for JSON."""
-        ...

@@ -362,7 +362,7 @@ class BagRecording:
     def __init__(self, path: Path, reader: Any, images: BagTopic, positions: BagTopic | None) -> None:
         from rosbags.typesys import Stores, get_typestore
 
-        self.path, self.total, self.notes = path, images.count, list[str]()
+        self.path, self.total, self.notes = path, images.count, list[str]()  # the total is estimated before reading
         self.images, self.positions, self._reader = images, positions, reader
         # These message types are the same in every release, so the bag's own definitions are not needed.
         self._is_ros1 = type(reader).__module__.startswith("rosbags.rosbag1")
@@ -373,12 +373,15 @@ class BagRecording:
 
     @property
     def placed(self) -> bool:
+        """Whether frames have positions."""
         return self._track is not None
 
     def facts(self) -> dict[str, Any]:
+        """Return the sources of frames and positions, for JSON."""
         return {"topic": self.images.name, "position_topic": None if self.positions is None else self.positions.name}
 
     def frames(self) -> Iterator[RecordedFrame]:
+        """Yield all frames in order of time; a frame is invalid after the next one is requested."""
         with _explain_errors(self.path):
             for one in self._messages(self.images):
                 time_ns = (one.stamp if self._stamped else 0) or one.recorded
