@@ -169,7 +169,7 @@ class BuildOptions(Options):
     )
     vocabulary: str | Path | None = opt(
         None,
-        "File with the source words of a paper-dual head. [default: fitted on the photos]",
+        "Source vocabulary for --head paper-dual. [default: fitted on the photos]",
         cli={"metavar": "FILE", "exists": True},
     )
 

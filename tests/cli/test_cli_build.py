@@ -67,7 +67,7 @@ def test_the_summary_is_short_and_notes_name_skipped_files(run, folder):
     assert lines[3] == f"  reranking: {'on' if reranked else 'off'} (192 bytes of patches per image)"
     assert lines[4:] == ["query it with: tfa query new.tfa PHOTO"]
     assert "note: 2 rows of where.csv match no image" in result.stderr
-    assert "1 file skipped:\n  bad.jpg: bad.jpg cannot be opened" in result.stderr
+    assert "1 file skipped:\n  bad.jpg cannot be opened" in result.stderr
 
 
 def test_json_is_alone_on_standard_output(run, spy, folder):

@@ -99,7 +99,7 @@ def test_what_cannot_be_merged_is_refused(days):
         merge_maps([days.monday])
     strange = reopened(days.folder / "friday.tfa")
     strange.state.encoder["fingerprint"] = "0" * 32
-    with pytest.raises(BadMap, match="only maps of one encoder can be merged"):
+    with pytest.raises(BadMap, match="merged maps must share an encoder"):
         merge_maps([days.monday, strange])
 
 

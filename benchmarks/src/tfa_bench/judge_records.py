@@ -103,8 +103,8 @@ def _notes(records: Sequence[Record], names: Sequence[str], split: int) -> list[
     if not several:
         return []
     return [
-        f"{', '.join(several)}: queries and answers are from split {split} and the first replica; "
-        "the table averages all splits and replicas"
+        f"{', '.join(several)}: queries and answers are from split {split} and the first run; "
+        "the table averages all splits and runs"
     ]
 
 

@@ -357,7 +357,7 @@ def _choose_kind(
 def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOptions, *, force: bool) -> MapLocation:
     """Reject an output that cannot be written, and options that do not apply to it."""
     if out is None:
-        raise typer.BadParameter(f"missing output: pass --out NAME.tfa (a folder) or a store URL: {URL_EXAMPLES}")
+        raise typer.BadParameter(f"missing --out; for example --out town.tfa, or a store URL: {URL_EXAMPLES}")
     if not out.in_store:
         if shards.names:
             raise BadSpec(f"{shards.names[0]} is for a map in a store; pass its URL to --out: {URL_EXAMPLES}")
@@ -366,7 +366,7 @@ def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOpti
                 raise BadSpec(f"{photo} is only read for a map in a store (--out URL); copy the photos here instead")
     for photo in photos:
         if not is_url(photo) and not Path(photo).exists():
-            raise typer.BadParameter(f"{photo} does not exist; pass images or folders of images")
+            raise typer.BadParameter(f"{photo} does not exist; pass photos, folders, bags or videos")
     if not out.in_store:
         check_out(out.folder, force=force)
     return out

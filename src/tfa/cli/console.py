@@ -124,7 +124,10 @@ def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) ->
     for text in notes:
         note(text)
     if skipped:
-        note(f"{format_count(len(skipped), 'file')} skipped:", *(f"  {file}: {reason}" for file, reason in skipped))
+        note(
+            f"{format_count(len(skipped), 'file')} skipped:",
+            *(f"  {reason if reason.startswith(file) else f'{file}: {reason}'}" for file, reason in skipped),
+        )
     return [SkippedFile(file=file, reason=reason) for file, reason in skipped]
 
 

@@ -280,7 +280,7 @@ def query(
             metavar="FILE",
             callback=check_answer_files,
             rich_help_panel=options.OUTPUT,
-            help="Write answers to .mcap, .geojson, .gpx (sure ones) or .csv; repeatable.",
+            help="Write answers to .mcap, .geojson, .gpx (sure answers only) or .csv; repeatable.",
         ),
     ] = None,
     recorded: FrameOptions,
@@ -292,8 +292,8 @@ def query(
 ) -> None:
     """Find where photos were taken.
 
-    Several photos are treated as one camera stream, in this order. Photos are independent with --no-online, --session
-    or --region, and in store maps. Photos that cannot be read are reported, and the exit code is 1.
+    Several photos are treated as one camera stream, in this order. With --no-online, --session, --region or a map in
+    a store, each photo is queried independently. Photos that cannot be read are reported, and the exit code is 1.
     """
     filtered = bool(chosen.sessions) or chosen.region is not None
     check_combination(photos, sequence, filtered)

@@ -74,10 +74,10 @@ def _checked(maps: Sequence[Map]) -> Map:
     for other in maps[1:]:
         own, strange = first.state.encoder, other.state.encoder
         if own["fingerprint"] != strange["fingerprint"]:
+            apart = f"{strange['id']}" if own["id"] != strange["id"] else "other weights of it"
             raise BadMap(
-                f"{first.called} was built with {own['id']} (fingerprint {own['fingerprint'][:12]}…), {other.called} "
-                f"with {strange['id']} ({strange['fingerprint'][:12]}…); only maps of one encoder can be merged: "
-                "rebuild one of them with the encoder and weights of the other",
+                f"{first.called} uses {own['id']}, {other.called} uses {apart}; merged maps must share an encoder, so "
+                "rebuild one of them with the encoder of the other",
                 first.called,
                 other.called,
             )

@@ -41,7 +41,7 @@ class Sigma(NamedTuple):
 
 # By their names in a map. Carriers with several terms scale them by these spreads.
 SIGMAS: Mapping[str, Sigma] = {
-    "sigma_original": Sigma(None, "S_0", "spread of the plain scores, one for each construction"),
+    "sigma_original": Sigma(None, "S_0", "spread of the plain scores, per construction"),
     "sigma_partial": Sigma(0.5, "S_P", "spread of the partly whitened scores"),
     "sigma_tempered": Sigma(TEMPERED, "S_⅝", "spread of scores whitened a little more"),
 }

@@ -254,18 +254,19 @@ def describe_second_order(
         _describe_depth(part, [one[depth] for one in directions], parts, copy_patches, dtype, progress)
         for rows in parts:
             rows *= np.sqrt(0.5)
+            release(rows)
     return kept
 
 
 def _describe_depth(
     tokens: Tokens,
     directions: Sequence[np.ndarray],
-    kept: Sequence[np.ndarray],
+    descriptors: Sequence[np.ndarray],
     normalize: Normalize,
     dtype: str,
     progress: Progress | None,
 ) -> None:
-    """Write the descriptors of each construction to `kept`."""
+    """Write the descriptors of each construction to `descriptors`."""
     columns = [np.asarray(one, dtype).T for one in directions]
     several, released = IMAGES_A_THREAD * count_cores(), 0
 
@@ -277,7 +278,7 @@ def _describe_depth(
         centered -= centered.mean(axis=0)
         # One product per construction: other shapes may round differently, and a descriptor must not depend on the
         # other constructions of the call.
-        for rows, onto in zip(kept, columns, strict=True):
+        for rows, onto in zip(descriptors, columns, strict=True):
             vector = half_vector(spectral_map(covariance(centered @ onto), np.log))
             np.divide(vector, np.sqrt(vector @ vector) or 1.0, out=rows[index], casting="same_kind")  # L2(0) = 0
         return True
@@ -291,5 +292,5 @@ def _describe_depth(
             task.advance(len(images))
             if images.stop - released >= _RELEASE_EVERY or images.stop == len(tokens):
                 released = images.stop
-                for rows in kept:
+                for rows in descriptors:
                     release(rows)
