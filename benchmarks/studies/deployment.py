@@ -194,7 +194,7 @@ def make_random_encoder(name: str, device: str) -> VitEncoder:
     """Return an encoder with random weights, which compute as long as released ones."""
     identity, generator = parse_encoder(name), torch.Generator().manual_seed(0)
     shapes = expected_shapes(identity.card)
-    weights = {key: 0.02 * torch.randn(shape, generator=generator) for key, shape in shapes.items()}
+    weights = {key: (0.02 * torch.randn(shape, generator=generator)).numpy() for key, shape in shapes.items()}
     return VitEncoder(identity, LoadedWeights(weights, "0" * 64), device)
 
 

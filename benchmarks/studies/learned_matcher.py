@@ -99,11 +99,11 @@ def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, 
                 ],
             ) from error
     found: dict[str, dict[str, Tensor]] = {network: {} for network in SHA256}
-    tensors = read_safetensors(path, BadWeights)
-    check_numbers(path, as_float32(tensors)[1], TENSORS)
+    tensors, digest = as_float32(read_safetensors(path, BadWeights))
+    check_numbers(path, digest, TENSORS)
     for name, tensor in tensors.items():
         network, _, own = name.partition("/")
-        found[network][own] = tensor
+        found[network][own] = torch.from_numpy(tensor)
     return found
 
 

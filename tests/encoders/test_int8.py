@@ -69,7 +69,7 @@ def test_in_float32_the_graph_is_torchs_model(name: str, choice: str, weights) -
     identity, file = parse_encoder(name + choice), weights(name)
     card = identity.card
     plain = load_encoder(name + choice, weights=file)
-    graph = int8_graph(identity, plain._model, integers=False)  # type: ignore[attr-defined]
+    graph = int8_graph(identity, plain.weights, integers=False)  # type: ignore[attr-defined]
     patches, cls = plain.encode(IMAGES[:2])
     assert cls is not None
     for image, expected, whole in zip(IMAGES, patches, cls, strict=False):
@@ -141,7 +141,7 @@ def test_only_what_is_read_is_in_the_graph(weights) -> None:
     def products(text: str) -> int:
         identity = parse_encoder(text)
         plain = load_encoder(text, weights=weights("tiny-v2"))
-        content = int8_graph(identity, plain._model, integers=False)  # type: ignore[attr-defined]
+        content = int8_graph(identity, plain.weights, integers=False)  # type: ignore[attr-defined]
         constants = onnx.load_from_string(content).graph.initializer
         return sum(len(constant.dims) == 2 for constant in constants)  # weights of linear layers
 

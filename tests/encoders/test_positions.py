@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import save_file
 
 from tests.encoders.plain_positions import plain_positions
-from tests.encoders.tiny import TINY, random_weights
+from tests.encoders.tiny import TINY, as_arrays, random_weights
 from tests.fakes import random_image
 from tfa.encoders import EncoderId, load_encoder, parse_encoder
 from tfa.encoders.catalogue import CATALOGUE, fast_fingerprint, fingerprint_encoder, use_current_name
 from tfa.encoders.int8 import import_onnxruntime
-from tfa.encoders.vit import resample_positions
+from tfa.encoders.positions import resample_table
+from tfa.encoders.vit import load_vit, resample_positions
 from tfa.errors import UnknownEncoder
 
 WEIGHTS = CATALOGUE["dinov2-s14-focus"].package.weights
@@ -35,6 +36,22 @@ def test_the_table_is_resampled_by_the_published_rule(side: int, grid: tuple[int
     # Torch keeps the places it samples at in float32, which costs 1e-6 of the table's 37 rows.
     np.testing.assert_allclose(found, plain_positions(table, grid), atol=3e-5)
     assert np.abs(found - plain_positions(table, grid, offset=0)).max() > 1e-3  # the other rule is another
+
+
+@pytest.mark.parametrize("size", ["@84", "@98x70", "@28"])
+@pytest.mark.parametrize("name", ["tiny-v2", "tiny-v2-reg"])
+@pytest.mark.parametrize("ending", ["", "/hf"])
+def test_numpy_resamples_as_torch(name: str, size: str, ending: str) -> None:
+    if ending and name != "tiny-v2":
+        pytest.skip("one rule only")
+    identity, tensors = parse_encoder(f"{name}{size}{ending}"), random_weights(TINY[name])
+    table = tensors["embeddings.position_embeddings"]
+    model = load_vit(identity, as_arrays(tensors))
+    rows, columns = identity.grid
+    with torch.inference_mode():
+        found = model.embeddings(torch.zeros(1, 3, 14 * rows, 14 * columns))[:, identity.card.prefix :].numpy()
+    still = tensors["embeddings.patch_embeddings.projection.bias"].numpy()
+    np.testing.assert_allclose(resample_table(table.numpy(), identity)[:, 1:] + still, found, atol=3e-5)
 
 
 def test_a_table_of_the_grid_is_left_alone() -> None:

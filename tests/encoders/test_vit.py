@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from tests.encoders.tiny import NAMINGS, TINY, random_weights, renamed
+from tests.encoders.tiny import NAMINGS, TINY, as_arrays, random_weights, renamed
 from tests.fakes import random_image
 from tfa.encoders import load_encoder, parse_encoder
 from tfa.encoders.vit import load_vit
@@ -37,7 +37,7 @@ def full_run(name: str, size: tuple[int, int]) -> tuple[list[torch.Tensor], torc
     """Outputs of every block, of the final norm, and of each projection, of the full-depth model."""
     card = TINY[name]
     last = parse_encoder(f"{name}@{size[0]}x{size[1]}/l{card.depth - 1}")
-    model = load_vit(last, random_weights(card))
+    model = load_vit(last, as_arrays(random_weights(card)))
     seen: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules():
         if path.endswith(("q_proj", "k_proj", "v_proj")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import torch
 
 from tfa.encoders.catalogue import CATALOGUE, Card
@@ -23,6 +24,10 @@ def random_weights(card: Card, seed: int = 0) -> dict[str, torch.Tensor]:
     """In the names of transformers' modules."""
     generator = torch.Generator().manual_seed(seed)
     return {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in expected_shapes(card).items()}
+
+
+def as_arrays(weights: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in weights.items()}
 
 
 def renamed(weights: dict[str, torch.Tensor], card: Card, naming: str) -> dict[str, torch.Tensor]:

@@ -149,11 +149,11 @@ def run_encoding_benchmark(
 
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
     from tfa.encoders.int8 import FastEncoder, int8_graph
-    from tfa.encoders.vit import VitEncoder, load_vit
+    from tfa.encoders.vit import VitEncoder
 
     identity = parse_encoder(name)
     weights = random_weights(name)
-    graph = int8_graph(identity, load_vit(identity, weights.tensors))
+    graph = int8_graph(identity, weights.tensors)
     plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights.sha256, graph, threads)
     size = (identity.width, identity.height)
     images = [synthetic_photo(seed, size) for seed in range(max(batches))]
@@ -251,7 +251,7 @@ def random_weights(name: str) -> LoadedWeights:
         tensors[key] = noise + 1 if "norm" in key and key.endswith("weight") else noise
         if key.endswith("lambda1"):
             tensors[key] = noise.abs() + 0.1
-    return LoadedWeights(tensors, hash_json([name, "random"]))
+    return LoadedWeights({key: one.numpy() for key, one in tensors.items()}, hash_json([name, "random"]))
 
 
 def synthetic_photo(seed: int, size: tuple[int, int]) -> Image.Image:

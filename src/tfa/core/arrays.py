@@ -26,7 +26,7 @@ from threadpoolctl import ThreadpoolController
 
 from tfa.core.files import LockedFolder, tidy
 from tfa.core.progress import Task
-from tfa.errors import BadSpec, DiskFull, TfaError, from_os_error
+from tfa.errors import BadSpec, DiskFull, MissingExtra, TfaError, from_os_error
 
 # --- backend --------------------------------------------------------------------------------------
 
@@ -55,8 +55,12 @@ def choose_device(device: str) -> str:
     """Return a usable device: `auto` is cuda, then mps, then cpu; a device that is not there raises BadSpec."""
     if device == "cpu":
         return device
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        if device == "auto":
+            return "cpu"
+        raise MissingExtra(f"--device {device} needs PyTorch; install it, or use --device cpu") from None
     cuda, metal = torch.cuda.device_count(), torch.backends.mps.is_available()
     if device == "auto":
         return "cuda" if cuda else "mps" if metal else "cpu"

@@ -204,7 +204,7 @@ class OpenFolder:
 # --- files ----------------------------------------------------------------------------------------
 
 _HEADER_BYTES = 100_000_000  # maximum safetensors header, set by the format
-_DTYPES = {
+TENSOR_TYPES = {
     "I64": np.int64, "F64": np.float64, "F32": np.float32, "I32": np.int32, "F16": np.float16,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip  # in the order of the safetensors library
@@ -326,7 +326,7 @@ def write_tensors(
 
     The library itself copies every tensor first and does not report a full disk as such.
     """
-    known = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+    known = {np.dtype(dtype): code for code, dtype in TENSOR_TYPES.items()}
     order = list(known)
     arrays = {name: np.asarray(array) for name, array in tensors.items()}
     names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
@@ -384,7 +384,7 @@ def _checked_entries(entries: Any) -> dict[str, str]:
         raise ValueError("its __metadata__ is not an object of texts")
     for name, entry in entries.items():
         try:
-            kind, shape, (first, last) = _DTYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
+            kind, shape, (first, last) = TENSOR_TYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
             sides = [*shape, first, last]
             whole = all(type(side) is int and side >= 0 for side in sides) and len(shape) <= _DIMENSIONS
             # A file may contain dtypes that numpy lacks; `map_tensors` reports them.
@@ -401,9 +401,9 @@ def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     entries, metadata, start = read_tensor_header(path)
     arrays: dict[str, np.ndarray] = {}
     for name, entry in entries.items():
-        if entry["dtype"] not in _DTYPES:
-            raise BadFile(f"{path}: {name} has dtype {entry['dtype']}; supported are {', '.join(_DTYPES)}", path)
-        dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+        if entry["dtype"] not in TENSOR_TYPES:
+            raise BadFile(f"{path}: {name} has dtype {entry['dtype']}; supported are {', '.join(TENSOR_TYPES)}", path)
+        dtype, shape = np.dtype(TENSOR_TYPES[entry["dtype"]]), tuple(entry["shape"])
         if 0 in shape:  # an empty range cannot be mapped
             arrays[name] = np.empty(shape, dtype)
         else:

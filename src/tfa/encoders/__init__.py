@@ -186,7 +186,7 @@ def load_encoder(
 def _fast_encoder(
     identity: EncoderId, weights: str | Path | None, threads: int, progress: bool | Progress | None, model: str | None
 ) -> Encoder:
-    """Load from a cached graph without torch if the digest of the weights is known."""
+    """Load from a cached graph if the digest of the weights is known, else make the graph. Needs no torch."""
     from tfa.encoders.int8 import FastEncoder, import_onnxruntime, read_graph, write_graph
 
     import_onnxruntime()  # fails before weights are downloaded
@@ -198,12 +198,11 @@ def _fast_encoder(
             return FastEncoder(named, package.weights, graph, threads)
 
     from tfa.encoders.int8 import int8_graph
-    from tfa.encoders.vit import load_vit
     from tfa.encoders.weights import resolve_weights
 
     found = resolve_weights(identity.card, weights, progress=progress)
     named = _as_remembered(identity, found.sha256, model)
-    encoder = FastEncoder(named, found.sha256, int8_graph(named, load_vit(named, found.tensors)), threads)
+    encoder = FastEncoder(named, found.sha256, int8_graph(named, found.tensors), threads)
     if package is not None and found.sha256 == package.weights:
         write_graph(encoder.fingerprint, encoder.graph)
     return encoder

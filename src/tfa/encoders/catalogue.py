@@ -43,6 +43,8 @@ class Family:
     norm: str  # module of the final norm
     mlp: tuple[str, str]  # layers of an MLP without a gate, up and down
     rotary: bool = False  # rotary positions: computed, not stored
+    epsilon: float = 1e-6  # of layer norms
+    antialias: bool = False  # whether transformers resamples learned positions with antialiasing
     key_bias: bool = True
     has_two_rules: bool = False  # whether authors and transformers resample learned positions differently
 
@@ -65,7 +67,7 @@ _DINOV2 = Family(
 # To add a family, add it here, its cards below, and a tiny card to the tests.
 FAMILIES: Mapping[str, Family] = {
     "dinov2": _DINOV2,
-    "dinov2-reg": replace(_DINOV2, model="Dinov2WithRegisters", has_two_rules=False),
+    "dinov2-reg": replace(_DINOV2, model="Dinov2WithRegisters", antialias=True, has_two_rules=False),
     "dinov3": Family(
         model="DINOv3ViT",
         rules=(
@@ -81,6 +83,7 @@ FAMILIES: Mapping[str, Family] = {
         norm="norm",
         mlp=("up_proj", "down_proj"),
         rotary=True,
+        epsilon=1e-5,
         key_bias=False,
     ),
     # A model of any architecture, built by transformers or timm from its files: `encoders/hub.py`.

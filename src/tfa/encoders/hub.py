@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from PIL import Image
@@ -272,7 +273,7 @@ def read_timm_layout(folder: Path, config: dict[str, Any], name: str) -> tuple[C
         raise BadWeights(f"{folder}: the number of attention heads of {architecture} is not known; {fix}")
     positions = tensors.get("pos_embed")
     if positions is not None and round(positions.shape[1] ** 0.5) ** 2 == positions.shape[1]:  # CLS has no position
-        tensors["pos_embed"] = positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+        tensors["pos_embed"] = positions = np.concatenate([np.zeros_like(positions[:, :1]), positions], axis=1)
     registers = tensors["register_tokens"].shape[1] if "register_tokens" in tensors else 0
     depth = 1 + max(int(key.split(".")[1]) for key in tensors if key.startswith("blocks."))
     gated = _complete_blocks(tensors, depth, width)
@@ -294,15 +295,15 @@ def read_timm_layout(folder: Path, config: dict[str, Any], name: str) -> tuple[C
     return card, LoadedWeights(wide, hash_json({"weights": digest, "heads": heads}))
 
 
-def _complete_blocks(tensors: dict[str, Tensor], depth: int, width: int) -> bool:
+def _complete_blocks(tensors: dict[str, np.ndarray], depth: int, width: int) -> bool:
     """Add biases and layer scales that blocks of timm may lack, without effect; return whether MLPs are gated."""
     up, down = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
     gated = up is not None and down is not None and len(up) == 2 * down.shape[1]
     for block in (f"blocks.{i}" for i in range(depth)):
-        biases = [tensors.pop(f"{block}.attn.{part}_bias", torch.zeros(width)) for part in "qkv"]
-        tensors.setdefault(f"{block}.attn.qkv.bias", torch.cat(biases))
+        biases = [tensors.pop(f"{block}.attn.{part}_bias", np.zeros(width, np.float32)) for part in "qkv"]
+        tensors.setdefault(f"{block}.attn.qkv.bias", np.concatenate(biases))
         for scale in ("ls1", "ls2"):
-            tensors.setdefault(f"{block}.{scale}.gamma", torch.ones(width))
+            tensors.setdefault(f"{block}.{scale}.gamma", np.ones(width, np.float32))
         for kind in ("weight", "bias") if gated else ():
             tensors[f"{block}.mlp.w12.{kind}"] = tensors.pop(f"{block}.mlp.fc1.{kind}")
             tensors[f"{block}.mlp.w3.{kind}"] = tensors.pop(f"{block}.mlp.fc2.{kind}")

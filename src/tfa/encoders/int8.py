@@ -1,7 +1,7 @@
 """Encoders in 8-bit integers, run by onnxruntime without torch.
 
 Linear layers are computed in integers; norms, attention and residual sums stay float32. A graph is created once from
-torch weights and stored in the user's cache; the portable form uses only standard ONNX operators.
+the weights and stored in the user's cache; the portable form uses only standard ONNX operators.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -22,10 +22,10 @@ from tfa.encoders.catalogue import EncoderId, fast_fingerprint
 from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders.packaged_weights import block_name
+from tfa.encoders.positions import resample_table, rotary_factors
 from tfa.errors import MissingExtra
 
 if TYPE_CHECKING:
-    import torch
     from PIL import Image
 
     from tfa.encoders.vit import VitEncoder
@@ -98,14 +98,17 @@ ENCODER_OPSET = 20  # the first with Gelu
 Affine = tuple[np.ndarray, np.ndarray]  # weights (out, in) and bias (out,)
 
 
-def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> bytes:
-    """Build the ONNX model of an encoder from the transformers model, up to the layer that is read.
+Weights = Mapping[str, np.ndarray]  # under module names of transformers
+
+
+def int8_graph(identity: EncoderId, weights: Weights, *, integers: bool = True) -> bytes:
+    """Build the ONNX model of an encoder, up to the layer that is read.
 
     Without `integers` all products are float32, for comparison with torch.
     """
     out = Graph(ENCODER_OPSET)
     pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
-    tokens = VitNodes(out, identity, model, integers=integers).tokens(pixels)
+    tokens = VitNodes(out, identity, weights, integers=integers).tokens(pixels)
     patches = identity.grid[0] * identity.grid[1]
     out.output(tokens, "tokens", [1, identity.card.prefix + patches, identity.card.width * identity.depths])
     return out.model("tfa encoder")
@@ -117,18 +120,23 @@ class VitNodes:
     `_PortableNodes` is the form for other runtimes.
     """
 
-    def __init__(self, out: Graph, identity: EncoderId, model: Any, *, integers: bool) -> None:
+    def __init__(self, out: Graph, identity: EncoderId, weights: Weights, *, integers: bool) -> None:
         self._identity, self._card, self._integers = identity, identity.card, integers
-        self._model, self._out = model, out
-        self._weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-        import torch  # not needed to read a cached graph
+        self._weights, self._out = weights, out
+        self._rotary = rotary_factors(identity) if self._card.names.rotary else None
 
-        black = torch.zeros(1, 3, identity.height, identity.width)
-        with torch.inference_mode():
-            # The embedding of zeros is the part that does not depend on pixels: CLS, registers, positions, bias.
-            self._still = model.embeddings(black).numpy()
-            rotary = self._card.names.rotary
-            self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if rotary else None
+    @cached_property
+    def _still(self) -> np.ndarray:
+        """Part of the embedding that does not depend on pixels, `(1, prefix+n, d)`: CLS, registers, positions, bias."""
+        rows, columns = self._identity.grid
+        cls, bias = self._weights["embeddings.cls_token"], self._weights[f"{self._card.names.stem}.bias"]
+        patches = np.broadcast_to(bias, (1, rows * columns, len(bias)))
+        table = self._weights.get("embeddings.position_embeddings")
+        if table is not None:
+            table = resample_table(table, self._identity)
+            cls, patches = cls + table[:, :1], patches + table[:, 1:]
+        registers = [self._weights["embeddings.register_tokens"]] if self._card.registers else []
+        return np.concatenate([cls, *registers, patches], axis=1)
 
     def tokens(self, pixels: str) -> str:
         """Add the tokens `(b, prefix+n, d)` of normalized pixels `(b, 3, h, w)`, up to the layer that is read."""
@@ -216,8 +224,8 @@ class VitNodes:
             factors = balance(scale, shift, [weight for weight, _ in layers])
             scale, shift = scale / factors, shift / factors
             layers = tuple((weight * factors, bias) for weight, bias in layers)
-        epsilon = float(self._model.get_submodule(name).eps)
         constants = (self._out.constant(scale), self._out.constant(shift))
+        epsilon = self._card.names.epsilon
         return self._out.add("LayerNormalization", x, *constants, epsilon=epsilon), list(layers)
 
     def _affine(self, name: str) -> Affine:
@@ -249,16 +257,6 @@ class VitNodes:
         return self._out.add("DynamicQuantizeMatMul", x, *factors, *last, domain=CONTRIBUTED)
 
 
-def _rotary(angles: tuple[torch.Tensor, torch.Tensor], prefix: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return factors `(tokens, 1, channels)` for x and for x with swapped halves; prefix tokens are not rotated."""
-    cosine, sine = (angle.numpy() for angle in angles)
-    half = sine.shape[1] // 2
-    sine = np.concatenate([-sine[:, :half], sine[:, half:]], axis=1)
-    still = (prefix, cosine.shape[1])
-    turns = [np.concatenate([np.full(still, rest, np.float32), part]) for rest, part in ((1, cosine), (0, sine))]
-    return turns[0][:, None], turns[1][:, None]
-
-
 __all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
@@ -267,7 +265,7 @@ def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: b
     card = encoder.identity.card
     mean, std = (np.array(three, np.float32).reshape(1, 3, 1, 1) for three in (card.mean, card.std))
     pixels = out.add("Div", out.add("Sub", images, out.constant(mean)), out.constant(std))
-    tokens = _PortableNodes(out, encoder.identity, encoder.network, integers=integers).tokens(pixels)
+    tokens = _PortableNodes(out, encoder.identity, encoder.weights, integers=integers).tokens(pixels)
     return out.cast(out.cast(tokens, np.float16), np.float32)  # encoders return float16 tokens
 
 

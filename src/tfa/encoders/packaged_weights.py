@@ -91,7 +91,7 @@ def _split(key: str, tensor: Any, card: Card) -> list[tuple[str, Any]]:
     for pattern, parts in _FUSED:
         if pattern.search(key) and tensor.ndim:  # a scalar is not split and counts as an extra key
             names = [pattern.sub(part, key) for part in parts]
-            pieces = list(zip(names, tensor.chunk(len(parts)), strict=False))
+            pieces = list(zip(names, np.array_split(tensor, len(parts)), strict=True))
             # A model without key biases has them in the file only to be multiplied by a zero mask.
             return [p for p in pieces if card.names.key_bias or not p[0].endswith("k_proj.bias")]
     return [(key, tensor)]

@@ -43,14 +43,16 @@ def check_words(words: Any, origin: str) -> np.ndarray:
 
 
 def _from_tensors(path: Path) -> np.ndarray:
-    import torch
-
     from tfa.encoders.weights import read_safetensors, read_torch
 
     if path.suffix.lower() == ".safetensors":
-        words: Any = _words_among(read_safetensors(path, BadSpec), path)
-    else:
-        words = read_torch(path, BadSpec, "Save only the words: torch.save(words, path)")
+        stored = _words_among(read_safetensors(path, BadSpec), path)
+        if stored.dtype.kind != "f":
+            raise BadSpec(f"{path} has a tensor of {stored.dtype}; a vocabulary must be floating point")
+        return stored.astype(np.float64)
+    words: Any = read_torch(path, BadSpec, "Save only the words: torch.save(words, path)")
+    import torch
+
     if not isinstance(words, torch.Tensor):
         inside = f" with the keys {', '.join(map(repr, list(words)[:4]))}" if isinstance(words, dict) else ""
         raise BadSpec(f"{path} contains a {type(words).__name__}{inside}; it must be one tensor (words, channels)")
@@ -61,7 +63,7 @@ def _from_tensors(path: Path) -> np.ndarray:
     return words.detach().to(torch.float64).numpy()  # numpy has no bfloat16, float64 represents it exactly
 
 
-def _words_among(tensors: dict[str, Any], path: Path) -> Any:
+def _words_among(tensors: dict[str, np.ndarray], path: Path) -> np.ndarray:
     flat = [tensor for tensor in tensors.values() if tensor.ndim == 2]
     if _NAMED in tensors or len(flat) == len(tensors) == 1:
         return tensors[_NAMED] if _NAMED in tensors else flat[0]

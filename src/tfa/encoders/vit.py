@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import getLogger
 from typing import Any
@@ -19,10 +19,10 @@ from tfa.core.arrays import choose_device
 from tfa.encoders.catalogue import Card, EncoderId, fast_fingerprint
 from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.packaged_weights import block_name
+from tfa.encoders.positions import SCALE_OFFSET
 from tfa.encoders.weights import LoadedWeights
 from tfa.errors import MissingExtra, OutOfResources
 
-SCALE_OFFSET = 0.1
 HALF = torch.float16  # rounds eight times as finely as bfloat16; activations of these models fit its range
 _log = getLogger("tfa.encoders")
 
@@ -87,6 +87,7 @@ class VitEncoder(TorchEncoder):
     def __init__(self, identity: EncoderId, weights: LoadedWeights, device: str = "cpu", *, half: bool = False) -> None:
         super().__init__(identity, weights.sha256, choose_device(device))
         self._dtype = HALF if half else torch.float32
+        self.weights = weights.tensors
         self._model = load_vit(identity, weights.tensors).to(self.device)
         if half:
             self.precision = str(HALF).removeprefix("torch.")
@@ -102,13 +103,8 @@ class VitEncoder(TorchEncoder):
             self._model(pixels.to(self.device, self._dtype))
         return torch.cat(outputs, dim=2) if len(outputs) > 1 else outputs[0]
 
-    @property
-    def network(self) -> Any:
-        """The transformers model with the required blocks."""
-        return self._model
 
-
-def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
+def load_vit(identity: EncoderId, tensors: Mapping[str, np.ndarray]) -> Any:
     """Build the blocks that an encoder needs, with resampled positions."""
     model = build_vit(identity.card, identity.layer + 1, tensors)
     if identity.published_rule:
@@ -119,7 +115,7 @@ def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
     return model
 
 
-def build_vit(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
+def build_vit(card: Card, blocks: int, tensors: Mapping[str, np.ndarray]) -> Any:
     """Build the first `blocks` blocks of a model with its weights, in eval mode."""
     with torch.device("meta"):  # no memory and no random initialization for weights that are replaced
         model = _empty_model(card, blocks)
@@ -128,7 +124,7 @@ def build_vit(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
     wanted = {name: parameter.shape for name, parameter in model.state_dict().items()}
     # Part of the module, but unused at inference.
     given = {name: torch.zeros(shape) for name, shape in wanted.items() if name.endswith("mask_token")}
-    given |= {name: tensor for name, tensor in tensors.items() if name in wanted}
+    given |= {name: torch.from_numpy(array) for name, array in tensors.items() if name in wanted}
     if given.keys() != wanted.keys():
         odd = sorted(wanted.keys() - given.keys())
         raise MissingExtra(

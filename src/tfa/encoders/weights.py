@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
+import numpy as np
 
+from tfa.core.files import TENSOR_TYPES, read_tensor_header
 from tfa.core.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
 from tfa.encoders.packaged_weights import check_numbers, check_weights, get_packaged_weights, to_module_names
-from tfa.errors import BadWeights, TfaError, WeightsMissing
+from tfa.errors import BadWeights, MissingExtra, TfaError, WeightsMissing
 
 _NESTS = ("model", "state_dict", "teacher")  # checkpoint keys under which training scripts store weights
 _PREFIXES = ("module.", "backbone.")  # key prefixes added by wrappers
@@ -37,7 +37,7 @@ class LoadedWeights:
     The digest covers only names, shapes and values, so that a model has one fingerprint in every file format.
     """
 
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, np.ndarray]
     sha256: str
 
 
@@ -99,12 +99,12 @@ def download(get: Callable[..., str]) -> Path | str:
         return f"it is not downloaded, and the hub cannot be reached ({type(error).__name__})"
 
 
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
+def read_weights(path: Path) -> dict[str, np.ndarray]:
     """Read the tensors of a checkpoint, at any nesting and without prefixes of wrappers."""
     return _without_prefix(_read(path))
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def _read(path: Path) -> dict[str, np.ndarray]:
     if path.suffix == ".safetensors":
         return read_safetensors(path, BadWeights)
     if path.suffix not in (".pth", ".pt", ".bin"):
@@ -118,41 +118,61 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(content, Mapping):
         raise BadWeights(f"{path} contains a {type(content).__name__}; it must be a dict of tensors (a state_dict)")
     for key, value in content.items():
-        if not (isinstance(key, str) and isinstance(value, torch.Tensor)):
+        if not (isinstance(key, str) and hasattr(value, "detach")):
             raise BadWeights(
                 f"{path}: entry {reprlib.repr(key)} is a {type(value).__name__}, must be a tensor; "
                 "save only the state_dict"
             )
-    return dict(content)
+    return {key: value.detach().float().numpy() for key, value in content.items()}
 
 
-def _without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _without_prefix(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for prefix in _PREFIXES:
         if tensors and all(key.startswith(prefix) for key in tensors):
             tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
     return tensors
 
 
-def as_float32(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], str]:
-    """Convert tensors to float32; also return a digest of names, shapes and values."""
-    digest = hashlib.sha256()
-    wide = {name: tensors[name].to(torch.float32).contiguous() for name in sorted(tensors)}
-    for name, tensor in wide.items():
-        digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().numpy().data)
+def as_float32(tensors: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
+    """Convert arrays or tensors of torch to float32 arrays; also return a digest of names, shapes and values."""
+    digest, wide = hashlib.sha256(), dict[str, np.ndarray]()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if hasattr(tensor, "detach"):
+            tensor = tensor.detach().float().numpy()
+        wide[name] = np.ascontiguousarray(tensor, np.float32).reshape(np.shape(tensor))
+        digest.update(f"{name} {wide[name].shape}\n".encode())
+        digest.update(wide[name].data)
     return wide, digest.hexdigest()
 
 
-def read_safetensors(path: Path, bad: type[TfaError]) -> dict[str, torch.Tensor]:
+_BFLOAT16 = "BF16"  # numpy has no such type
+
+
+def read_safetensors(path: Path, bad: type[TfaError]) -> dict[str, np.ndarray]:
     """Read all tensors of a safetensors file; raise `bad` if it is damaged."""
     try:
-        return load_file(path)
-    except Exception as error:  # errors of safetensors, the file system and torch
+        entries, _, start = read_tensor_header(path)
+        content = np.memmap(path, np.uint8, "r", start) if entries else np.empty(0, np.uint8)
+        return {name: _read_tensor(content, entry) for name, entry in entries.items()}
+    except Exception as error:  # errors of the file system, of headers and of types
         raise bad(f"{path} is not a complete safetensors file: {error}; download it again") from None
+
+
+def _read_tensor(content: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray:
+    first, last = entry["data_offsets"]
+    if entry["dtype"] == _BFLOAT16:  # the upper half of a float32
+        halves = np.array(content[first:last]).view(np.uint16).astype(np.uint32) << 16
+        return halves.view(np.float32).reshape(entry["shape"])
+    return np.array(content[first:last]).view(TENSOR_TYPES[entry["dtype"]]).reshape(entry["shape"])
 
 
 def read_torch(path: Path, bad: type[TfaError], advice: str, more: Sequence[str] = ()) -> Any:
     """Read a torch.save file of tensors and plain containers; raise `bad` with `advice` and `more` otherwise."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra(f"{path.name} needs PyTorch; install it, or convert the file to safetensors") from None
     _check_archive(path, bad)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

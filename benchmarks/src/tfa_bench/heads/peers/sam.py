@@ -301,7 +301,8 @@ def load_sam(config: Any, weights: Path, name: str, encoder: Callable[[], nn.Mod
     tensors = _read_tensors(weights)
     if is_mobile(tensors) != (encoder is not None):
         raise BadWeights(_name_other_head(weights, mobile=encoder is None), weights)
-    tensors, sha256 = as_float32(to_transformers_names(tensors))
+    arrays, sha256 = as_float32(to_transformers_names(tensors))
+    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         sam: Any = SamModel(config)
         if encoder is not None:

@@ -122,7 +122,7 @@ def list_weights(model: ImageModel, architecture: Architecture) -> dict[str, Pub
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file by name: plain, nested or wrapped, from safetensors or torch.save."""
     if path.suffix == ".safetensors":
-        content: Any = read_safetensors(path, BadWeights)
+        content: Any = {name: torch.from_numpy(one) for name, one in read_safetensors(path, BadWeights).items()}
     else:
         _check_beginning(path)
         content = read_torch(path, BadWeights, "It can be converted:", more=_explain_conversion(path))
