@@ -64,7 +64,7 @@ def test_half_precision_is_close_and_has_its_own_fingerprint(name):
     exact, half = encoder(name), encoder(name, half=True)
     assert exact.fingerprint == exact.model == half.model != half.fingerprint
     assert (exact.precision, half.precision) == ("float32", "float16")
-    assert {p.dtype for key, p in half._model.state_dict().items() if "rope" not in key} == {torch.float16}
+    assert {p.dtype for key, p in half.network.state_dict().items() if "rope" not in key} == {torch.float16}
     for ours, theirs in zip(half.encode(IMAGES[:2]), exact.encode(IMAGES[:2]), strict=True):
         assert 0 < np.abs(ours.astype(np.float32) - theirs.astype(np.float32)).max() < 0.05 * np.abs(theirs).max()
 
@@ -140,7 +140,7 @@ def test_no_operation_leaves_a_gpu(monkeypatch, name, half):
     one, size, kind = encoder(name, half=half), TINY[name].size, "cuda"
     one.device = kind
     with fake_device(monkeypatch):
-        for module in one._model.modules():  # what a module moves to a device; anything else would stay behind
+        for module in one.network.modules():  # what a module moves to a device; anything else would stay behind
             for kept in (module._parameters, module._buffers):
                 for key, tensor in kept.items():
                     kept[key] = tensor if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device=kind)
@@ -157,7 +157,7 @@ def test_no_operation_leaves_a_gpu(monkeypatch, name, half):
 def test_the_model_is_one_graph(name):
     one = encoder(name)
     pixels = torch.from_numpy(np.stack([one._pixels(image) for image in IMAGES[:2]]))
-    compiled = torch.compile(one._model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(one.network, fullgraph=True, backend="aot_eager")
     with torch.inference_mode(), vit._captured(one._sources) as outputs:
         compiled(pixels)
     torch.testing.assert_close(outputs[-1], one.compute_tokens(pixels))

@@ -64,7 +64,7 @@ def test_a_table_of_the_grid_is_left_alone() -> None:
 def test_a_black_picture_shows_which_table_is_added(size: str, ending: str, offset: float, weights: Path) -> None:
     encoder = load_encoder(f"tiny-v2{size}{ending}", weights=weights)
     rows, columns = encoder.grid
-    embeddings, tensors = encoder._model.embeddings, random_weights(TINY["tiny-v2"])  # type: ignore[attr-defined]
+    embeddings, tensors = encoder.network.embeddings, random_weights(TINY["tiny-v2"])  # type: ignore[attr-defined]
     with torch.inference_mode():
         found = embeddings(torch.zeros(1, 3, 14 * rows, 14 * columns))[0].numpy()
     still = np.repeat(tensors["embeddings.patch_embeddings.projection.bias"][None].numpy(), rows * columns, axis=0)

@@ -90,7 +90,7 @@ def test_facets(name: str, facet: str, weights_file: Path) -> None:
 def test_only_the_blocks_that_are_needed_are_built(name: str, weights_file: Path) -> None:
     encoder = load_encoder(f"{name}/l1-value", weights=weights_file)
     blocks = {
-        path.split("layer.")[1].split(".")[0] for path, _ in encoder._model.named_parameters() if "layer." in path
+        path.split("layer.")[1].split(".")[0] for path, _ in encoder.network.named_parameters() if "layer." in path
     }
     assert blocks == {"0", "1"}
 

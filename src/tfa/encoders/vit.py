@@ -88,19 +88,19 @@ class VitEncoder(TorchEncoder):
         super().__init__(identity, weights.sha256, choose_device(device))
         self._dtype = HALF if half else torch.float32
         self.weights = weights.tensors
-        self._model = load_vit(identity, weights.tensors).to(self.device)
+        self.network = load_vit(identity, weights.tensors).to(self.device)
         if half:
             self.precision = str(HALF).removeprefix("torch.")
             self.fingerprint = fast_fingerprint(self.model, self.precision)
-            for name, part in self._model.named_children():
+            for name, part in self.network.named_children():
                 part.to(torch.float32 if name == "rope_embeddings" else HALF)  # rounded angles would shift patches
-        self._sources = [self._model.get_submodule(name) for name in _module_names(identity)]
+        self._sources = [self.network.get_submodule(name) for name in _module_names(identity)]
 
     def compute_tokens(self, pixels: Tensor) -> Tensor:
         # By default CUDA rounds the patch projection to TF32 on hardware that supports it.
         full_float32 = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
         with torch.inference_mode(), full_float32, _captured(self._sources) as outputs:
-            self._model(pixels.to(self.device, self._dtype))
+            self.network(pixels.to(self.device, self._dtype))
         return torch.cat(outputs, dim=2) if len(outputs) > 1 else outputs[0]
 
 
