@@ -71,7 +71,7 @@ def test_tensors_are_written_as_the_safetensors_library_writes_them(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {
         f"{code}.{n}": (rng.normal(size=(n, 3)) * 9).astype(dtype)
-        for code, dtype in storage._DTYPES.items()
+        for code, dtype in storage.TENSOR_TYPES.items()
         for n in (0, 2)
     }
     arrays |= {
