@@ -182,3 +182,9 @@ def test_names_of_the_code_exist(page: Path):
     files = {f"src/tfa/{file}" for file in re.findall(rf"`((?:{packages})/[\w/]*(?:\.py)?)`", text)}
     files |= set(re.findall(r"`((?:tests|src|benchmarks|docs)/[\w/]+(?:\.py)?)`", text))
     assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("page", EXAMPLE_PAGES, ids=lambda page: page.name)
+def test_public_names_exist(page: Path):
+    names = set(re.findall(r"\btfa\.([A-Z][A-Za-z]+)\b", page.read_text("utf-8")))
+    assert sorted(name for name in names if not hasattr(tfa, name)) == []

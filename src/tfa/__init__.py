@@ -16,6 +16,7 @@ from tfa.version import __version__ as __version__
 if TYPE_CHECKING:
     from tfa.client import Client as Client
     from tfa.core.tokens import Tokens as Tokens
+    from tfa.encoders import Encoder as Encoder
     from tfa.encoders import load_encoder as load_encoder
     from tfa.errors import TfaError as TfaError
     from tfa.maps import PlaceMap as PlaceMap
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "tfa.core.tokens": ("Tokens",),
     "tfa.client": ("Client",),
-    "tfa.encoders": ("load_encoder",),
+    "tfa.encoders": ("Encoder", "load_encoder"),
     "tfa.errors": ("TfaError",),
     "tfa.maps": ("PlaceMap", "Reranked", "rerank_candidates"),
     "tfa.method.dual_vocabulary": ("DualHead",),
