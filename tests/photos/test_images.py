@@ -105,8 +105,33 @@ def test_sixteen_bits_are_scaled(suffix: str, tmp_path: Path) -> None:
     Image.fromarray(ramp).save(tmp_path / f"deep{suffix}")
     seen = np.asarray(as_rgb(tmp_path / f"deep{suffix}"))
     np.testing.assert_array_equal(seen, np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2))
-    Image.fromarray(ramp // 100).save(tmp_path / f"dark{suffix}")  # a dark picture stays dark
-    assert np.asarray(as_rgb(tmp_path / f"dark{suffix}")).max() == 3
+    Image.fromarray(ramp // 10).save(tmp_path / f"dark{suffix}")  # a dark picture stays dark
+    assert np.asarray(as_rgb(tmp_path / f"dark{suffix}")).max() == 25
+    Image.fromarray(ramp // 16).save(tmp_path / f"twelve{suffix}")  # twelve bits of a sensor
+    assert np.abs(np.asarray(as_rgb(tmp_path / f"twelve{suffix}")).astype(int) - seen).max() <= 1
+
+
+def test_heic_photos_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("pillow_heif")
+    assert {".heic", ".heif"} <= image_extensions()
+    random_image(3, (64, 48)).save(tmp_path / "phone.heic", quality=95)
+    [path] = find_images(tmp_path)
+    seen = np.asarray(as_rgb(path)).astype(int)
+    assert np.abs(seen - np.asarray(random_image(3, (64, 48)))).mean() < 8
+
+
+def test_heic_photos_are_counted_where_they_cannot_be_read(tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(images, "image_extensions", lambda: frozenset({".png"}))
+    random_image(0).save(tmp_path / "a.png")
+    for name in ("b.heic", "c.HEIC"):
+        (tmp_path / name).write_bytes(b"\0\0\0\x18ftypheic")
+    for _ in range(2):
+        assert [path.name for path in find_images(tmp_path)] == ["a.png"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: 2 HEIC photos are left out; to read them: pip install 'tfa-vpr[heic]'"
+    ]
+    with pytest.raises(BadImage, match=r"it is a HEIC photo; to read it: pip install 'tfa-vpr\[heic\]'"):
+        as_rgb(tmp_path / "b.heic")
 
 
 def test_floats_are_scaled_by_their_range(tmp_path: Path) -> None:
@@ -238,7 +263,7 @@ def bomb() -> bytes:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "not an image"), (b"just text", "not an image"), (jpeg()[:-2000], "truncated"), (bomb(), "too large")],
+    [(b"", "not an image"), (b"just text", "not an image"), (jpeg()[:-2000], "truncated"), (bomb(), "179 megapixels")],
 )
 def test_broken_files_are_named_with_the_reason(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.jpg"

@@ -6,6 +6,7 @@ Find photos in folders, decode them upright, refuse broken or malicious files, a
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import os
 import re
@@ -13,9 +14,10 @@ import reprlib
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +206,9 @@ def _markers(content: bytes) -> Iterator[tuple[int, int]]:
 _NO_PICTURES = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
 
 _BLOCK = 1 << 20  # pixels converted at a time
+_HEIC = frozenset({".heic", ".heif", ".hif"})  # photos of phones and cameras, which Pillow alone does not read
+_HEIC_ADVICE = "pip install 'tfa-vpr[heic]'"
+_log = getLogger("tfa.photos")
 _SMALLER = 8  # factor by which a JPEG is decoded smaller to check that it is complete
 _ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -219,7 +224,9 @@ _UPRIGHT = {
 
 @cache
 def image_extensions() -> frozenset[str]:
-    """Return the file extensions that Pillow can decode, with dot and in lower case."""
+    """Return the file extensions that Pillow can decode, with dot and in lower case; HEIC if pillow-heif is there."""
+    with suppress(ImportError):
+        importlib.import_module("pillow_heif").register_heif_opener()
     registered = Image.registered_extensions()
     return frozenset(ext for ext, kind in registered.items() if kind in Image.OPEN and kind not in _NO_PICTURES)
 
@@ -234,7 +241,10 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, sources):
         if path.is_dir():
-            inside = sorted(_walk(path), key=lambda file: file.relative_to(path).as_posix())
+            every = sorted(_walk(path), key=lambda file: file.relative_to(path).as_posix())
+            inside = [file for file in every if file.suffix.lower() in image_extensions()]
+            if len(inside) < len(every):
+                _warn_of_heic(path, len(every) - len(inside))
             if not inside:
                 known = ", ".join(ext for ext in (".jpg", ".png", ".webp", ".tif") if ext in image_extensions())
                 raise NoImages(
@@ -254,6 +264,12 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
     if not found:
         raise NoImages("no images given; pass images or folders of images")
     return found
+
+
+@cache
+def _warn_of_heic(folder: Path, count: int) -> None:
+    """Log, once, that photos of phones are left out."""
+    _log.warning("%s: %d HEIC photos are left out; to read them: %s", folder, count, _HEIC_ADVICE)
 
 
 def _listed(source: object) -> list[Source]:
@@ -304,7 +320,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() in image_extensions():
+            if not name.startswith(".") and Path(name).suffix.lower() in image_extensions() | _HEIC:
                 yield Path(root, name)
 
 
@@ -343,8 +359,10 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
             reason = f"it has {scans:,} scans, at most {MOST_SCANS} are allowed; save it as an ordinary JPEG"
     except UnidentifiedImageError:
         reason = "it is not an image, or Pillow does not support its format"
-    except Image.DecompressionBombError as error:
-        reason = f"it is too large: {error}"
+        if Path(name or shorten_photo_name(photo)).suffix.lower() in _HEIC - image_extensions():
+            reason = f"it is a HEIC photo; to read it: {_HEIC_ADVICE}"
+    except Image.DecompressionBombError:
+        reason = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} megapixels; save it smaller"
     except FileNotFoundError:
         reason = f"it does not exist; {A_FILE}"
     except IsADirectoryError:
@@ -392,7 +410,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 def _eight_bits(gray: np.ndarray, mode: str) -> np.ndarray:
     """Scale grayscale `(h, w)` of 16 or 32 bits or floats to bytes; Pillow would clip at 255."""
     # White depends on the format, not the image, or every exposure of a place would look alike.
-    whites = [1.0, 255.0, 65535.0] if mode == "F" else [65535.0]
+    whites = [1.0, 255.0, 65535.0] if mode == "F" else [4095.0, 65535.0]  # many sensors have 12 bits
     rows = max(_BLOCK // max(gray.shape[1], 1), 1)
     # Blocks of rows limit memory: the largest images would take gigabytes in float64.
     blocks = [slice(start, start + rows) for start in range(0, len(gray), rows)]
