@@ -90,6 +90,7 @@ faults: $(VENV)/.installed
 # fewer for the others.
 SHIPPED = peers,verified-peers,spectral,calibrated,budgets,dual,dual-branches,ablations,default-ablations,carriers,ours
 SECOND_ENCODER = dinov2-s14-reg-mri
+SECOND_HEADS = anyloc,tfvpr,ria,tfa,tfa-c64,dual-c64,default,second-order-1-v,second-order-1-online-v
 RESULTS_ENCODER ?= dinov2-s14-focus
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
 results: $(VENV)/.installed
@@ -97,7 +98,7 @@ results: $(VENV)/.installed
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads main --depth 20 --split-depth 12 --out results $(DATASETS)
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads $(SHIPPED) --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER)/l5+7 --heads default --depth 5 --split-depth 1 --out results $(DATASETS)
-	$(BIN)/tfa bench run --encoder $(SECOND_ENCODER) --heads main,default-ablations --depth 5 --split-depth 1 --out results $(DATASETS)
+	$(BIN)/tfa bench run --encoder $(SECOND_ENCODER) --heads $(SECOND_HEADS) --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench results --records results --out results/README.md
 	$(BIN)/python docs/site/fill_tables.py
 
