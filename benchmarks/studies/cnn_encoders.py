@@ -89,7 +89,8 @@ def build_efficientnet(weights: Mapping[str, Any]) -> Any:
 
 def _fill(model: Any, named: Mapping[str, Any]) -> Any:
     counters = {key: tensor for key, tensor in model.state_dict().items() if key.endswith("num_batches_tracked")}
-    model.load_state_dict({**counters, **named}, strict=True)
+    tensors = {key: torch.as_tensor(weight) for key, weight in {**counters, **named}.items()}
+    model.load_state_dict(tensors, strict=True)
     return model.eval()
 
 
