@@ -253,7 +253,7 @@ def convert_weights(content: bytes, card: Card, member: str) -> dict[str, np.nda
     return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
 
-def read_torch_bytes(content: bytes, member: str) -> dict[str, Any]:
+def read_torch_bytes(content: bytes, member: str) -> dict[str, np.ndarray]:
     """Read the tensors of a torch.save file without executing anything in it."""
     from tfa.encoders.weights import read_weights  # needs torch
 

@@ -277,4 +277,4 @@ def get_mobile_sam(progress: bool | Progress | None = None) -> Path:
 
 
 def _arrays(content: bytes) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in read_torch_bytes(content, PACKAGE.member).items()}
+    return read_torch_bytes(content, PACKAGE.member)
