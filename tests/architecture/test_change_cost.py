@@ -84,7 +84,7 @@ ENCODER: Patch = {
         (
             '    "dinov2": _DINOV2,',
             '    "made-up": replace(\n'
-            '        _DINOV2, model="Dinov2WithRegisters", has_two_rules=False,\n'
+            '        _DINOV2, model="Dinov2WithRegisters", antialias=True, has_two_rules=False,\n'
             '        rules=((r"^made_up\\.", ""), *_DINOV2.rules),\n'
             "    ),",
         ),

@@ -52,7 +52,7 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(run, folder, options
 def test_a_map_has_a_place(run, folder):
     result = run("build", "photos")
     assert result.exit_code == 2
-    assert "pass --out NAME.tfa" in " ".join(result.stderr.replace("│", " ").split())
+    assert "missing --out; for example --out town.tfa" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_photos_are_looked_for_before_the_work(run, folder):

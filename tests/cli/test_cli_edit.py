@@ -61,7 +61,7 @@ def test_add(run, spy, folder):
     assert "added 3 images (ids 14, 15, 16)" in result.stdout
     assert "the map holds 17 images" in result.stdout
     assert "note: 4 rows of where.csv match no image" in result.stderr
-    assert "1 file skipped:\n  bad.jpg: " in result.stderr
+    assert "1 file skipped:\n  bad.jpg cannot be opened: " in result.stderr
     assert "images: 17 (4 with a position; the head was not fitted on 18% of them)" in run("info", "town.tfa").stdout
 
 

@@ -33,7 +33,7 @@ def test_every_head_has_a_row_and_what_is_left_out_is_said(evaluate):
     assert "Percent. * = default. Expected recall is estimated without labels (90 % interval)." in result.stdout
     assert "Most confident mistakes of calibration night (1 of " in result.stdout
     assert "1 photo without ground truth left out (first: camera/13.png)" in result.stderr
-    assert "1 file skipped:\n  camera/03.png: " in result.stderr
+    assert "1 file skipped:\n  camera/03.png cannot be opened: " in result.stderr
     written = json.loads(Path("all.json").read_text())
     assert [head["name"] for head in written["heads"]] == ["none", "day", "night"]
     assert written["without_ground_truth"] == ["camera/13.png"]

@@ -116,7 +116,8 @@ def test_one_file_of_a_real_encoder_is_small_and_says_what_the_map_says(demo, en
     pixels = np.asarray(encoder.prepare(as_rgb(photo)), np.float32).transpose(2, 0, 1)[None] / 255
     session = runtime.InferenceSession(tmp_path / "place.onnx", providers=["CPUExecutionProvider"])
     [vector] = session.run(["vector"], {"images": pixels})
-    np.testing.assert_allclose(vector @ rows.vectors.T, expected, atol=1e-4 * np.ptp(expected))
+    # Positions are resampled by numpy in the file and by torch in the map: some float16 tokens round the other way.
+    np.testing.assert_allclose(vector @ rows.vectors.T, expected, atol=5e-4 * np.ptp(expected))
 
 
 def test_calibrating_on_the_very_queries_does_not_lower_recall(demo, encoder):

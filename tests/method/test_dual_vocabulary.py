@@ -283,7 +283,7 @@ def test_what_else_a_file_may_hold_is_said(tmp_path):
         "flat.pt": r"shape \(3,\)",
         "two.safetensors": r"contains 'a' \(2, 2\), 'b' \(2, 2\); a vocabulary file needs one 2-D tensor",
         "flat.safetensors": r"contains 'a' \(2,\)",
-        "int.safetensors": "tensor of torch.int64",
+        "int.safetensors": "tensor of int64",
         "none.safetensors": "contains no tensor",
         "empty.npy": r"shape \(0, 4\)",
         "zip.npy": "not an array of numbers",

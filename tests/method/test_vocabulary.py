@@ -93,7 +93,7 @@ def test_sample_loads_one_image_at_a_time():
             return 4
 
     tokens = Tokens.__new__(Tokens)
-    tokens.patches, tokens.names, tokens.cls = Lazy(), None, None
+    tokens.patches, tokens.names, tokens.cls, tokens.depths = Lazy(), None, None, 1
     tokens.shapes = np.array(Lazy.shapes)
     sample_patches(tokens, 3)
     assert Lazy.loaded <= 3

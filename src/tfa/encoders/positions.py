@@ -27,15 +27,15 @@ def resample_table(table: np.ndarray, identity: EncoderId) -> np.ndarray:
 
 def _taps(side: int, patches: int, offset: float, *, antialias: bool) -> np.ndarray:
     """Return weights `(patches, side)` of bicubic interpolation along one axis, as torch computes them."""
-    scale = side / (patches + offset)
-    centers = (np.arange(patches)[:, None] + 0.5) * scale - 0.5
+    scale = np.float32(side / (patches + offset))
+    centers = (np.arange(patches, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     if antialias:
-        weights = _cubic((np.arange(side) - centers) / max(scale, 1.0), _ANTIALIASED)
+        weights = _cubic((np.arange(side) - centers[:, None]) / max(scale, 1.0), _ANTIALIASED)
         return weights / weights.sum(axis=1, keepdims=True)
     weights = np.zeros((patches, side))
     for tap in range(-1, 3):
-        places = np.floor(centers[:, 0]).astype(int) + tap
-        np.add.at(weights, (np.arange(patches), places.clip(0, side - 1)), _cubic(centers[:, 0] - places, _PLAIN))
+        places = np.floor(centers).astype(int) + tap
+        np.add.at(weights, (np.arange(patches), places.clip(0, side - 1)), _cubic(centers - places, _PLAIN))
     return weights
 
 

@@ -12,7 +12,7 @@ from tfa.core.tokens import Tokens
 from tfa.method.described_queries import DescribedQueries
 from tfa.online.adaptation import MIN_ROWS
 from tfa.types import HeadSpec
-from tfa_bench.heads.catalogue import GROUPS, head_card
+from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import InOrder, Photos, Shared
 from tfa_bench.heads.controls import CONTROLS, under_control
 from tfa_bench.heads.online import AT_ONCE, OnlineHead
@@ -175,4 +175,3 @@ def test_names_say_what_happens(name, title, plan):
     assert {"online"} <= set(card.stages)
     assert ("verification" in card.stages) == ("-v" in name or "follow" in name)
     assert not dataclasses.asdict(card.plan)["n"]
-    assert "judged-online" in GROUPS["main"]

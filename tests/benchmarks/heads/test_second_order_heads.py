@@ -246,7 +246,7 @@ def test_other_names_are_refused(name):
 
 def test_the_groups_hold_them():
     assert set(GROUPS["carriers"]) == {f"second-{c}" for c in CARRIER_KERNELS}
-    assert {"judged", "judged-v", "judged-c64", "judged-c64-v"} <= set(GROUPS["main"])
+    assert {"judged", "judged-v", "judged-c64", "judged-c64-v"} <= set(GROUPS["judged-heads"])
     ablations = {"judged-no-judge", "judged-support", "judged-c64-no-judge", "judged-c64-support"}
     assert set(GROUPS["judge-ablations"]) == ablations | {"judged-c64-no-centring", "judged-c64-no-score"}
 
