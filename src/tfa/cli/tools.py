@@ -57,7 +57,7 @@ def cache(
     from tfa.photos.token_cache import TokenCache
 
     deleted = cache_upkeep.clear_cache() if clear else None
-    if prune:
+    if prune and not clear:
         deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
     shelves, benchmark = cache_upkeep.list_shelves(), cache_upkeep.measure_benchmark()
     builds, most = cache_upkeep.measure_unfinished_builds(), token_cache.read_cache_limit()

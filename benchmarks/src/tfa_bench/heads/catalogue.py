@@ -98,7 +98,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "ablations": _ABLATIONS,
     "main": (
         *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
-        *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
         *(f"second-order{rest}" for rest in _DEFAULT),
     ),  # heads on the results page with recalls down to place 20
 }
