@@ -189,6 +189,13 @@ def test_a_store_is_built_from_the_axes_of_the_sample(photos, monkeypatch, tmp_p
     assert [town.query(photo).hits[0].image for photo in photos] == [str(photo) for photo in photos]
 
 
+def test_other_heads_are_refused_before_photos_are_encoded(photos):
+    encoder = TwoDepths()
+    with pytest.raises(BadSpec, match="--head paper uses one depth; name one block of fake@28/l1"):
+        PlaceMap.build(photos, head="paper", encoder=encoder)
+    assert encoder.encoded == 0
+
+
 def test_depths_of_an_encoder_must_be_those_of_the_options(photos):
     with pytest.raises(BadSpec, match=r"map.depths=2, but fake@28 reads 1"):
         PlaceMap.build(photos, encoder=FakeEncoder(), map_spec=BuildOptions(depths=2))

@@ -161,6 +161,8 @@ class Map:
             )  # fmt: skip
         if map_spec.depths not in (None, count_depths(encoder)):
             raise BadSpec(f"map.depths={map_spec.depths}, but {encoder.id} reads {count_depths(encoder)}")
+        if count_depths(encoder) > 1 and map_spec.head != "second-order":  # before an hour of encoding
+            raise BadSpec(f"--head {map_spec.head} uses one depth; name one block of {encoder.id}, such as /l7")
         source = read_source(map_spec.vocabulary, encoder.channels)
         encoded = encode(
             paths, encoder, cache=options.cache, skip_bad=options.skip_bad, batch_size=options.batch_size,
