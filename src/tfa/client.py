@@ -241,7 +241,7 @@ class Client(ServiceConnection):
         Returns:
             Name of the active calibration.
         """
-        active = self._call("POST", "/v1/calibrations/active", json={"name": name})["active"]
+        active = self._call("POST", "/v1/calibrations/active", name=name)["active"]
         return None if active is None else str(active)
 
     def drop_calibration(self, name: str) -> None:

@@ -9,7 +9,6 @@ import csv
 import json
 import sys
 import tomllib
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ import tfa.encoders
 import tfa.maps.map
 from tests.fakes import FakeEncoder, random_image
 from tests.maps.conftest import photo
+from tfa._http import Reply
 from tfa.cli.app import app
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "second_order"  # a saved map
@@ -70,10 +70,15 @@ def serve(town: Path) -> Iterator[Any]:
 
 
 def connect(http: Any) -> tfa.Client:
-    """A client of that service."""
-    warnings.filterwarnings("ignore", "You should not use the 'timeout' argument")  # there is no network
+    """A client of that service, without a network."""
+
+    class Connections:
+        def request(self, method: str, path: str, body: bytes | None, headers: Any, _timeout: float) -> Reply:
+            got = http.request(method, path, content=body, headers=headers)
+            return Reply(got.status_code, got.reason_phrase, got.headers, got.content)
+
     client = tfa.Client("http://localhost")
-    client._http = http
+    client._http = Connections()
     return client
 
 

@@ -322,10 +322,19 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
     folder: OpenFolder | None = None,
 ) -> WrittenFile:
-    """Write a safetensors file atomically, tensor by tensor, in the order of the safetensors library.
+    """Write a safetensors file atomically, tensor by tensor."""
+    return _write_parts(path, _tensor_parts(tensors, metadata), folder)
 
-    The library itself copies every tensor first and does not report a full disk as such.
-    """
+
+def pack_tensors(tensors: Mapping[str, np.ndarray]) -> bytes:
+    """Return the bytes of a safetensors file."""
+    return b"".join(_tensor_parts(tensors))
+
+
+def _tensor_parts(
+    tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> Iterable[bytes | memoryview]:
+    """Return the header and each tensor, in the order of the safetensors library."""
     known = {np.dtype(dtype): code for code, dtype in TENSOR_TYPES.items()}
     order = list(known)
     arrays = {name: np.asarray(array) for name, array in tensors.items()}
@@ -338,9 +347,7 @@ def write_tensors(
         start = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
-    parts = (np.ascontiguousarray(arrays[name]).data for name in names)
-    first = struct.pack("<Q", len(text)) + text
-    return _write_parts(path, chain([first], parts), folder)
+    return chain([struct.pack("<Q", len(text)) + text], (np.ascontiguousarray(arrays[name]).data for name in names))
 
 
 def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFolder | None = None) -> WrittenFile:
@@ -358,17 +365,32 @@ def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFo
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
     """Read entries, metadata and data offset of a safetensors file; raise BadFile if it is damaged."""
-    size = path.stat().st_size
     with open(path, "rb") as file:
-        first = file.read(8)
-        length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
-        if not 0 <= length <= min(size - 8, _HEADER_BYTES):
-            raise BadFile(f"{path} is not a complete safetensors file ({size} bytes)", path)
-        try:
-            entries = parse_json(file.read(length))
-            metadata = _checked_entries(entries)
-        except ValueError as error:
-            raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
+        return _parse_tensor_header(file, path.stat().st_size, path)
+
+
+def unpack_tensors(content: bytes, name: str) -> dict[str, np.ndarray]:
+    """Return the arrays in the bytes of a safetensors file; raise BadFile if it is damaged."""
+    entries, _, start = _parse_tensor_header(io.BytesIO(content), len(content), Path(name))
+    return {
+        key: np.array(np.frombuffer(content[start + first : start + last], _numpy_type(key, entry, name))).reshape(
+            entry["shape"]
+        )
+        for key, entry in entries.items()
+        for first, last in [entry["data_offsets"]]
+    }
+
+
+def _parse_tensor_header(file: BinaryIO, size: int, path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+    first = file.read(8)
+    length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
+    if not 0 <= length <= min(size - 8, _HEADER_BYTES):
+        raise BadFile(f"{path} is not a complete safetensors file ({size} bytes)", path)
+    try:
+        entries = parse_json(file.read(length))
+        metadata = _checked_entries(entries)
+    except ValueError as error:
+        raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
     end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if 8 + length + end != size:
         raise BadFile(f"{path} is damaged: it has {size} bytes, its header says {8 + length + end}", path)
@@ -401,14 +423,18 @@ def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     entries, metadata, start = read_tensor_header(path)
     arrays: dict[str, np.ndarray] = {}
     for name, entry in entries.items():
-        if entry["dtype"] not in TENSOR_TYPES:
-            raise BadFile(f"{path}: {name} has dtype {entry['dtype']}; supported are {', '.join(TENSOR_TYPES)}", path)
-        dtype, shape = np.dtype(TENSOR_TYPES[entry["dtype"]]), tuple(entry["shape"])
+        dtype, shape = _numpy_type(name, entry, path), tuple(entry["shape"])
         if 0 in shape:  # an empty range cannot be mapped
             arrays[name] = np.empty(shape, dtype)
         else:
             arrays[name] = np.memmap(path, dtype, "r", offset=start + entry["data_offsets"][0], shape=shape)
     return arrays, metadata
+
+
+def _numpy_type(name: str, entry: Mapping[str, Any], path: str | Path) -> np.dtype[Any]:
+    if entry["dtype"] not in TENSOR_TYPES:
+        raise BadFile(f"{path}: {name} has dtype {entry['dtype']}; supported are {', '.join(TENSOR_TYPES)}", Path(path))
+    return np.dtype(TENSOR_TYPES[entry["dtype"]])
 
 
 def hash_file(path: Path) -> str:

@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from tfa.core.files import parse_json
+from tfa.core.files import BadFile, pack_tensors, parse_json, unpack_tensors
 from tfa.core.plain import Value, opt, req
 from tfa.errors import BadMap, StoreConflict, TfaError
 from tfa.search.reduced import Moments, Reduction
@@ -58,15 +56,11 @@ def list_versions(store: Store, name: str) -> set[int]:
     return {int(end) for end in ends if end.isascii() and end.isdecimal()}
 
 
-def pack_arrays(tensors: Mapping[str, np.ndarray]) -> bytes:
-    return save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
-
-
 def read_arrays(store: Store, key: str) -> dict[str, np.ndarray]:
     """Read the arrays of a document. Raises BadMap if it is missing or damaged."""
     try:
-        return load(read_document(store, key))
-    except (SafetensorError, ValueError, KeyError) as error:
+        return unpack_tensors(read_document(store, key), key)
+    except BadFile as error:
         raise BadMap(f"{key} is damaged in the store ({error}); build the map again") from None
 
 
@@ -79,7 +73,7 @@ def read_document(store: Store, key: str) -> bytes:
 
 def pack_reduction(reduction: Reduction) -> bytes:
     mean = np.array([reduction.mean_bias], np.float64)
-    return pack_arrays({"matrix": reduction.matrix, "bias_axis": reduction.bias_axis, "mean_bias": mean})
+    return pack_tensors({"matrix": reduction.matrix, "bias_axis": reduction.bias_axis, "mean_bias": mean})
 
 
 def read_reduction(store: Store, key: str) -> Reduction:
@@ -89,7 +83,7 @@ def read_reduction(store: Store, key: str) -> Reduction:
 
 def pack_moments(moments: Moments) -> bytes:
     count = np.array([moments.count], np.int64)
-    return pack_arrays({"count": count, "first": moments.first, "second": moments.second})
+    return pack_tensors({"count": count, "first": moments.first, "second": moments.second})
 
 
 def read_moments(store: Store, key: str) -> Moments:

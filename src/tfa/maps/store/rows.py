@@ -24,9 +24,10 @@ from uuid import uuid4
 
 import numpy as np
 
+from tfa.core.files import pack_tensors
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadPositions, BadSpec
-from tfa.maps.store.header import pack_arrays, read_arrays, version_folder
+from tfa.maps.store.header import read_arrays, version_folder
 from tfa.maps.stored_head import StoredSpaces
 from tfa.method.scorer import Scorer, compute_row_bias
 from tfa.method.second_order_space import normalize_rows
@@ -206,7 +207,7 @@ def begin_patches(
     folder = prefix if at is None else f"{split_map_url(at)[1]}/{uuid4().hex}/"
     if at is not None:
         store.put(f"{prefix}at", json.dumps({"at": at, "folder": folder}).encode())
-    store.put(f"{prefix}compaction", pack_arrays(compact.compaction_tensors()))
+    store.put(f"{prefix}compaction", pack_tensors(compact.compaction_tensors()))
     return {"prefix": prefix, "at": at, "folder": folder, **compact.to_dict()}
 
 
