@@ -26,7 +26,6 @@ from studies.options import (
 )
 from tfa.cli.console import delivered, print_text
 from tfa.core.progress import Progress, as_progress, track_progress
-from tfa.encoders.int8 import import_onnxruntime
 from tfa.encoders.vit import VitEncoder
 from tfa.evaluate.metrics import recall_at
 from tfa.exports.hloc import query_vectors
@@ -139,8 +138,9 @@ class _Runs:
 
     def written(self, form: UnitVectors) -> tuple[Any, float]:
         """Return a session and its file size in megabytes."""
-        runtime = import_onnxruntime()
-        model = place_model(self.place_map, self.compiled, form, fast=self.fast)
+        import onnxruntime as runtime
+
+        model = place_model(self.place_map, self.compiled, form, int8=self.fast)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = self.threads or 0  # 0: all cores
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # do not block other work
@@ -221,7 +221,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _study(arguments: Namespace) -> None:
-    import_onnxruntime()  # before anything is encoded
     spec, encoding = BuildOptions(head=arguments.head, storage="float32", rerank=False), encoder_options(arguments)
     loaded = load_datasets(arguments)
     bars, model = open_progress(arguments), open_encoder(arguments)

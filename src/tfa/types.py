@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     CarrierName = str
 else:
     CarrierName = Literal[tuple(CARRIER_WORDS)]
+Precision = Literal["auto", "int8", "float32", "float16"]
 StorageType = Literal["float16", "float32", "int7"]
 STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
@@ -191,12 +192,12 @@ class BuildOptions(Options):
 
 
 class EncoderOptions(Options):
-    """Options for reading and encoding photos. Only `fast` changes answers."""
+    """Options for reading and encoding photos. Only `precision` changes answers."""
 
     weights: str | Path | None = opt(None, "Weights file. [default: the encoder's released weights]")
     device: str = opt("cpu", "Device for encoding, fitting and scoring; auto prefers a GPU.")
     threads: int | None = opt(None, "CPU threads of the encoder. [default: all cores]", ge=1)
-    fast: bool = opt(False, "Encode with 8-bit integers on a CPU, in half precision on a GPU.")
+    precision: Precision = opt(AUTO, "Arithmetic of the encoder; auto is int8 for the default encoder on a CPU.")
     batch_size: int = opt(8, "Photos encoded together.", ge=1)
     skip_bad: bool = opt(False, "Skip and list unreadable photos instead of stopping.")
     cache: Any = opt(None, "Token cache. [default: the user's cache]")

@@ -208,9 +208,9 @@ def check_encoder(copy: Path, work: Path) -> None:
     save_file({f"made_up.{name}": tensor for name, tensor in weights.items()}, work / "made-up.safetensors")
     save_file(weights, work / "twin.safetensors")
     assert "made-up-14" in {one["name"] for one in json.loads(run("encoders", "--json"))}
-    for fast in (False, True):
-        made_up = tfa.load_encoder("made-up-14", weights=work / "made-up.safetensors", fast=fast)
-        twin = tfa.load_encoder("twin-14", weights=work / "twin.safetensors", fast=fast)
+    for precision in ("float32", "int8"):
+        made_up = tfa.load_encoder("made-up-14", weights=work / "made-up.safetensors", precision=precision)
+        twin = tfa.load_encoder("twin-14", weights=work / "twin.safetensors", precision=precision)
         assert made_up.fingerprint != twin.fingerprint
         for own, other in zip(made_up.encode(images), twin.encode(images), strict=True):
             assert own is not None

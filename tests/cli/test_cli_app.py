@@ -125,8 +125,13 @@ def test_a_usage_error_names_the_option_and_the_help(run, folder, words, said):
 def test_messages_name_options_as_they_are_typed(capsys):
     from tfa.cli.console import show_error
 
-    show_error("fix it, or use --skip-bad (skip_bad=True)", "cuda does not go with fast=True (--fast), give one")
-    assert capsys.readouterr().err == "error: fix it, or use --skip-bad\ncuda does not go with --fast, give one\n"
+    show_error(
+        "fix it, or use --skip-bad (skip_bad=True)", "cuda does not go with precision=int8 (--precision int8), give one"
+    )
+    assert (
+        capsys.readouterr().err
+        == "error: fix it, or use --skip-bad\ncuda does not go with --precision int8, give one\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,9 +147,9 @@ def test_messages_name_options_as_they_are_typed(capsys):
 )
 def test_every_verb_that_encodes_takes_the_same_options(run, spy, folder, words):
     (folder / "w.pth").touch()
-    result = run(*words, "--weights", "w.pth", "--threads", 2, "--fast")
+    result = run(*words, "--weights", "w.pth", "--threads", 2, "--precision", "int8")
     assert result.exit_code == 0, result.stderr
-    assert spy.given("use_encoder")["options"] == EncoderOptions(weights=Path("w.pth"), threads=2, fast=True)
+    assert spy.given("use_encoder")["options"] == EncoderOptions(weights=Path("w.pth"), threads=2, precision="int8")
 
 
 def test_an_error_is_one_block_and_exits_with_1(run, spy, folder):

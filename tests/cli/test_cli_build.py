@@ -26,7 +26,7 @@ def test_defaults_are_passed_on(run, spy, folder):
 def test_every_option_is_passed_on(run, spy, folder):
     (folder / "w.pth").touch()
     options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --set map.ensemble=yes "
-    options += "--set map.storage=float32 --no-rerank --dims 64 --fast --set head.words=8 --device cuda "
+    options += "--set map.storage=float32 --no-rerank --dims 64 --precision int8 --set head.words=8 --device cuda "
     options += "--set encoder.threads=2 --set encoder.batch_size=4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert spy.given("build") == {
@@ -34,7 +34,7 @@ def test_every_option_is_passed_on(run, spy, folder):
         "positions": PositionSources(csv=Path("where.csv")), "spec": HeadSpec(words=8), "progress": False,
         "map_spec": BuildOptions(storage="float32", ensemble=True, rerank=False, dims=64),
         "options": EncoderOptions(
-            weights=Path("w.pth"), device="cuda", threads=2, fast=True, batch_size=4, skip_bad=True
+            weights=Path("w.pth"), device="cuda", threads=2, precision="int8", batch_size=4, skip_bad=True
         ),
     }  # fmt: skip
     assert spy.given("save")["overwrite"] is True
@@ -162,7 +162,7 @@ def test_photos_of_a_folder_are_queried_independently(run, spy, folder):
         (["--head", "paper"], "excludes --head"),
         (["--rerank"], "excludes --rerank"),
         (["--dims", "8"], "excludes --dims"),
-        (["--fast"], "excludes --fast"),
+        (["--precision", "int8"], "excludes --precision"),
         (["--set", "map.storage=int7"], "excludes map.storage"),
         (["--set", "head.words=8"], "excludes head.words"),
         (["--set", "rerank.patches=small"], "excludes rerank.patches"),

@@ -104,7 +104,7 @@ def test_refit_fits_where_it_should(run, spy, folder):
 
 
 @pytest.mark.parametrize("verb", [("add", "town.tfa", "near.jpg"), ("refit", "town.tfa")])
-@pytest.mark.parametrize("fast", [True, False])
-def test_edits_may_encode_in_integers(run, spy, folder, verb, fast):
-    assert run(*verb, *(["--fast"] if fast else [])).exit_code == 0
-    assert spy.given("use_encoder")["options"].fast is fast
+@pytest.mark.parametrize("precision", ["int8", "float32"])
+def test_edits_encode_in_the_chosen_precision(run, spy, folder, verb, precision):
+    assert run(*verb, "--precision", precision).exit_code == 0
+    assert spy.given("use_encoder")["options"].precision == precision

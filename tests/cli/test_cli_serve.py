@@ -57,7 +57,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     result = run(
         "serve", "town.tfa", "photos", "--port", 0, "--read-api-key", "r", "--cors", "https://a.example", "--cors",
         "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--cameras", 8,
-        "--threads", 2, "--fast", "--access-log", "--quiet",
+        "--threads", 2, "--precision", "int8", "--access-log", "--quiet",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     settings = started["settings"]
@@ -66,7 +66,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
     assert settings.cameras == 8
     assert [str(path) for path in started["paths"]] == ["town.tfa", "photos"]
-    assert started["encoder"] == EncoderOptions(threads=2, fast=True)
+    assert started["encoder"] == EncoderOptions(threads=2, precision="int8")
     assert started["access_log"] is True
 
 
@@ -89,15 +89,6 @@ def test_a_taken_port_is_told_before_anything_is_loaded(run, started):
     assert result.exit_code == 1
     assert "cannot listen on 127.0.0.1:" in result.stderr
     assert "maps" not in started
-
-
-def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("tfa.service")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    result = run("serve", "town.tfa")
-    assert result.exit_code == 1
-    assert "pip install 'tfa-vpr[service]'" in result.stderr
 
 
 @pytest.mark.parametrize(("text", "number"), [("20MB", 20_000_000), ("500", 500), ("1.5k", 1500), ("2 GB", 2 * 10**9)])

@@ -30,11 +30,9 @@ def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
     elif name in HUB:
         plain = load_encoder(save_model(name, tmp_path / "model"))
     else:
-        name, fast = name.removesuffix(" in integers"), name.endswith(" in integers")
-        if fast:
-            pytest.importorskip("onnxruntime")
+        name, precision = name.removesuffix(" in integers"), "int8" if name.endswith(" in integers") else "float32"
         save_file(random_weights(TINY[name]), tmp_path / "tiny.safetensors")
-        plain = load_encoder(name, weights=tmp_path / "tiny.safetensors", fast=fast)
+        plain = load_encoder(name, weights=tmp_path / "tiny.safetensors", precision=precision)
     return SharedEncoder(plain) if request.param.startswith("shared") else plain
 
 

@@ -69,12 +69,12 @@ def test_half_precision_is_close_and_has_its_own_fingerprint(name):
         assert 0 < np.abs(ours.astype(np.float32) - theirs.astype(np.float32)).max() < 0.05 * np.abs(theirs).max()
 
 
-def test_fast_is_half_precision_on_a_gpu(monkeypatch, tmp_path):
+def test_float16_is_half_precision_on_a_gpu(monkeypatch, tmp_path):
     save_file(random_weights(TINY["tiny-v2"]), tmp_path / "w.safetensors")
     made = []
     monkeypatch.setattr("tfa.encoders.choose_device", lambda device: device)
     monkeypatch.setattr(vit, "VitEncoder", lambda *given, **named: made.append((given[2], named)))
-    load_encoder("tiny-v2", weights=tmp_path / "w.safetensors", device="cuda", fast=True)
+    load_encoder("tiny-v2", weights=tmp_path / "w.safetensors", device="cuda", precision="float16")
     load_encoder("tiny-v2", weights=tmp_path / "w.safetensors", device="mps")
     assert made == [("cuda", {"half": True}), ("mps", {"half": False})]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfa.encoders.int8 import graph_path, read_graph, write_graph
+from tfa.encoders.onnx_encoder import graph_path, read_graph, write_graph
 
 NAME, GRAPH = "f" * 64, b"a graph" * 1000
 

@@ -257,8 +257,8 @@ def test_folders_that_are_not_models(tmp_path: Path) -> None:
     with pytest.raises(BadWeights, match=r"config.json does not exist"):
         load_encoder(f"hf:{tmp_path}")
     name = save_model("vit", tmp_path / "vit")
-    with pytest.raises(BadSpec, match="remove --fast"):
-        load_encoder(name, fast=True)
+    with pytest.raises(BadSpec, match="remove --precision"):
+        load_encoder(name, precision="int8")
     weights = tmp_path / "vit/model.safetensors"
     tensors = load_file(weights)
     save_file({key: tensor for key, tensor in tensors.items() if ".1." not in key}, weights)

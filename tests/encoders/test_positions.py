@@ -14,7 +14,6 @@ from tests.encoders.tiny import TINY, as_arrays, random_weights
 from tests.fakes import random_image
 from tfa.encoders import EncoderId, load_encoder, parse_encoder
 from tfa.encoders.catalogue import CATALOGUE, fast_fingerprint, fingerprint_encoder, use_current_name
-from tfa.encoders.int8 import import_onnxruntime
 from tfa.encoders.positions import resample_table
 from tfa.encoders.vit import load_vit, resample_positions
 from tfa.errors import UnknownEncoder
@@ -71,10 +70,11 @@ def test_a_black_picture_shows_which_table_is_added(size: str, ending: str, offs
 
 
 def test_integers_take_the_same_table(weights: Path) -> None:
-    import_onnxruntime()
     images = [random_image(seed) for seed in range(2)]
     plain, other = (load_encoder(name, weights=weights).encode(images)[0] for name in ("tiny-v2", "tiny-v2/hf"))
-    fast = [load_encoder(name, weights=weights, fast=True).encode(images)[0] for name in ("tiny-v2", "tiny-v2/hf")]
+    fast = [
+        load_encoder(name, weights=weights, precision="int8").encode(images)[0] for name in ("tiny-v2", "tiny-v2/hf")
+    ]
     apart = [[np.abs(a.astype(float) - b).mean() for b in (plain, other)] for a in fast]
     assert apart[0][0] < apart[0][1]
     assert apart[1][1] < apart[1][0]
@@ -132,8 +132,8 @@ def test_what_was_made_before_keeps_its_fingerprint_under_the_longer_name() -> N
 def test_a_map_made_before_is_loaded_as_hf(weights: Path) -> None:
     """It remembers the name without the rule, and the fingerprint."""
     old = load_encoder("tiny-v2/hf", weights=weights)
-    for fast in (False, True):
-        assert load_encoder("tiny-v2", weights=weights, model=old.model, fast=fast).id == "tiny-v2@56/hf"
+    for precision in ("float32", "int8"):
+        assert load_encoder("tiny-v2", weights=weights, model=old.model, precision=precision).id == "tiny-v2@56/hf"
     new = load_encoder("tiny-v2", weights=weights, model="of something else")
     assert new.id == "tiny-v2@56"
     assert isinstance(new.names[old.model], EncoderId)  # type: ignore[attr-defined]

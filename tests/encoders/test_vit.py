@@ -16,6 +16,7 @@ from tfa.encoders import load_encoder, parse_encoder
 from tfa.encoders.vit import load_vit
 from tfa.errors import BadSpec
 from tfa.photos.images import to_array
+from tfa.types import Precision
 
 pytestmark = pytest.mark.slow
 
@@ -165,13 +166,11 @@ def test_threads_are_set(tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("fast", [False, True], ids=["float32", "int8"])
-def test_a_cropped_photo_has_the_tokens_of_a_plain_center_crop(tmp_path: Path, fast: bool) -> None:
-    if fast:
-        pytest.importorskip("onnxruntime")
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_cropped_photo_has_the_tokens_of_a_plain_center_crop(tmp_path: Path, precision: Precision) -> None:
     save_file(random_weights(TINY["tiny-v2"]), tmp_path / "tiny.safetensors")
     cropping, plain = (
-        load_encoder(f"tiny-v2@{size}", weights=tmp_path / "tiny.safetensors", fast=fast)
+        load_encoder(f"tiny-v2@{size}", weights=tmp_path / "tiny.safetensors", precision=precision)
         for size in ("64x48c", "56x42")
     )
     assert (cropping.grid, cropping.id, cropping.notes) == ((3, 4), "tiny-v2@64x48c", ())

@@ -100,13 +100,13 @@ def test_the_products_of_vectors_and_rows_are_the_scores_of_the_map(town_of, tmp
 
 def test_the_file_needs_no_runtimes_own_operators(town_of, tmp_path):
     town = town_of("tiny-v3@128", "partial")
-    for fast in (False, True):
-        write_onnx_place(tmp_path / "place.onnx", town, compile_map(town), fast=fast)
+    for int8 in (False, True):
+        write_onnx_place(tmp_path / "place.onnx", town, compile_map(town), int8=int8)
         model = onnx.load(tmp_path / "place.onnx")
         onnx.checker.check_model(model, full_check=True)  # types and shapes of every node
         assert [opset.domain for opset in model.opset_import] == [""]
         assert {node.domain for node in model.graph.node} == {""}
-        assert any(node.op_type == "MatMulInteger" for node in model.graph.node) == fast
+        assert any(node.op_type == "MatMulInteger" for node in model.graph.node) == int8
         kinds = {
             value.type.tensor_type.elem_type for value in onnx.shape_inference.infer_shapes(model).graph.value_info
         }
@@ -115,7 +115,7 @@ def test_the_file_needs_no_runtimes_own_operators(town_of, tmp_path):
 
 def test_in_integers_the_scores_are_near_those_of_float32(town_of, tmp_path):
     town = town_of("tiny-v2@112", "partial")
-    rows = write_onnx_place(tmp_path / "place.onnx", town, compile_map(town), fast=True)
+    rows = write_onnx_place(tmp_path / "place.onnx", town, compile_map(town), int8=True)
     model = session(tmp_path / "place.onnx")
     vectors = np.concatenate([model.run(["vector"], {"images": one[None]})[0] for one in pixels_of(town)])
     expected = scores_of(town, Tokens(*town.encoder.encode(QUERIES)))

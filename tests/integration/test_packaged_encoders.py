@@ -41,7 +41,7 @@ import numpy as np
 from PIL import Image
 from tfa.encoders import load_encoder
 
-encoder = load_encoder(fast=True, threads=1)
+encoder = load_encoder(threads=1)
 patches, _ = encoder.encode([Image.fromarray(np.full((60, 80, 3), 90, np.uint8))])
 heavy = {"torch", "transformers"} & set(sys.modules)
 print(encoder.fingerprint, float(np.abs(patches, dtype=np.float64).sum()), *heavy)
@@ -51,7 +51,7 @@ print(encoder.fingerprint, float(np.abs(patches, dtype=np.float64).sum()), *heav
 def test_integers_that_were_made_once_need_neither_torch_nor_transformers():
     """A second process loads them from the cache, and gives the same tokens."""
     try:
-        encoder = load_encoder(fast=True, threads=1)
+        encoder = load_encoder(threads=1)
     except WeightsMissing as error:
         pytest.skip(f"no weights to be had: {error}")
     patches, _ = encoder.encode([Image.fromarray(np.full((60, 80, 3), 90, np.uint8))])

@@ -169,8 +169,8 @@ def test_an_encoder_that_is_no_encoder_is_refused(plugin, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BadPlugin, match="must be a function"):
         load_encoder("name")
-    with pytest.raises(BadSpec, match="no 8-bit form"):
-        load_encoder("example-colors", fast=True)
+    with pytest.raises(BadSpec, match="no int8 form"):
+        load_encoder("example-colors", precision="int8")
 
 
 def test_a_name_is_brought_once(plugin, tmp_path, monkeypatch):

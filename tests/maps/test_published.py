@@ -54,8 +54,8 @@ def test_the_encoder_of_the_paper_is_the_default(town, monkeypatch):
     for more in ({"head": "paper"}, {"spec": HeadSpec()}):
         with pytest.raises(BadSpec, match="builds TFA as published"):
             PlaceMap.build(town, map_spec=BuildOptions.paper(), **more)
-    with pytest.raises(BadSpec, match="and fast"):
-        PlaceMap.build(town, map_spec=BuildOptions.paper(), options=EncoderOptions(fast=True))
+    with pytest.raises(BadSpec, match="and precision"):
+        PlaceMap.build(town, map_spec=BuildOptions.paper(), options=EncoderOptions(precision="int8"))
 
 
 def test_edits_keep_it_published_and_other_settings_do_not(published, place_map, tmp_path):

@@ -14,7 +14,7 @@ README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 # Commands of the README that other tests run: on fresh clones, in an empty environment, by the fault campaign.
 ELSEWHERE = {
     *("make demo", "make check", "tfa demo", "python3 -m venv .venv && . .venv/bin/activate"),
-    "pip install -c constraints.txt '.[service,fast]' ./benchmarks",
+    "pip install -c constraints.txt .",
 }
 
 

@@ -148,13 +148,14 @@ def run_encoding_benchmark(
 
 
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
-    from tfa.encoders.int8 import FastEncoder, int8_graph
+    from tfa.encoders.onnx_encoder import OnnxEncoder, vit_graph
     from tfa.encoders.vit import VitEncoder
 
     identity = parse_encoder(name)
     weights = random_weights(name)
-    graph = int8_graph(identity, weights.tensors)
-    plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights.sha256, graph, threads)
+    graph = vit_graph(identity, weights.tensors, integers=True)
+    plain = VitEncoder(identity, weights)
+    fast = OnnxEncoder(identity, weights.sha256, graph, threads, lambda: weights, integers=True)
     size = (identity.width, identity.height)
     images = [synthetic_photo(seed, size) for seed in range(max(batches))]
     speeds = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tfa.encoders.int8 import graph_path
 
 from studies.speed.fit import synthetic_tokens
 from studies.speed.measure import COLUMNS, Bar, Line, cells, compared, format_bytes, measure_in_turn, thread_count
@@ -35,7 +36,6 @@ from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.encoders.catalogue import fast_fingerprint
-from tfa.encoders.int8 import graph_path
 from tfa.maps import PlaceMap
 from tfa.maps.storage import MemoryStorage
 from tfa.maps.stored_head import INTEGERS
@@ -286,7 +286,7 @@ from tfa.maps import PlaceMap
 done("Python and imports")
 place_map = PlaceMap.load(sys.argv[1])
 done("opening the map")
-place_map.use_encoder(EncoderOptions(fast=sys.argv[4] == "fast"))
+place_map.use_encoder(EncoderOptions(precision=sys.argv[4]))
 place_map.encoder
 done("loading the encoder")
 from tfa.core.tokens import Tokens
@@ -330,8 +330,8 @@ def run_cold_benchmark(
     *, images: int = 1000, repeats: int = 5, progress: bool | Progress | None = None
 ) -> ColdBenchmark:
     """Query a synthetic map of `images` images with a synthetic photo and the default encoder, with reranking."""
-    encoder = load_encoder(DEFAULT_ENCODER, fast=True, progress=progress)
-    ways = {"tfa query --fast": "fast", "tfa query": "float32"}
+    encoder = load_encoder(DEFAULT_ENCODER, precision="int8", progress=progress)
+    ways = {"tfa query": "int8", "tfa query --precision float32": "float32"}
     with tempfile.TemporaryDirectory(prefix="tfa-cold-") as folder:
         photo, town = Path(folder, "photo.jpg"), Path(folder, "town.tfa")
         synthetic_photo(0, PHOTO).save(photo)
@@ -361,7 +361,7 @@ def synthetic_map(images: int, encoder: Encoder) -> PlaceMap:
 
 def _time_query(what: str, arithmetic: str, town: Path, photo: Path, encoder: Encoder, repeats: int) -> ColdQuery:
     verb = [sys.executable, "-c", _AS_VERB, "query", str(town), str(photo), "--quiet"]
-    verb += ["--fast"] if arithmetic == "fast" else []
+    verb += ["--precision", arithmetic]
     runs = [_run(verb) for _ in range(repeats)]
     graph = graph_path(fast_fingerprint(encoder.model))
     floor = min(_run([sys.executable, "-c", VERB + _FLOOR, str(graph), str(photo)])[0] for _ in range(repeats))

@@ -255,7 +255,7 @@ class ShardOptions(Options):
     kind=Part(BuildOptions, ("head", "rerank", "dims", "vocabulary"), "map"),
     spec=Part(HeadSpec, (), "head"),
     reranking=Part(RerankSpec, (), "rerank"),
-    encoding=Part(EncoderOptions, ("skip_bad", "weights", "device", "fast"), "encoder"),
+    encoding=Part(EncoderOptions, ("skip_bad", "weights", "device", "precision"), "encoder"),
     shards=Part(ShardOptions, (), "build"),
 )
 def build(
@@ -330,7 +330,7 @@ def _check_paper(context: typer.Context, encoder: str, out: MapLocation) -> str:
         source = context.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
 
-    changed = [f"--{name}" for name in ("head", "rerank", "dims", "vocabulary", "fast") if is_typed(name)]
+    changed = [f"--{name}" for name in ("head", "rerank", "dims", "vocabulary", "precision") if is_typed(name)]
     changed += sorted(key for key in list_set_keys(context) if key.partition(".")[0] in ("map", "head", "rerank"))
     if changed:
         raise BadSpec(f"--paper builds TFA as published and excludes {changed[0]}; remove one of them")

@@ -10,12 +10,12 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.info import show_calibration
-from tfa.cli.options import Part, takes
+from tfa.cli.options import ENCODING, Part, takes
 from tfa.core.text import format_command
 from tfa.types import ActiveCalibration, CalibrateOptions, CalibrationResult, EncoderOptions
 
 
-@takes(chosen=CalibrateOptions, encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")))
+@takes(chosen=CalibrateOptions, encoding=Part(EncoderOptions, (*ENCODING, "skip_bad")))
 def calibrate_command(
     map: options.MapPath,
     photos: Annotated[

@@ -145,7 +145,7 @@ def export(
     compiled = compile_map(place_map, calibration)
     if format == "onnx":
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
-        rows = write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
+        rows = write_onnx_place(out, place_map, compiled, dims=dims, int8=encoding.precision == "int8")
         count, width = rows.vectors.shape
         say(f"wrote {out}: photo to unit vector, {width:,} dimensions, {out.stat().st_size / 1e6:,.1f} MB")
         say(f"wrote {rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")

@@ -15,7 +15,7 @@ from tfa.cli import options
 from tfa.cli.build import check_out
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_changes, show_map
-from tfa.cli.options import Part, PositionOptions, takes
+from tfa.cli.options import ENCODING, Part, PositionOptions, takes
 from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
 from tfa.types import EditResult, EncoderOptions, PrunedImage, PruneResult, RollbackResult, SnapshotResult
@@ -23,7 +23,7 @@ from tfa.types import EditResult, EncoderOptions, PrunedImage, PruneResult, Roll
 # --- add remove refit -----------------------------------------------------------------------------
 
 
-@takes(positions=PositionOptions, encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast", "skip_bad")))
+@takes(positions=PositionOptions, encoding=Part(EncoderOptions, (*ENCODING, "skip_bad")))
 def add(
     map: options.MapPath,
     photos: options.PhotosArgument,

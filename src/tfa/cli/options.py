@@ -5,7 +5,7 @@ choices, and passes it the dataclass. A new field of `QueryOptions` becomes an o
 are set with `--set KEY=VALUE`.
 
     encoder = "dinov2-b14"      # tfa.toml: an option of several commands
-    fast = true
+    precision = "float32"
 
     [query]                     # options of one command, by their long names
     min-confidence = 0.9
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _PICTURES = (".png", ".jpg", ".jpeg")
-SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # settings of several commands in tfa.toml
+SHARED = ("encoder", "weights", "device", "threads", "precision", "quiet")  # settings of several commands in tfa.toml
 _YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _SETTINGS = "tfa.settings"  # where a context keeps the keys that were set
 
@@ -64,11 +64,12 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "dims": {"metavar": "N"},
 }
 # Groups of `--help`; other options are in the first group.
+ENCODING = ("weights", "device", "threads", "precision")
 ENCODER, STREAMS, OUTPUT, POSITIONS, RECORDINGS = "Encoder", "Streams", "Output", "Positions", "Recordings"
 _PANELS = {
     **dict.fromkeys(("positions", "gpx", "gpx_offset", "gpx_gap", "utm"), POSITIONS),
     **dict.fromkeys(("topic", "position_topic", "every"), RECORDINGS),
-    **dict.fromkeys(("weights", "device", "threads", "fast"), ENCODER),
+    **dict.fromkeys(ENCODING, ENCODER),
     "rerank": "Reranking", "candidates": "Reranking", "sessions": "Filters", "region": "Filters",
 }  # fmt: skip
 
@@ -174,7 +175,7 @@ _Set = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Set a rarely used option; repeat for more. An unknown KEY lists all."),
 ]
-with_encoder = takes(encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast")))
+with_encoder = takes(encoding=Part(EncoderOptions, ENCODING))
 
 
 def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

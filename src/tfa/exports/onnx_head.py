@@ -99,13 +99,13 @@ PRECISION: Precision = np.float32  # of log C: every runtime has it, and scores 
 
 
 def write_onnx_place(
-    path: Path, place_map: PlaceMap, compiled: CompiledMap, *, dims: int | None = None, fast: bool = False
+    path: Path, place_map: PlaceMap, compiled: CompiledMap, *, dims: int | None = None, int8: bool = False
 ) -> CompiledMap:
     """Write the graph and next to it, as .npz, the rows of map images that its vectors are multiplied with."""
     check_size(compiled.scorer)
     form = fit_unit_vectors(compiled, dims)
     rows = form.rows(compiled)
-    content = place_model(place_map, compiled, form, fast=fast)
+    content = place_model(place_map, compiled, form, int8=int8)
     # Write rows first: a graph without them would look complete.
     write_npz(rows_path(path), rows)
     write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
@@ -117,21 +117,20 @@ def rows_path(path: Path) -> Path:
     return Path(path).with_suffix(".npz")
 
 
-def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *, fast: bool = False) -> bytes:
-    """Return the serialized model. `fast` encodes in 8-bit integers, one photo at a time."""
-    from tfa.encoders.int8 import ENCODER_OPSET, portable_tokens
-    from tfa.encoders.vit import VitEncoder
+def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *, int8: bool = False) -> bytes:
+    """Return the serialized model. `int8` encodes in 8-bit integers, one photo at a time."""
+    from tfa.encoders.onnx_encoder import ENCODER_OPSET, portable_tokens
 
     encoder = place_map.encoder
-    if not isinstance(encoder, VitEncoder):
+    if not hasattr(encoder, "weights"):  # of another distribution, or a hub model
         raise TfaError(
             f"the encoder {encoder.id} cannot be exported; only those that tfa encoders lists can. Export the head "
             "with --format onnx-head"
         )
-    identity, photos = encoder.identity, 1 if fast else "photos"
+    identity, photos = encoder.identity, 1 if int8 else "photos"
     graph = Graph(ENCODER_OPSET)
     images = graph.input("images", [photos, 3, identity.height, identity.width])
-    tokens = portable_tokens(graph, encoder, images, integers=fast)
+    tokens = portable_tokens(graph, encoder, images, integers=int8)
     own, shared = _parts(graph, compiled.scorer, tokens, identity.card.prefix)
     vector, descriptor = form.nodes(graph, own, shared)
     graph.output(vector, "vector", [photos, form.width])

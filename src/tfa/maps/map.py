@@ -142,9 +142,9 @@ class Map:
         published = map_spec == BuildOptions.paper()
         encoder = encoder or (PAPER_ENCODER if published else DEFAULT_ENCODER)
         if published:
-            if head or spec or options.fast:
-                raise BadSpec("BuildOptions.paper() builds TFA as published; remove head, spec and fast")
-            spec = HeadSpec.paper()
+            if head or spec or options.precision not in ("auto", "float32"):
+                raise BadSpec("BuildOptions.paper() builds TFA as published; remove head, spec and precision")
+            spec, options = HeadSpec.paper(), replace(options, precision="float32")
         map_spec = map_spec if head is None else replace(map_spec, head=head)
         if map_spec.vocabulary is not None and map_spec.head != "paper-dual":
             raise BadSpec(f"--vocabulary is for --head paper-dual, not {map_spec.head}; remove one of them")
@@ -156,8 +156,8 @@ class Map:
             hashed = check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
         if isinstance(encoder, str):
             encoder = load_encoder(
-                encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
-                progress=progress, depths=map_spec.chosen_depths,
+                encoder, weights=options.weights, device=options.device, threads=options.threads,
+                precision=options.precision, progress=progress, depths=map_spec.chosen_depths,
             )  # fmt: skip
         if map_spec.depths not in (None, count_depths(encoder)):
             raise BadSpec(f"map.depths={map_spec.depths}, but {encoder.id} reads {count_depths(encoder)}")
@@ -436,7 +436,8 @@ class Map:
             options = self.options
             self._encoder = load_encoder(
                 expected["id"], weights=options.weights or expected["weights"], device=options.device,
-                threads=options.threads, fast=options.fast, progress=self._progress, model=expected["fingerprint"],
+                threads=options.threads, precision=options.precision, progress=self._progress,
+                model=expected["fingerprint"],
             )  # fmt: skip
         # The model must match, not its arithmetic: a map built in float32 may be queried in int8.
         if self._encoder.model != expected["fingerprint"]:

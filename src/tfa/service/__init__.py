@@ -1,4 +1,4 @@
 """The HTTP service and its page: query, edit and calibrate maps over the network. No numeric code lives here.
 
-Needs the extra `tfa-vpr[service]`. Only the command line imports this package.
+Only the command line imports this package.
 """

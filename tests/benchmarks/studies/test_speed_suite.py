@@ -133,7 +133,7 @@ def made_up(monkeypatch):
     module.run = lambda progress, ratio: Result(ratio)
 
     def lacking(progress):
-        raise MissingExtra("no openvino; install with pip install 'tfa-vpr[fast]'")
+        raise MissingExtra("no openvino; install with pip install 'tfa-vpr[torch]'")
 
     module.lack = lacking
     monkeypatch.setitem(sys.modules, "studies.speed.made_up", module)
@@ -149,7 +149,7 @@ def made_up(monkeypatch):
 def test_a_missing_library_is_a_row_and_the_others_run(made_up):
     one, two = run.run_each(["one", "two"], "full")
     assert (one.lines[0].ratio, one.lines[0].met, one.details) == (1.5, False, {"ratio": 1.5})
-    assert two.lines == (Line("Two things", note="no openvino; install with pip install 'tfa-vpr[fast]'"),)
+    assert two.lines == (Line("Two things", note="no openvino; install with pip install 'tfa-vpr[torch]'"),)
     assert next(run.run_each(["one"], "small")).lines[0].met is True
     with pytest.raises(BadSpec, match="size='tiny' is unknown; use small or full"):
         next(run.run_each(["one"], "tiny"))
@@ -166,7 +166,7 @@ def test_the_page_names_the_machine_and_what_is_required(made_up):
     assert "| [One thing](#one-thing) | a \\| b | 1.50 | ≤ 1.3 | no |" in page
     assert "## One thing\n\n`one`. The floor is nothing.\n\n1 thread: ratio 1.5.\n" in page
     assert "| a \\| b | 3 s | 2 s | 1.50 | ≤ 1.3 | no | 1 MiB | – |" in page
-    assert "| Two things (no openvino; install with pip install 'tfa-vpr[fast]') | – |" in page
+    assert "| Two things (no openvino; install with pip install 'tfa-vpr[torch]') | – |" in page
     assert "small size" not in page
     assert page.index("## One thing") < page.index("## Two things") < page.index("\n\nNo library.\n")
 

@@ -53,8 +53,9 @@ def load_all(
 def loaded_encoder(name: str, encoding: EncoderOptions) -> Encoder:
     from tfa.encoders import load_encoder
 
+    precision = "float32" if encoding.precision == "auto" else encoding.precision
     return load_encoder(
-        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, fast=encoding.fast
+        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, precision=precision
     )
 
 

@@ -64,7 +64,7 @@ def _load_once(
     if not isinstance(encoder, str):
         return encoder()
     return load_encoder(
-        encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
+        encoder, weights=options.weights, device=options.device, threads=options.threads, precision=options.precision,
         depths=depths,
     )  # fmt: skip
 

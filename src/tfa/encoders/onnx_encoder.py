@@ -1,15 +1,14 @@
-"""Encoders in 8-bit integers, run by onnxruntime without torch.
+"""Vision transformers as ONNX graphs, run by onnxruntime without torch, in 8-bit integers or in float32.
 
-Linear layers are computed in integers; norms, attention and residual sums stay float32. A graph is created once from
-the weights and stored in the user's cache; the portable form uses only standard ONNX operators.
+In 8 bits, linear layers are computed in integers; norms, attention and residual sums stay float32. Such a graph is
+created once from the weights and stored in the user's cache. The portable form uses only standard ONNX operators.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -23,12 +22,11 @@ from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders.packaged_weights import block_name
 from tfa.encoders.positions import resample_table, rotary_factors
-from tfa.errors import MissingExtra
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from tfa.encoders.vit import VitEncoder
+    from tfa.encoders.weights import LoadedWeights
 
 
 # Processors without VNNI add neighboring products, a₀w₀ + a₁w₁, in 16 bits and saturate; others do not. Tokens must not
@@ -101,11 +99,8 @@ Affine = tuple[np.ndarray, np.ndarray]  # weights (out, in) and bias (out,)
 Weights = Mapping[str, np.ndarray]  # under module names of transformers
 
 
-def int8_graph(identity: EncoderId, weights: Weights, *, integers: bool = True) -> bytes:
-    """Build the ONNX model of an encoder, up to the layer that is read.
-
-    Without `integers` all products are float32, for comparison with torch.
-    """
+def vit_graph(identity: EncoderId, weights: Weights, *, integers: bool) -> bytes:
+    """Build the ONNX model of an encoder, up to the layer that is read. Products are 8-bit integers or float32."""
     out = Graph(ENCODER_OPSET)
     pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
     tokens = VitNodes(out, identity, weights, integers=integers).tokens(pixels)
@@ -260,7 +255,7 @@ class VitNodes:
 __all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
-def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: bool) -> str:
+def portable_tokens(out: Graph, encoder: Any, images: str, *, integers: bool) -> str:
     """Add tokens `(b, prefix+n, d)` of RGB images `(b, 3, h, w)` from 0 to 1, at the encoder's input size."""
     card = encoder.identity.card
     mean, std = (np.array(three, np.float32).reshape(1, 3, 1, 1) for three in (card.mean, card.std))
@@ -296,23 +291,38 @@ class _PortableNodes(VitNodes):
         return y if bias is None else out.add("Add", y, out.constant(bias))
 
 
-class FastEncoder(DinoEncoder):
-    """An `Encoder` that runs the int8 graph of a vision transformer.
+class OnnxEncoder(DinoEncoder):
+    """An `Encoder` that runs the graph of a vision transformer.
 
-    Each image is quantized separately, so its tokens do not depend on the batch. With at least `threads` images, each
+    Each image is encoded separately, so its tokens do not depend on the batch. With at least `threads` images, each
     thread encodes one image at a time; otherwise all threads work on one image.
     """
 
-    def __init__(self, identity: EncoderId, weights_sha256: str, graph: bytes, threads: int) -> None:
+    def __init__(
+        self,
+        identity: EncoderId,
+        weights_sha256: str,
+        graph: bytes,
+        threads: int,
+        load_weights: Callable[[], LoadedWeights],
+        *,
+        integers: bool,
+    ) -> None:
         super().__init__(identity, weights_sha256, "cpu")
-        self.fingerprint, self.precision = fast_fingerprint(self.model), "int8"
-        self._threads, self.graph = threads, graph
+        if integers:
+            self.fingerprint, self.precision = fast_fingerprint(self.model), "int8"
+        self._threads, self.graph, self._load_weights = threads, graph, load_weights
         self._session = cache(self._new_session)  # by number of threads
 
     @property
     def model_bytes(self) -> int:
-        """Size of the int8 model in bytes."""
+        """Size of the graph in bytes."""
         return len(self.graph)
+
+    @property
+    def weights(self) -> Weights:
+        """Weights under module names of transformers, read again from their file."""
+        return self._load_weights().tensors
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """Return float16 patches `(b, n, d)` and CLS tokens `(b, d)`."""
@@ -329,19 +339,10 @@ class FastEncoder(DinoEncoder):
         return ThreadPoolExecutor(self._threads, thread_name_prefix="tfa-encode")
 
     def _new_session(self, threads: int) -> Any:
-        runtime = import_onnxruntime()
+        import onnxruntime as runtime  # slow to import
+
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors only; warnings concern the machine, not the model
         return runtime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
-
-
-def import_onnxruntime() -> Any:
-    """Import onnxruntime; raise MissingExtra if it is not installed."""
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError:
-        raise MissingExtra(
-            "--fast (fast=True) needs onnxruntime; install with: pip install 'tfa-vpr[fast]', or remove --fast"
-        ) from None

@@ -1,21 +1,20 @@
-"""The integer form of encoders: the same graph as torch's, near it after rounding, never mixed with it."""
+"""Encoders run by onnxruntime: in float32 the same as torch's, in integers near it and never mixed with it."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from safetensors.torch import save_file
 
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import random_image
 from tfa.encoders import load_encoder, parse_encoder
-from tfa.encoders.int8 import LARGEST_PAIR, PIXELS, balance, int8_graph, quantize_weights
+from tfa.encoders.onnx_encoder import LARGEST_PAIR, PIXELS, balance, quantize_weights, vit_graph
 from tfa.encoders.onnx_graph import CONTRIBUTED, Graph
-from tfa.errors import MissingExtra
 from tfa.photos.images import to_array
 from tfa.photos.token_cache import TokenCache
 
@@ -42,12 +41,8 @@ def weights(tmp_path: Path):
     return write
 
 
-def onnxruntime():
-    return pytest.importorskip("onnxruntime")
-
-
 def run(model: bytes, **inputs: np.ndarray) -> list[np.ndarray]:
-    return onnxruntime().InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, inputs)
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, inputs)
 
 
 def cosines(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -69,7 +64,7 @@ def test_in_float32_the_graph_is_torchs_model(name: str, choice: str, weights) -
     identity, file = parse_encoder(name + choice), weights(name)
     card = identity.card
     plain = load_encoder(name + choice, weights=file)
-    graph = int8_graph(identity, plain.weights, integers=False)  # type: ignore[attr-defined]
+    graph = vit_graph(identity, plain.weights, integers=False)  # type: ignore[attr-defined]
     patches, cls = plain.encode(IMAGES[:2])
     assert cls is not None
     for image, expected, whole in zip(IMAGES, patches, cls, strict=False):
@@ -80,9 +75,8 @@ def test_in_float32_the_graph_is_torchs_model(name: str, choice: str, weights) -
 
 
 def test_tokens_are_near_those_of_float32(name: str, weights) -> None:
-    onnxruntime()
     for choice in ("", "/l1", "/key"):
-        plain, fast = (load_encoder(name + choice, weights=weights(name), fast=fast) for fast in (False, True))
+        plain, fast = (load_encoder(name + choice, weights=weights(name), precision=one) for one in ("float32", "int8"))
         for found, expected in zip(fast.encode(IMAGES), plain.encode(IMAGES), strict=True):
             assert found is not None
             assert expected is not None
@@ -93,8 +87,7 @@ def test_tokens_are_near_those_of_float32(name: str, weights) -> None:
 
 
 def test_batch_and_threads_change_no_bit(name: str, weights) -> None:
-    onnxruntime()
-    one, three = (load_encoder(name, weights=weights(name), fast=True) for _ in range(2))
+    one, three = (load_encoder(name, weights=weights(name), precision="int8") for _ in range(2))
     one._threads, three._threads = 1, 3  # type: ignore[attr-defined]
     together = one.encode(IMAGES)
     for images in ([0, 1, 2, 3, 4], [3], [4, 1]):  # by a thread each, and by all threads
@@ -105,8 +98,7 @@ def test_batch_and_threads_change_no_bit(name: str, weights) -> None:
 
 
 def test_the_contract_of_encoders_holds(name: str, weights) -> None:
-    onnxruntime()
-    plain, fast = (load_encoder(f"{name}@60x40", weights=weights(name), fast=fast) for fast in (False, True))
+    plain, fast = (load_encoder(f"{name}@60x40", weights=weights(name), precision=one) for one in ("float32", "int8"))
     for attribute in ("id", "grid", "channels", "global_channels", "notes", "device"):
         assert getattr(fast, attribute) == getattr(plain, attribute)
     patches, cls = fast.encode([])
@@ -118,19 +110,17 @@ def test_the_contract_of_encoders_holds(name: str, weights) -> None:
 
 
 def test_the_model_is_the_same_and_the_tokens_are_told_apart(weights) -> None:
-    onnxruntime()
-    plain, fast = (load_encoder("tiny-v2", weights=weights("tiny-v2"), fast=fast) for fast in (False, True))
-    other = load_encoder("tiny-v2", weights=weights("tiny-v2", 1), fast=True)
+    plain, fast = (load_encoder("tiny-v2", weights=weights("tiny-v2"), precision=one) for one in ("float32", "int8"))
+    other = load_encoder("tiny-v2", weights=weights("tiny-v2", 1), precision="int8")
     assert fast.model == plain.model == plain.fingerprint
     assert len({plain.fingerprint, fast.fingerprint, other.fingerprint}) == 3
     assert other.model != fast.model
 
 
 def test_the_cache_keeps_them_on_different_shelves(weights, tmp_path: Path) -> None:
-    onnxruntime()
     path = tmp_path / "photo.png"
     IMAGES[0].save(path)
-    plain, fast = (load_encoder("tiny-v2", weights=weights("tiny-v2"), fast=fast) for fast in (False, True))
+    plain, fast = (load_encoder("tiny-v2", weights=weights("tiny-v2"), precision=one) for one in ("float32", "int8"))
     cache = TokenCache(tmp_path / "tokens")
     for encoder in (plain, fast):
         found = cache.encode([path], encoder)
@@ -141,7 +131,7 @@ def test_only_what_is_read_is_in_the_graph(weights) -> None:
     def products(text: str) -> int:
         identity = parse_encoder(text)
         plain = load_encoder(text, weights=weights("tiny-v2"))
-        content = int8_graph(identity, plain.weights, integers=False)  # type: ignore[attr-defined]
+        content = vit_graph(identity, plain.weights, integers=False)  # type: ignore[attr-defined]
         constants = onnx.load_from_string(content).graph.initializer
         return sum(len(constant.dims) == 2 for constant in constants)  # weights of linear layers
 
@@ -190,9 +180,3 @@ def test_balancing_changes_no_product() -> None:
     x = scale * rng.standard_normal((10, 4)) + shift
     for weight in weights:
         np.testing.assert_allclose((x / factors) @ (weight * factors).T, x @ weight.T, rtol=1e-6, atol=1e-9)
-
-
-def test_without_its_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtra, match=r"needs onnxruntime; .*pip install 'tfa-vpr\[fast\]'"):
-        load_encoder("tiny-v2", weights=tmp_path / "not-even-read", fast=True)
