@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from threadpoolctl import ThreadpoolController
 
 from tfa.core.files import LockedFolder, tidy
@@ -84,12 +83,19 @@ def backend_for(device: str, *, double: bool = True) -> Backend:
     """
     device = device if device == "torch" else choose_device(device)
     if device == "cpu" or (device == "mps" and double):
-        import array_api_compat.numpy as numpy_namespace
-
-        return Backend("cpu", numpy_namespace)
+        return Backend("cpu", np)
     import array_api_compat.torch as torch_namespace
 
     return Backend(device, torch_namespace, "cpu" if device == "torch" else device)
+
+
+def array_namespace(array: Array) -> Any:
+    """Return the functions for an array: numpy itself, or torch's in the same form."""
+    if isinstance(array, np.ndarray):
+        return np
+    import array_api_compat
+
+    return array_api_compat.array_namespace(array)
 
 
 def to_numpy(array: Array) -> np.ndarray:

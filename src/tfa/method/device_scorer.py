@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
-from array_api_compat import array_namespace, to_device
 
-from tfa.core.arrays import Array, Backend, l2_normalize, to_numpy
+from tfa.core.arrays import Array, Backend, array_namespace, l2_normalize, to_numpy
 from tfa.core.tokens import Tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import describe_batch
@@ -159,11 +158,11 @@ def _logarithm(projected: Array) -> Array:
     (images, patches, size), home, dtype = projected.shape, projected.device, projected.dtype
     xp = array_namespace(projected)
     if str(home).startswith("mps"):
-        projected = to_device(projected, "cpu")
+        projected = projected.cpu()
     if patches < 2 * size:
         projected = xp.astype(projected, xp.float64)
     squares = xp.astype(xp.matrix_transpose(projected) @ projected, xp.float64) / max(patches - 1, 1)
     ridge = COVARIANCE_RIDGE * xp.eye(size, dtype=xp.float64, device=squares.device)
     values, basis = xp.linalg.eigh(squares + ridge)
     wide = (basis * xp.log(xp.clip(values, COVARIANCE_RIDGE, None))[:, None, :]) @ xp.matrix_transpose(basis)
-    return to_device(xp.reshape(xp.astype(wide, dtype), (images, size * size)), home)
+    return xp.reshape(xp.astype(wide, dtype), (images, size * size)).to(home)

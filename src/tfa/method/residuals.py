@@ -24,10 +24,19 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 import numpy as np
-from array_api_compat import array_namespace, device
-from scipy.sparse import csr_array
+import scipy  # loads its parts on first use
 
-from tfa.core.arrays import Array, Backend, Spill, count_cores, l2_normalize, map_in_threads, release, to_numpy
+from tfa.core.arrays import (
+    Array,
+    Backend,
+    Spill,
+    array_namespace,
+    count_cores,
+    l2_normalize,
+    map_in_threads,
+    release,
+    to_numpy,
+)
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.method.vocabulary import unit_patches
@@ -133,7 +142,9 @@ class ImagePass:
         order = np.argsort(labels, kind="stable").astype(np.int32)
         counts = np.bincount(labels, minlength=self.words)
         bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        chosen = csr_array((np.ones(len(unit), self.dtype), order, bounds), (self.words, len(unit)), copy=False)
+        chosen = scipy.sparse.csr_array(
+            (np.ones(len(unit), self.dtype), order, bounds), (self.words, len(unit)), copy=False
+        )
         sums[...] = chosen @ unit
         return counts
 
@@ -199,7 +210,7 @@ def hard_weights(similarities: Array) -> Array:
     """Return (…, k) with one at the most similar word (ties go to the first) and zero elsewhere."""
     xp = array_namespace(similarities)
     nearest = xp.argmax(similarities, axis=-1)
-    kinds = xp.arange(similarities.shape[-1], device=device(similarities))
+    kinds = xp.arange(similarities.shape[-1], device=similarities.device)
     return xp.astype(nearest[..., None] == kinds, similarities.dtype)
 
 

@@ -17,9 +17,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from tfa.core.arrays import Array, Spill, count_cores, map_in_threads, release
+from tfa.core.arrays import Array, Spill, array_namespace, count_cores, map_in_threads, release
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens

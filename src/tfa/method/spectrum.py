@@ -15,10 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
-from array_api_compat import array_namespace
+import scipy  # loads its parts on first use
 
-from tfa.core.arrays import Array, Backend, l2_normalize, release, to_numpy
+from tfa.core.arrays import Array, Backend, array_namespace, l2_normalize, release, to_numpy
 from tfa.search.reduced import Moments
 
 # --- gram -----------------------------------------------------------------------------------------

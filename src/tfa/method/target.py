@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy  # loads its parts on first use
 
 from tfa.core.arrays import Backend, Spill, l2_normalize, release, to_numpy
 from tfa.core.progress import Progress, SilentProgress
@@ -249,11 +249,11 @@ class PseudoRows:
     masks: Sequence[Mask]
     counted: np.ndarray
 
-    def excluded(self, construction: int) -> csr_array:
+    def excluded(self, construction: int) -> scipy.sparse.csr_array:
         """Return the mask of one construction as a matrix (p, m)."""
         mask = self.masks[construction]
         pairs = np.ones(len(mask.rows), dtype=bool), (mask.rows, mask.columns)
-        return csr_array(pairs, shape=(len(self.pseudo), self.images))
+        return scipy.sparse.csr_array(pairs, shape=(len(self.pseudo), self.images))
 
 
 def branch_relation(
@@ -281,7 +281,7 @@ def branch_relation(
 
 
 def view_pseudo_queries(
-    kernel: ScoreKernel, queries: np.ndarray, answers: np.ndarray, masked: csr_array
+    kernel: ScoreKernel, queries: np.ndarray, answers: np.ndarray, masked: scipy.sparse.csr_array
 ) -> RelationView:
     """Return the relation of pseudo queries to their answers; `masked` (p, m) marks images excluded for each query."""
     crossed = tie_some(kernel.among(queries, answers), kernel.duplicates, queries, kernel.duplicates, answers)

@@ -24,10 +24,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
-from scipy.sparse import csr_array
+import scipy  # loads its parts on first use
 
-from tfa.core.arrays import NOT_FINITE, ONE_THREAD_PRODUCTS, Array, Backend, count_cores, to_numpy, widen
+from tfa.core.arrays import (
+    NOT_FINITE,
+    ONE_THREAD_PRODUCTS,
+    Array,
+    Backend,
+    array_namespace,
+    count_cores,
+    to_numpy,
+    widen,
+)
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
@@ -91,13 +99,13 @@ def rows_at_a_time(x: Array) -> int:
     return ROWS if isinstance(x, np.ndarray) else DEVICE_ROWS
 
 
-def moves(before: np.ndarray, after: np.ndarray, words: int, dtype: np.dtype) -> csr_array:
+def moves(before: np.ndarray, after: np.ndarray, words: int, dtype: np.dtype) -> scipy.sparse.csr_array:
     """Return (k, p) with +1 at the new word of each patch and −1 at its old word; `before` is k if there is none."""
     labels, signs = np.concatenate([after, before]), np.repeat([1, -1], len(after)).astype(dtype)
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(words + 1))
     order = order[: bounds[-1]]
-    return csr_array((signs[order], order % len(after), bounds), (words, len(after)))
+    return scipy.sparse.csr_array((signs[order], order % len(after), bounds), (words, len(after)))
 
 
 class Start:

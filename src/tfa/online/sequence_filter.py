@@ -34,8 +34,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.spatial import cKDTree
+import scipy  # loads its parts on first use
 
 from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
@@ -110,9 +109,9 @@ class PositionMotion:
         exists, distance = to >= 0, distance / step
         source = np.broadcast_to(np.arange(self.images)[:, None], to.shape)
 
-        def matrix(share: np.ndarray, mask: np.ndarray) -> csr_array:
+        def matrix(share: np.ndarray, mask: np.ndarray) -> scipy.sparse.csr_array:
             """Return the transposed matrix, to multiply probabilities from the left."""
-            return csr_array((share[mask], (to[mask], source[mask])), shape=(self.images, self.images))
+            return scipy.sparse.csr_array((share[mask], (to[mask], source[mask])), shape=(self.images, self.images))
 
         self._moves = []
         for speed in SPEEDS:
@@ -160,7 +159,7 @@ def estimate_step(places: np.ndarray) -> float:
     distinct = np.unique(places, axis=0)
     if len(distinct) < 3:
         return 1.0
-    return float(np.median(cKDTree(distinct).query(distinct, k=3)[0][:, 2]))
+    return float(np.median(scipy.spatial.cKDTree(distinct).query(distinct, k=3)[0][:, 2]))
 
 
 def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +167,7 @@ def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarra
     count = min(_MAX_NEIGHBORS, len(places))
     to = np.full((len(places), count), -1)
     distance = np.full((len(places), count), np.inf)
-    tree = cKDTree(places)
+    tree = scipy.spatial.cKDTree(places)
     last = tree.query(places, k=[count])[0][:, 0]
     # A slightly larger radius includes all ties with the last, however the tree rounds.
     candidates = tree.query_ball_point(places, np.minimum(last, farthest) * (1 + 1e-9), return_sorted=True)

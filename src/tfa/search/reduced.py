@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-import scipy.linalg
+import scipy  # loads its parts on first use
 
 from tfa.core.arrays import to_float32
 from tfa.errors import BadMap, BadSpec

@@ -26,7 +26,7 @@ from functools import cached_property, reduce
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy  # loads its parts on first use
 
 from tfa.core.arrays import Spill, l2_normalize, map_in_threads, to_float32
 from tfa.core.tokens import Tokens
@@ -166,7 +166,7 @@ def fit_compaction(patches: np.ndarray, dimensions: int, cell: np.ndarray | None
     offsets = None
     if cell is not None:
         counts = np.bincount(cell, minlength=cells)[:, None]
-        members = csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), (cells, len(cell)))
+        members = scipy.sparse.csr_array((np.ones(len(cell)), (cell, np.arange(len(cell)))), (cells, len(cell)))
         offsets = (members @ patches - counts * mean) / (counts + _CELL_PSEUDO_COUNTS)  # o = μ_cell − μ
         # Σ (x − o)(x − o)ᵀ = Σ x xᵀ − (n + 4) o oᵀ over the n patches of a cell, because Σ x = (n + 2) o.
         covariance -= (offsets * (counts + 2 * _CELL_PSEUDO_COUNTS)).T @ offsets / len(patches)
