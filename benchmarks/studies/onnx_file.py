@@ -187,7 +187,7 @@ def page(studies: Sequence[Mapping[str, Any]]) -> str:
         whole, *fewer = study["files"]
         cells = [
             study["dataset"], f"{study['images']:,}", f"{study['queries']:,}",
-            "`--fast`" if study["fast"] else "float32",
+            "`--precision int8`" if study["fast"] else "float32",
             f"{whole['dims']:,}", f"{whole['megabytes']:.1f} MB", f"{100 * whole['recall']:.1f}",
             *(f"{100 * one['recall']:.1f} ({100 * (one['recall'] - whole['recall']):+.1f})" for one in fewer),
             f"{whole['differs']:.0e}",
@@ -202,7 +202,7 @@ _LEAST_DIMS = 4  # as in tfa export
 def main(argv: Sequence[str] | None = None) -> int:
     """R@1 of maps as one ONNX file that onnxruntime runs: all dimensions and fewer, in floats and in 8 bits. Markdown.
 
-    A map of each database is built and exported as tfa export --format onnx does, without and with --fast.
+    A map of each database is built and exported as tfa export --format onnx does, in float32 and in int8.
     """
     parser = make_parser(main.__doc__ or "", "")
     parser.add_argument("--dims", type=_numbers, default=[512, 256, 128], metavar="D,…", help="as in tfa export --dims")

@@ -18,10 +18,10 @@ from tfa.core.files import BadFile, write_text
 Result = Mapping[str, Any]
 # Lines of the summary: benchmark, start of the line, and its name in the summary.
 SUMMARY = (
-    ("cold", "tfa query --fast", "one query from the shell, `--fast`"),
     ("cold", "tfa query", "one query from the shell"),
-    ("cold", "tfa query --fast: encoding", "encode a photo, `--fast`"),
+    ("cold", "tfa query --precision float32", "one query from the shell, `--precision float32`"),
     ("cold", "tfa query: encoding", "encode a photo"),
+    ("cold", "tfa query --precision float32: encoding", "encode a photo, `--precision float32`"),
     ("query", "second-order, tempered, 1,000 images, one query", "search 1,000 images"),
     ("query", "second-order, tempered, 10,000 images, one query", "search 10,000 images"),
     ("verify", "one query", "rerank 20 candidates"),

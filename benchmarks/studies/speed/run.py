@@ -170,7 +170,7 @@ SUITE: dict[str, Benchmark] = {
         title="One photo, from the shell",
         run="query:run_cold_benchmark",
         floor="The floor is a script that reads the same photo and runs the same integer model by onnxruntime, and "
-        "nothing else; times are of whole processes, the fastest of several. Wanted with --fast: 2.5 s and 350 MB.",
+        "nothing else; times are of whole processes, the fastest of several. Wanted in int8: 1.2 s and 250 MB.",
         small={"images": 200, "repeats": 1},
         full={"images": 1000, "repeats": 5},
     ),
