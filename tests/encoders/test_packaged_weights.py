@@ -19,6 +19,7 @@ from tests.encoders.tiny import TINY, random_weights, renamed
 from tfa.core.files import map_tensors
 from tfa.encoders.catalogue import CATALOGUE, Card
 from tfa.encoders.packaged_weights import convert_weights, get_packaged_weights, packaged_path
+from tfa.encoders.weights import as_float32, resolve_weights
 from tfa.errors import BadWeights, WeightsMissing
 
 FOCUS = CATALOGUE["dinov2-s14-focus"].package
@@ -98,6 +99,13 @@ def test_conversion_restores_names_and_transposes() -> None:
     assert found.keys() == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+def test_weights_may_be_an_onnx_file(tmp_path: Path) -> None:
+    weights = tiny_weights()
+    (tmp_path / "tiny.onnx").write_bytes(exported(TINY["tiny-v2"], weights))
+    found = resolve_weights(TINY["tiny-v2"], tmp_path / "tiny.onnx")
+    assert found.sha256 == as_float32(weights)[1]  # the same model as in any other format
 
 
 def test_a_tensor_that_is_not_there_is_named() -> None:

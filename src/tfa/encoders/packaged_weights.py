@@ -247,7 +247,7 @@ def check_numbers(path: Path, digest: str, expected: str) -> None:
 
 def convert_weights(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
     """Return the backbone's tensors under module names of transformers; raise BadWeights if some are missing."""
-    read = _read_onnx if member.endswith(".onnx") else read_torch_bytes
+    read = read_onnx if member.endswith(".onnx") else read_torch_bytes
     named = to_module_names(read(content, member), card)
     check_weights({name: tuple(array.shape) for name, array in named.items()}, card, member)
     return {name: np.ascontiguousarray(array) for name, array in named.items()}
@@ -263,7 +263,8 @@ def read_torch_bytes(content: bytes, member: str) -> dict[str, np.ndarray]:
         return read_weights(file)
 
 
-def _read_onnx(content: bytes, member: str) -> dict[str, Any]:
+def read_onnx(content: bytes, member: str) -> dict[str, Any]:
+    """Read the weights of a vision transformer that was exported to ONNX."""
     import onnx  # slow to import, and needed once per cache
 
     try:

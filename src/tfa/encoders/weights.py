@@ -21,7 +21,7 @@ import numpy as np
 from tfa.core.files import TENSOR_TYPES, read_tensor_header
 from tfa.core.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
-from tfa.encoders.packaged_weights import check_numbers, check_weights, get_packaged_weights, to_module_names
+from tfa.encoders.packaged_weights import check_numbers, check_weights, get_packaged_weights, read_onnx, to_module_names
 from tfa.errors import BadWeights, MissingExtra, TfaError, WeightsMissing
 
 _NESTS = ("model", "state_dict", "teacher")  # checkpoint keys under which training scripts store weights
@@ -112,9 +112,11 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 def _read(path: Path) -> dict[str, np.ndarray]:
     if path.suffix == ".safetensors":
         return read_safetensors(path, BadWeights)
+    if path.suffix == ".onnx":
+        return read_onnx(path.read_bytes(), path.name)
     if path.suffix not in (".pth", ".pt", ".bin"):
         raise BadWeights(
-            f"{path} has the extension {path.suffix or 'none'!r}; weights must be .safetensors, .pth, .pt or .bin"
+            f"{path} has the extension {path.suffix or 'none'!r}; weights must be .safetensors, .onnx, .pth, .pt or .bin"
         )
     content = read_torch(path, BadWeights, "Save only the model's state_dict, preferably as safetensors")
     for _ in _NESTS:  # limited, as a checkpoint can contain itself
