@@ -38,6 +38,13 @@ def test_a_wrong_best_answer_gives_way_to_those_that_agree():
     assert fuse_positions(at((0, 0)), np.ones(1), np.array([2.0]), 25.0)[0].radius == pytest.approx(25 / np.sqrt(2))
 
 
+def test_shares_that_round_above_one_are_a_share_of_one():
+    shares = np.random.default_rng(28).random(8)
+    shares /= shares.sum()
+    assert (np.ones((8, 8), bool) @ shares).max() > 1
+    assert fuse_positions(at(*[(0, 0)] * 8), shares, np.arange(8.0), 25.0)[0].share == 1
+
+
 def test_there_is_no_place_where_answers_disagree_or_say_nothing():
     shares, roots = np.array([0.4, 0.3, 0.3]), np.ones(3)
     apart = fuse_positions(at((0, 0), (100, 0), (200, 0)), shares, roots, 25.0)

@@ -356,8 +356,8 @@ def fuse_positions(
     spread = weights @ ((points[inside] - point) ** 2).sum(axis=1)
     count = 1 / (weights @ weights)
     radius = np.sqrt((reach**2 + count * spread) / (count + 1))
-    place = Place(
-        position=plane.position(point), radius=float(radius), share=float(around[middle]),
+    place = Place(  # a sum of shares may round to more than 1
+        position=plane.position(point), radius=float(radius), share=min(float(around[middle]), 1.0),
         images=int((weights > 0).sum()),
     )  # fmt: skip
     return place, None
