@@ -117,6 +117,21 @@ class QueryOptions(Options):
     sequence: bool = opt(False, "Track the camera's photos as frames of one drive.")
 
 
+class StreamOptions(Options):
+    """How several photos are answered: independently, or as a stream of one camera."""
+
+    online: bool = opt(False, "Whether answers adapt to earlier photos.")
+    sequence: bool = opt(False, "Whether the photos are tracked as frames of one drive.")
+    lag: int = opt(0, "Later frames that each answer of a drive uses.", ge=0, le=100)
+
+    @property
+    def flags(self) -> str:
+        """Options of `tfa query` that answer photos this way."""
+        if not self.sequence:
+            return "--online" if self.online else "--no-online"
+        return "--sequence" + (f" --lag {self.lag}" if self.lag else "") + ("" if self.online else " --no-online")
+
+
 class CalibrateOptions(Options):
     """Options of a calibration."""
 

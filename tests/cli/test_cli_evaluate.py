@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.figure_records import write_photos, write_town
+from tests.fakes import FakeEncoder, random_image
+from tfa.demo.sample import copy_sample_town
+from tfa.maps import PlaceMap
+from tfa.photos.images import as_rgb
 
 LISTED = {f"{place:02d}.png": [f"{place:02d}.png"] for place in range(14)}
 
@@ -92,6 +97,64 @@ def test_an_earlier_evaluation_may_stand_beside(evaluate):
     assert "none of town.tfa" in Path("page.html").read_text("utf-8")
 
 
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory):
+    """A map of the sample town, and a drive: three frames of elsewhere, then the town; one broken, one unlabeled."""
+    root = tmp_path_factory.mktemp("drive")
+    town = copy_sample_town(root / "demo", references=20, queries=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFA_CACHE", str(root / "cache"))
+        PlaceMap.build(town.references, encoder=FakeEncoder()).save(root / "town.tfa")
+    frames = [random_image(number + 900) for number in range(3)]
+    frames += [as_rgb(town.references / name).resize((56, 56)) for name in town.reference_files]
+    (root / "frames").mkdir()
+    for number, frame in enumerate(frames):
+        frame.point(lambda value: int(0.8 * value)).save(root / "frames" / f"{number:02d}.png")
+    truth = {f"{number + 3:02d}.png": [name] for number, name in enumerate(town.reference_files)}
+    truth |= {"00.png": [], "20.png": town.reference_files[:1]}
+    del truth["12.png"]
+    (root / "frames" / "09.png").write_bytes(b"no photo")
+    (root / "truth.json").write_text(json.dumps(truth))
+    return root
+
+
+def test_recall_of_a_drive_is_that_of_the_answers_of_a_query(run, fake_encoder, drive):
+    written = run("query", drive / "town.tfa", "--sequence", drive / "frames", "--out", "answers.csv", "-k", 1)
+    assert written.exit_code == 1  # a frame is broken
+    with Path("answers.csv").open(newline="") as file:
+        best = {Path(row["query"]).name: Path(row["image"]).name for row in csv.DictReader(file)}
+    truth = json.loads((drive / "truth.json").read_text())
+    right = sum(best.get(name) in names for name, names in truth.items())
+    words = ("evaluate", drive / "town.tfa", drive / "frames", "--ground-truth", drive / "truth.json")
+    [head] = json.loads(run(*words, "--sequence", "--json").stdout)["heads"]
+    assert head["recalls"]["1"] == right / head["evaluated"]
+    assert (head["evaluated"], len(truth)) == (19, 20)  # without the broken frame
+    assert 10 < right < 19
+    assert head["unanswered"] > 0  # such as the first frame, at which the camera is lost
+
+
+@pytest.mark.parametrize("flags", [["--online"], ["--sequence", "--lag", "2"]])
+def test_a_stream_is_judged_by_the_answers_of_a_query(run, fake_encoder, drive, flags):
+    photos = [*flags[:1], drive / "frames", *flags[1:]]
+    answers = json.loads(run("query", drive / "town.tfa", *photos, "-k", 20, "--json").stdout)["answers"]
+    queried = {answer["query"]: answer for answer in answers}
+    words = ("evaluate", drive / "town.tfa", drive / "frames", "--ground-truth", drive / "truth.json")
+    printed = run(*words, *flags, "--out", "stream.json", "--html", "page.html").stdout
+    result = json.loads(Path("stream.json").read_text())
+    judged = {entry["query"]: entry["answers"]["none"] for entry in result["queries"]}
+    for query, answer in judged.items():
+        hits = [[(hit["image"], hit["confidence"]) for hit in one["hits"]] for one in (answer, queried[query])]
+        assert hits[0] == hits[1]
+        assert answer["sure"] == queried[query]["sure"]
+    trust = [answer["confidence"] or 0.0 for answer in judged.values()]  # a lost frame has none
+    assert result["heads"][0]["expected_recall"]["share"] == pytest.approx(sum(trust) / len(trust))
+    assert f"Queries are answered as by tfa query {' '.join(flags)}." in printed
+    assert f"Queries are answered as by tfa query {' '.join(flags)}." in Path("page.html").read_text("utf-8")
+    later = run(*words, "--against", "stream.json").stdout
+    assert f"none against none of town.tfa {' '.join(flags)}: R@1 " in later
+    assert "answered as by" not in later
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -146,7 +209,9 @@ def test_many_photos_lie_in_a_folder_beside_the_page(run, tmp_path, monkeypatch)
     ("args", "words"),
     [
         (["town.tfa", "camera", "--radius", "-1"], "--radius -1 is out of range: must be meters above 0"),
-        (["postgres://h/d/town", "camera"], "tfa evaluate needs a map in a folder"),
+        (["town.tfa", "camera", "--lag", "2"], "--lag is for a drive; pass --sequence"),
+        (["town.tfa", "camera", "photos", "--sequence"], "--sequence needs one folder with the frames of a drive"),
+        (["town.tfa", "near.jpg", "--sequence"], "--sequence needs one folder with the frames of a drive"),
     ],
 )
 def test_bad_values_are_usage_errors(run, folder, args, words):

@@ -72,6 +72,28 @@ def test_several_photos_are_answered_one_by_one(run, url, tmp_path):
     assert "a map in a store cannot follow a camera" in " ".join(refused.stderr.split())
 
 
+def test_recall_of_a_store_is_that_of_the_folder_it_was_made_from(run, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC).save("town.tfa")
+    for place in range(4):
+        photo(Path("walk") / f"{place}.png", place, light=0.8)
+    Path("truth.csv").write_text("file,x,y\n0.png,0,0\n1.png,1,1\n2.png,90,90\n3.png,3,3\n")
+    words = ("walk", "--ground-truth", "truth.csv", "--radius", 1)
+    heads = []
+    for name in ("town.tfa", url):
+        result = run("evaluate", name, *words, "--html", "page.html", "--json")
+        assert result.exit_code == 0, result.output
+        heads += json.loads(result.stdout)["heads"]
+    assert heads[0]["recalls"] == heads[1]["recalls"]
+    assert [mistake["image"] for mistake in heads[0]["mistakes"]] == [one["image"] for one in heads[1]["mistakes"]]
+    assert heads[0]["recalls"]["1"] == 0.75
+    for flag in ("--online", "--sequence"):
+        refused = run("evaluate", url, *words, flag)
+        assert refused.exit_code == 2
+        assert "a map in a store cannot follow a camera" in " ".join(refused.stderr.split())
+    assert run("evaluate", url, *words, "--no-online").exit_code == 0
+
+
 def test_a_file_of_answers_is_checked_against_all_positions_of_the_map(run, url, tmp_path, monkeypatch):
     """Not only against those of the sample that the head was fitted on."""
     monkeypatch.chdir(tmp_path)

@@ -283,6 +283,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         evaluate.evaluate: (
             "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
             "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
+            "tfa evaluate town.tfa drive/ --ground-truth drive.csv --sequence",
             "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
         ),
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import console, delivered, format_count, note, open_table, say, show_notes
-from tfa.types import EncoderOptions
+from tfa.types import EncoderOptions, StreamOptions
 
 if TYPE_CHECKING:
     from tfa.evaluate.judgement import EvaluatedHead, Judgement
@@ -45,6 +46,14 @@ def evaluate(
             metavar="NAME|none", help="Calibration to evaluate, or none; repeat for more. \\[default: all and none]"
         ),
     ] = None,
+    sequence: Annotated[
+        bool, options.stream_option("--sequence", help="Track the queries as frames of one drive, in name order.")
+    ] = False,
+    online: Annotated[
+        bool | None,
+        options.stream_option("--online/--no-online", help="Adapt from query to query. \\[default: with --sequence]"),
+    ] = None,
+    lag: options.Lag = 0,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits per query.")] = 20,
     skip_unanswerable: Annotated[
         bool, typer.Option("--skip-unanswerable", help="Leave out queries whose place is not in the map.")
@@ -67,8 +76,8 @@ def evaluate(
 ) -> None:
     """Measure the recall of a map with labeled photos.
 
-    Reports recall, precision, confident mistakes, and whether the expected recall holds. Each query is answered
-    independently. Queries that cannot be read or have no ground truth are left out and reported.
+    Reports recall, precision, confident mistakes, and whether the expected recall holds. Queries are independent
+    unless --online or --sequence is set. Unreadable and unlabeled queries are left out and reported.
     """
     from tfa.cli.query import expand_folders
     from tfa.evaluate import map_evaluation
@@ -79,15 +88,22 @@ def evaluate(
     for file in (html, out):
         if file is not None:
             options.check_writable(file)
-    options.check_folder(map, "evaluate")
+    if sequence and not (len(queries) == 1 and queries[0].is_dir()):
+        raise typer.BadParameter("--sequence needs one folder with the frames of a drive")
+    if lag and not sequence:
+        raise typer.BadParameter("--lag is for a drive; pass --sequence")
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    adapts = sequence and not place_map.state.is_published if online is None else online
+    stream = StreamOptions(online=adapts, sequence=sequence, lag=lag)
+    if stream != StreamOptions():
+        place_map.follow(**vars(stream))  # fails before photos are read if the map cannot follow a camera
     choose_heads(place_map, calibration or ())
     photos = expand_folders(queries)
     root = queries[0] if len(queries) == 1 and queries[0].is_dir() else None
     known = read_ground_truth(ground_truth, photos, root, place_map.images, radius, utm)
     evaluation = evaluate_map(
-        place_map, photos, known, heads=calibration or (), k=k, lines=html is not None,
-        skip_unanswerable=skip_unanswerable, progress=progress,
+        place_map, photos, replace(known, skip_unanswerable=skip_unanswerable), heads=calibration or (), k=k,
+        lines=html is not None, stream=stream, progress=progress,
     )  # fmt: skip
     judgement = map_evaluation.compare_with_file(evaluation, against) if against is not None else evaluation.judgement
     show_notes(evaluation.truth.notes, evaluation.unreadable)

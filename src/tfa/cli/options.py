@@ -322,6 +322,9 @@ EncoderOption = Annotated[
         help="Encoder: name, name@size/layer-facet, hf:ORG/NAME or hf:./folder; see tfa encoders.",
     ),
 ]
+Lag = Annotated[
+    int, stream_option(min=0, max=100, metavar="N", help="With --sequence, use the next N frames for each answer.")
+]
 CalibrationOption = Annotated[
     str | None, typer.Option(metavar="NAME|none", help="Calibration to use, or 'none'. \\[default: the active one]")
 ]

@@ -259,12 +259,7 @@ def query(
             help="Adapt to the camera while querying several photos. \\[default: on; off for maps built with --paper]",
         ),
     ] = None,
-    lag: Annotated[
-        int,
-        options.stream_option(
-            min=0, max=100, metavar="N", help="With --sequence, use the next N frames for each answer."
-        ),
-    ] = 0,
+    lag: options.Lag = 0,
     montage: Annotated[
         Path | None,
         options.output_option(

@@ -38,6 +38,8 @@ def describe_judgement(judgement: Judgement) -> list[str]:
     facts = [f"{len(judgement.images):,} images, {len(judgement.queries):,} queries. Right answers: {judgement.rule}."]
     if judgement.not_in_map:
         facts.append(f"{judgement.not_in_map:,} queries show places that are not in the map; they count as missed.")
+    if judgement.flags:
+        facts.append(f"Queries are answered as by tfa query {judgement.flags}.")
     return facts
 
 
@@ -61,7 +63,8 @@ def _in_words(head: EvaluatedHead) -> dict[str, str]:
         return {}
     share, low, high = (100 * value for value in (expected.share, expected.low, expected.high))
     holds = "holds" if expected.holds else "does not hold"
-    return {
+    unanswered = {"no answer": f"{head.unanswered:,}"} if head.unanswered else {}
+    return unanswered | {
         "sure and right": f"{sure.right:,} of {sure.answers:,}" if sure.answers else "–",
         "expected recall": f"{share:.0f} ({low:.0f}–{high:.0f}), {holds}",
     }

@@ -40,6 +40,7 @@ class GroundTruth:
     right: tuple[np.ndarray | None, ...]
     positions: tuple[Position | None, ...]
     notes: tuple[str, ...] = ()
+    skip_unanswerable: bool = False  # leave out photos without positives
 
     @property
     def labeled(self) -> list[int]:

@@ -100,6 +100,7 @@ class Judgement:
     queries: tuple[JudgedQuery, ...]
     runs: tuple[Run, ...]
     files: Mapping[str, Path] = field(default_factory=dict)  # name of a query or an image → its photo
+    flags: str = ""  # options of `tfa query` that answers correspond to; empty if queries are independent
 
     @property
     def not_in_map(self) -> int:
@@ -216,6 +217,7 @@ class EvaluatedHead(Value):
     interval: Interval = req("95 % interval of R@1.")
     acceptance: RunAcceptance = req("Precision against recall.")
     sure: SureAnswers = req("Answers that were called sure.")
+    unanswered: int = opt(0, "Queries without hits, such as frames at which the camera is lost.", ge=0)
     metres: Metres | None = req("How far answers are; null if positions are not known.")
     expected_recall: CheckedRecall | None = req("Recall expected without labels; null if confidence is a z-score.")
     mistakes: list[Mistake] = req("Wrong answers, the most confident first.")
@@ -257,7 +259,8 @@ def score_run(judgement: Judgement, run: Run, active: str = "") -> EvaluatedHead
     first = np.array([answer.first_right or np.inf for answer in answers])
     sure = np.array([answer.sure for answer in answers], bool)
     reranked = 2 * sum(answer.reranked for answer in answers) >= len(answers)
-    expected = estimate_recall(confidence, sure, verified=reranked) if run.kind == PROBABILITY else None
+    trust = np.nan_to_num(confidence)  # a query without hits is not recognized
+    expected = estimate_recall(trust, sure, verified=reranked) if run.kind == PROBABILITY else None
     of_first, curve = interval(right.astype(np.float64)), precision_recall(right, confidence)
     recalls = {k: int((first <= k).sum()) / len(answers) for k in KS if k <= run.depth}
     checked = None
@@ -280,6 +283,7 @@ def score_run(judgement: Judgement, run: Run, active: str = "") -> EvaluatedHead
             curve=AcceptanceCurve(**curve.drawn()),
         ),
         sure=SureAnswers(answers=int(sure.sum()), right=int((sure & right).sum())),
+        unanswered=sum(not answer.hits for answer in answers),
         metres=measure_distances(run),
         expected_recall=checked,
         mistakes=_mistakes(judgement, run),

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from tfa.core.files import require_format
-from tfa.core.plain import Value, from_plain, req
-from tfa.core.progress import Progress, as_progress
+from tfa.core.plain import Value, from_plain, opt, req
+from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadPositions
 from tfa.evaluate.ground_truth import GroundTruth, find_nearest_true
@@ -34,11 +34,13 @@ from tfa.evaluate.judgement import (
 from tfa.evaluate.positives import BadEvaluation, measure_lengths, position_kinds, to_points
 from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
-from tfa.types import Answer, Hit, Position, SkippedFile
+from tfa.maps.tracker import query_sequence
+from tfa.photos.token_cache import EncodedPhoto
+from tfa.types import Answer, Hit, ImageRecord, Position, SkippedFile, StreamOptions
 from tfa.verification.matching import Matches
 from tfa.version import __version__
 
-AT_ONCE = 16  # photos per batch
+INDEPENDENT = StreamOptions()
 _MOST_LINES = 150  # maximum lines between two photos; more are unreadable
 
 
@@ -52,13 +54,14 @@ class MapEvaluation:
     without_truth: tuple[str, ...]
     unreadable: tuple[tuple[str, str], ...]  # photo, reason
     skipped_unanswerable: int = 0
+    stream: StreamOptions = INDEPENDENT
 
 
 def choose_heads(place_map: PlaceMap, names: Sequence[str] = ()) -> list[str]:
-    """List the heads to evaluate: the map's own and each calibration, or those in `names`."""
-    there = [DATABASE, *place_map.calibrations]
+    """List the heads to evaluate: the map's own and each calibration, or those in `names`; a store has one."""
+    there = [DATABASE, *place_map.calibrations] if place_map.storage.has_all_rows else [place_map.state.active]
     for name in names:
-        place_map.state.chosen(name)  # the error for an unknown name lists all
+        place_map.storage.snapshot().check_head(name)  # the error for an unknown name lists all
     return [name for name in there if name in names] if names else there
 
 
@@ -70,42 +73,39 @@ def evaluate_map(
     heads: Sequence[str] = (),
     k: int = 20,
     lines: bool = False,
-    skip_unanswerable: bool = False,
+    stream: StreamOptions = INDEPENDENT,
     progress: bool | Progress | None = None,
 ) -> MapEvaluation:
     """Query a map with labeled photos and judge the answers.
 
-    Photos are encoded once, through the token cache; unreadable ones are left out and listed. With `lines`, answers
-    keep their matching patches for drawing.
+    Photos are encoded once, through the token cache; unreadable ones are left out and listed. A stream contains all
+    photos, also those that are not judged. With `lines`, answers keep their matching patches for drawing.
     """
     names = choose_heads(place_map, heads)
-    known = [number for number in truth.labeled if not skip_unanswerable or len(_rows(truth, number))]
+    known = [number for number in truth.labeled if not truth.skip_unanswerable or len(_rows(truth, number))]
     if not known:
         raise BadEvaluation("no query shows a place of the map; without --skip-unanswerable they count as missed")
-    encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
-    bad = {path for path, _ in encoded.skipped}
-    numbers = [number for number in known if photos[number] not in bad]
-    nearest, where = find_nearest_true(truth, place_map.images), truth.positions
+    queried = range(len(photos)) if stream.online or stream.sequence else known
+    paths = [photos[number] for number in queried]
+    encoded = place_map.encode_photos(paths, True, progress)
+    several = dict(zip(queried, encoded.as_photos(paths), strict=True))
+    numbers = [number for number in known if several[number].error is None]
+    records = place_map.images
+    nearest, where = find_nearest_true(truth, records), truth.positions
     queries = tuple(
         JudgedQuery(number, str(photos[number]), bool(len(_rows(truth, number))), where[number], nearest[number])
         for number in numbers
     )
-    judge = _Judge(place_map, truth, numbers)
-    runs = [
-        _run(place_map, name, encoded.tokens, judge, k=min(k, len(place_map)), lines=lines, progress=progress)
-        for name in names
-    ]
-    images = {image.path: image.position for image in place_map.images}
+    judge, depth = _Judge(place_map, records, truth, numbers), min(k, len(records))
+    runs = [_run(place_map, name, several, judge, stream, k=depth, lines=lines, progress=progress) for name in names]
+    images = {image.path: image.position for image in records}
     files = {name: Path(name) for name in [*images, *(query.query for query in queries)]}
-    judgement = Judgement(Path(place_map.called).name, truth.rule, images, queries, tuple(runs), files)
-    return MapEvaluation(
-        judgement,
-        truth,
-        place_map.state.active,
-        tuple(str(photos[number]) for number, rows in enumerate(truth.right) if rows is None),
-        tuple((str(path), reason) for path, reason in encoded.skipped),
-        len(truth.labeled) - len(known),
-    )
+    flags = stream.flags if stream != INDEPENDENT else ""
+    judgement = Judgement(Path(place_map.called).name, truth.rule, images, queries, tuple(runs), files, flags)
+    bare = tuple(str(photos[number]) for number, rows in enumerate(truth.right) if rows is None)
+    unread = tuple((str(path), reason) for path, reason in encoded.skipped)
+    left_out = len(truth.labeled) - len(known)
+    return MapEvaluation(judgement, truth, place_map.state.active, bare, unread, left_out, stream)
 
 
 def _rows(truth: GroundTruth, number: int) -> np.ndarray:
@@ -116,12 +116,13 @@ def _rows(truth: GroundTruth, number: int) -> np.ndarray:
 class _Judge:
     """Verdicts and distances of the hits of each query."""
 
-    def __init__(self, place_map: PlaceMap, truth: GroundTruth, numbers: Sequence[int]) -> None:
-        images = place_map.images
+    def __init__(self, place_map: PlaceMap, images: list[ImageRecord], truth: GroundTruth, numbers: list[int]) -> None:
+        self.numbers = numbers
         self.right = [{images[row].id for row in _rows(truth, number)} for number in numbers]
         self.where = [truth.positions[number] for number in numbers]
-        self.row_of = {image.id: int(row) for image, row in zip(images, place_map.rows, strict=True)}
-        self.compact = place_map.state.compact
+        ids = [image.id for image in images]  # by which patches in a store are read
+        self.row_of = dict(zip(ids, place_map.rows.tolist() if place_map.storage.has_all_rows else ids, strict=True))
+        self.compact = place_map.storage.snapshot().patches
         self.comparable = len(position_kinds([*self.where, *(image.position for image in images)])) == 1
 
     def judged(self, at: int, hits: Answer, lines: Mapping[str, tuple[int, ...]]) -> JudgedAnswer:
@@ -148,7 +149,7 @@ class _Judge:
         if self.compact is None or not shown:
             return {}
         rows = np.array([self.row_of[number] for number in shown])
-        found = self.compact.matches(self.compact.query(photo)[0], self.compact.grid, rows)
+        [found] = self.compact.match_each([self.compact.query(photo)[0]], self.compact.grid, [rows])
         return {image: _drawn(matches) for image, matches in zip(shown.values(), found, strict=True)}
 
     def _distances(self, where: Position | None, others: Sequence[Position | None]) -> list[float | None]:
@@ -161,21 +162,24 @@ class _Judge:
 def _run(
     place_map: PlaceMap,
     name: str,
-    tokens: Tokens,
+    photos: Mapping[int, EncodedPhoto],
     judge: _Judge,
+    stream: StreamOptions,
     *,
     k: int,
     lines: bool,
     progress: bool | Progress | None,
 ) -> Run:
-    answers = []
-    with as_progress(progress).task(f"querying, {name}", len(tokens), "photos") as task:
-        for start in range(0, len(tokens), AT_ONCE):
-            block = tokens.select(slice(start, start + AT_ONCE))
-            for at, hits in enumerate(place_map.query_tokens(block, k, calibration=name)):
-                drawn = judge.lines(start + at, hits.hits, block.select([at])) if lines else {}
-                answers.append(judge.judged(start + at, hits, drawn))
-                task.advance()
+    several: list[Any] = list(photos.values())
+    if stream.sequence or (stream.online and len(several) > 1):
+        answered = query_sequence(place_map, several, progress, k=k, calibration=name, **vars(stream))
+    else:
+        answered = place_map.query_many(several, k, progress, calibration=name)
+    by_number, answers = dict(zip(photos, answered, strict=True)), []
+    for at, number in enumerate(judge.numbers):
+        hits, photo = by_number[number], photos[number]
+        drawn = judge.lines(at, hits.hits, photo.tokens.select([photo.row])) if lines else {}
+        answers.append(judge.judged(at, hits, drawn))
     title = "without calibration" if name == DATABASE else f"calibration {name}"
     return Run(name, title, PROBABILITY, k, tuple(answers), None if judge.compact is None else judge.compact.grid)
 
@@ -224,6 +228,7 @@ class EvaluationResult(Value):
     tfa: str = req("Release that wrote it.")
     map: str = req("Name of the map.")
     images: int = req("Images of the map.", ge=0)
+    stream: StreamOptions = opt(INDEPENDENT, "How queries were answered.")
     ground_truth: EvaluationRule = req("Condition for a right answer.")
     not_in_map: int = req("Queries whose place the map does not have, counted as missed.", ge=0)
     unanswerable_left_out: int = req("Such queries that were left out.", ge=0)
@@ -245,6 +250,7 @@ def make_result(evaluation: MapEvaluation, worst: int, earlier: Sequence[Run] = 
         tfa=__version__,
         map=judgement.title,
         images=len(judgement.images),
+        stream=evaluation.stream,
         ground_truth=EvaluationRule(rule=judgement.rule, fingerprint=evaluation.truth.fingerprint),
         not_in_map=judgement.not_in_map,
         unanswerable_left_out=evaluation.skipped_unanswerable,
@@ -285,10 +291,11 @@ def compare_with_file(evaluation: MapEvaluation, file: Path) -> Judgement:
         if not any(common):
             raise BadEvaluation(f"{file} has none of these queries; evaluate the same photos in both", file)
         images: dict[str, Position | None] = {**judgement.images}
+        same = f" of {saved.map}" if saved.stream == evaluation.stream else f" of {saved.map} {saved.stream.flags}"
         runs = [
             Run(
-                f"{head.name} of {saved.map}",
-                f"{head.title} of {saved.map} ({file.name})",
+                f"{head.name}{same}",
+                f"{head.title}{same} ({file.name})",
                 head.confidence,
                 head.k,
                 tuple(_answer(theirs.get(query.query), head.name, images) for query in judgement.queries),

@@ -41,7 +41,7 @@ from tfa.photos.images import (
     name_photo,
     split_nameable,
 )
-from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.photos.token_cache import EncodedImages, EncodedPhoto, TokenCache
 from tfa.pipeline import encode, read_source
 from tfa.search.store import MapLocation
 from tfa.types import (
@@ -465,7 +465,7 @@ class Map:
         """Encode photos in batches. The encoder is loaded with the first readable photo.
 
         Args:
-            photos: Photos as for `query`.
+            photos: Photos as for `query`, or only photos that are encoded already (`EncodedImages.as_photos`).
             strict: Raise if a photo cannot be read.
 
         Yields:
@@ -474,7 +474,13 @@ class Map:
         for start in range(0, len(photos), _QUERY_BATCH):
             images: list[Any] = []
             named: list[tuple[str, str | None]] = []
-            for photo in photos[start : start + _QUERY_BATCH]:
+            some: Sequence[Any] = photos[start : start + _QUERY_BATCH]
+            encoded = [photo for photo in some if isinstance(photo, EncodedPhoto)]
+            if encoded:
+                rows = [one.row for one in encoded if one.row is not None]
+                yield [(str(one.path), one.error) for one in encoded], encoded[0].tokens.select(rows) if rows else None
+                continue
+            for photo in some:
                 try:
                     images.append(as_rgb(photo))
                     named.append((name_photo(photo), None))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -243,6 +243,21 @@ class EncodedImages:
     digests: list[str]
     tokens: Tokens
     skipped: list[tuple[Path, str]]
+
+    def as_photos(self, paths: Sequence[Path]) -> list[EncodedPhoto]:
+        """Return the input photos in a form that queries accept."""
+        errors, rows = dict(self.skipped), iter(range(len(self.paths)))
+        found = [None if path in errors else next(rows) for path in paths]
+        return [EncodedPhoto(path, self.tokens, row, errors.get(path)) for path, row in zip(paths, found, strict=True)]
+
+
+class EncodedPhoto(NamedTuple):
+    """A photo and its row in the tokens of several, or the reason why it cannot be read."""
+
+    path: Path
+    tokens: Tokens
+    row: int | None
+    error: str | None
 
 
 class TokenCache:
