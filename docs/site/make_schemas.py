@@ -48,6 +48,7 @@ PRINTED: dict[str, Any] = {
     "report": MapReport,
     "rollback": values.RollbackResult,
     "snapshot": values.SnapshotResult,
+    "speed": values.SpeedResult,
     "tiles": values.TilesResult,
 }
 

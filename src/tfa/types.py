@@ -720,6 +720,25 @@ class EncoderTrial(Value):
     token_bytes: int = req("Bytes of a photo's tokens.", ge=1)
 
 
+class SpeedResult(Value):
+    """Speed and memory of queries on this machine. Times are in seconds; those of a frame are means."""
+
+    map: str = req("Path or URL of the map.")
+    images: int = req("Images of the map.", ge=0)
+    encoder: str = req("Name of the encoder.")
+    arithmetic: str = req("Arithmetic of the encoder, such as float32 or int8.")
+    device: str = req("Device of the encoder.")
+    threads: int = req("CPU threads of the encoder.", ge=1)
+    open: float = req("Seconds to open the map.", ge=0)
+    first_query: float = req("Seconds of the first query, which also loads the encoder.", ge=0)
+    frames: int = req("Frames that were measured after the first query.", ge=1)
+    read: float = req("Seconds to read the photo.", ge=0)
+    encode: float = req("Seconds to encode it.", ge=0)
+    answer: float = req("Seconds to describe, search and rerank.", ge=0)
+    frames_per_second: float = req("Frames per second of one camera.", ge=0)
+    peak_memory: int = req("Largest memory of the process in bytes.", ge=0)
+
+
 class Setting(Value):
     """A setting and its source."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,27 @@ def test_try_tells_tokens_speed_and_memory(run, folder):
     assert (trial["photos"], trial["token_bytes"], trial["input"], trial["prefix"]) == (14, 396, [28, 28], None)
     assert trial["seconds"] > 0
     assert trial["peak_memory"] > 1e7
+
+
+def test_speed_tells_times_that_add_up(run, folder, monkeypatch):
+    monkeypatch.setattr("tfa.cli.tools.SPEED_SECONDS", 0.0)
+    result = json.loads(run("speed", "town.tfa", "--json").stdout)
+    assert (result["encoder"], result["device"], result["arithmetic"]) == ("fake@28", "cpu", "float32")
+    assert (result["images"], result["frames"]) == (14, 3)
+    assert min(result[name] for name in ("open", "first_query", "read", "encode", "answer", "threads")) > 0
+    assert result["frames_per_second"] == pytest.approx(1 / (result["read"] + result["encode"] + result["answer"]))
+    assert result["peak_memory"] > 1e7
+    printed = run("speed", "town.tfa", "--photos", "camera", "--threads", 1).stdout
+    assert printed.startswith("town.tfa: 14 images, fake@28 in float32 on cpu, 1 thread\ncold: ")
+    assert "frames per second of one camera (read " in printed
+
+
+def test_speed_needs_photos(run, folder):
+    assert run("build", "walk", "--out", "walk.tfa").exit_code == 0
+    shutil.rmtree("walk")
+    result = run("speed", "walk.tfa")
+    assert result.exit_code == 2
+    assert "pass photos with --photos FOLDER" in result.stderr
 
 
 def test_try_tells_the_preprocessing_of_a_model(run, tmp_path):

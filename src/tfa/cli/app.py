@@ -295,6 +295,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
             "tfa serve town.tfa --cameras 8  # then: curl -F image=@0001.jpg -F camera=cam0 localhost:8000/v1/query",
         ),
+        tools.speed: ("tfa speed town.tfa", "tfa speed town.tfa --photos robot-camera/ --fast --json"),
         export.export: (
             "tfa export town.tfa --format npz -o town.npz",
             "tfa export town.tfa --format faiss -o town.faiss",

@@ -1,7 +1,8 @@
-"""Commands that need no map: cache, encoders, weights, demo."""
+"""Tools: cache, encoders, weights, speed, demo."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -15,6 +16,7 @@ from tfa.cli.console import (
     Command,
     CommandGroup,
     console,
+    delivered,
     examples,
     format_count,
     open_table,
@@ -24,7 +26,8 @@ from tfa.cli.console import (
     show_notes,
 )
 from tfa.cli.info import format_size
-from tfa.types import CacheInfo, CatalogEncoder, EncoderOptions, EncoderTrial, PluginEncoder
+from tfa.errors import BadSpec
+from tfa.types import CacheInfo, CatalogEncoder, EncoderOptions, EncoderTrial, PluginEncoder, SpeedResult
 
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
@@ -89,6 +92,7 @@ def cache(
 weights = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode="rich", help="Download encoder weights.")
 encoders = typer.Typer(cls=CommandGroup, rich_markup_mode="rich")
 _TRIED = 16  # maximum number of photos that a trial encodes
+SPEED_SECONDS, _SPEED_FRAMES = 5.0, (4, 100)  # duration of a speed test; fewest and most frames
 
 
 @encoders.callback(invoke_without_command=True)
@@ -241,6 +245,66 @@ def get(
         resolve_weights(card, progress=not quiet)
         name, file = card.name, find_weights(card)
     say(f"weights of {name}: {file}")
+
+
+@options.with_encoder
+def speed(
+    map: options.MapPath,
+    photos: Annotated[
+        Path | None, options.photos_option(help="Photos to query; at most 16 are used. \\[default: map images]")
+    ] = None,
+    *,
+    encoding: EncoderOptions,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure the speed and memory of queries on this machine, in about ten seconds."""
+    from tfa.core.arrays import count_cores
+    from tfa.core.tokens import Tokens
+    from tfa.photos.images import as_rgb, find_images
+
+    clock = time.perf_counter
+    begun = clock()
+    place_map, _ = options.open_map(map, encoding, quiet=quiet)
+    opened = clock() - begun
+    paths = [Path(image.path) for image in place_map.state.images] if photos is None else find_images(photos)
+    paths = [path for path in paths[:: -(-len(paths) // _TRIED)] if path.is_file()]
+    if not paths:
+        raise BadSpec("the images of this map are not on disk; pass photos with --photos FOLDER")
+    begun = clock()
+    place_map.query(paths[0])
+    first, encoder, online = clock() - begun, place_map.encoder, not place_map.state.is_published
+    tracker = place_map.follow(online=online) if place_map.storage.has_all_rows else None
+    times, end = list[tuple[float, ...]](), clock() + SPEED_SECONDS
+    for path in itertools.islice(itertools.cycle(paths), _SPEED_FRAMES[1]):
+        steps = [clock()]
+        image = as_rgb(path)
+        steps.append(clock())
+        tokens = Tokens(*encoder.encode([image]), grid=encoder.grid)
+        steps.append(clock())
+        _ = tracker.step(tokens) if tracker else place_map.query_tokens(tokens)
+        steps.append(clock())
+        times.append(tuple(after - before for before, after in itertools.pairwise(steps)))
+        if steps[-1] > end and len(times) >= _SPEED_FRAMES[0]:
+            break
+    # The first frame also prepares the tracker.
+    read, encode, answer = (sum(step) / len(step) for step in zip(*times[1:], strict=True))
+    torch = None if encoding.fast else sys.modules.get("torch")
+    threads = encoding.threads or (count_cores() if torch is None else torch.get_num_threads())
+    result = SpeedResult(
+        map=place_map.called, images=len(place_map), encoder=encoder.id, device=encoder.device, threads=threads,
+        arithmetic=getattr(encoder, "precision", "float32"), open=opened, first_query=first,
+        frames=len(times) - 1, read=read, encode=encode, answer=answer, peak_memory=measure_peak_memory(),
+        frames_per_second=1 / (read + encode + answer),
+    )  # fmt: skip
+    if delivered(result, out=None, json=json):
+        return
+    arithmetic = f"{encoder.id} in {result.arithmetic} on {encoder.device}, {format_count(threads, 'thread')}"
+    say(f"{place_map.called}: {format_count(result.images, 'image')}, {arithmetic}", style="bold")
+    say(f"cold: {opened:.2f} s to open the map, {first:.2f} s for the first query")
+    parts = f"read {1000 * read:.0f} ms, encode {1000 * encode:.0f} ms, answer {1000 * answer:.0f} ms"
+    say(f"warm: {result.frames_per_second:.1f} frames per second of one camera ({parts})")
+    say(f"memory: at most {format_size(result.peak_memory)}")
 
 
 def demo(
