@@ -20,7 +20,7 @@ VERBS = [
     ["weights"], ["weights", "get"], ["demo"], ["explain"], ["bench"],
     ["bench", "run"], ["bench", "heads"], ["bench", "datasets"], ["bench", "check"], ["bench", "score"],
     ["bench", "table"], ["bench", "results"], ["bench", "figures"], ["bench", "explore"],
-    ["serve"], ["report"], ["pairs"], ["export"],
+    ["serve"], ["report"], ["pairs"], ["export"], ["evaluate"], ["speed"],
 
 ]  # fmt: skip
 
