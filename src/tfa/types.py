@@ -726,7 +726,7 @@ class SpeedResult(Value):
     map: str = req("Path or URL of the map.")
     images: int = req("Images of the map.", ge=0)
     encoder: str = req("Name of the encoder.")
-    arithmetic: str = req("Arithmetic of the encoder, such as float32 or int8.")
+    precision: str = req("Arithmetic of the encoder, such as float32 or int8.")
     device: str = req("Device of the encoder.")
     threads: int = req("CPU threads of the encoder.", ge=1)
     open: float = req("Seconds to open the map.", ge=0)

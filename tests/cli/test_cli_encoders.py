@@ -95,7 +95,7 @@ def test_try_tells_tokens_speed_and_memory(run, folder):
 def test_speed_tells_times_that_add_up(run, folder, monkeypatch):
     monkeypatch.setattr("tfa.cli.tools.SPEED_SECONDS", 0.0)
     result = json.loads(run("speed", "town.tfa", "--json").stdout)
-    assert (result["encoder"], result["device"], result["arithmetic"]) == ("fake@28", "cpu", "float32")
+    assert (result["encoder"], result["device"], result["precision"]) == ("fake@28", "cpu", "float32")
     assert (result["images"], result["frames"]) == (14, 3)
     assert min(result[name] for name in ("open", "first_query", "read", "encode", "answer", "threads")) > 0
     assert result["frames_per_second"] == pytest.approx(1 / (result["read"] + result["encode"] + result["answer"]))

@@ -289,18 +289,17 @@ def speed(
             break
     # The first frame also prepares the tracker.
     read, encode, answer = (sum(step) / len(step) for step in zip(*times[1:], strict=True))
-    torch = None if encoding.fast else sys.modules.get("torch")
-    threads = encoding.threads or (count_cores() if torch is None else torch.get_num_threads())
+    threads = encoding.threads or count_cores()
     result = SpeedResult(
         map=place_map.called, images=len(place_map), encoder=encoder.id, device=encoder.device, threads=threads,
-        arithmetic=getattr(encoder, "precision", "float32"), open=opened, first_query=first,
+        precision=getattr(encoder, "precision", "float32"), open=opened, first_query=first,
         frames=len(times) - 1, read=read, encode=encode, answer=answer, peak_memory=measure_peak_memory(),
         frames_per_second=1 / (read + encode + answer),
     )  # fmt: skip
     if delivered(result, out=None, json=json):
         return
-    arithmetic = f"{encoder.id} in {result.arithmetic} on {encoder.device}, {format_count(threads, 'thread')}"
-    say(f"{place_map.called}: {format_count(result.images, 'image')}, {arithmetic}", style="bold")
+    how = f"{encoder.id} in {result.precision} on {encoder.device}, {format_count(threads, 'thread')}"
+    say(f"{place_map.called}: {format_count(result.images, 'image')}, {how}", style="bold")
     say(f"cold: {opened:.2f} s to open the map, {first:.2f} s for the first query")
     parts = f"read {1000 * read:.0f} ms, encode {1000 * encode:.0f} ms, answer {1000 * answer:.0f} ms"
     say(f"warm: {result.frames_per_second:.1f} frames per second of one camera ({parts})")

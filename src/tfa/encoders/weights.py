@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         return read_onnx(path.read_bytes(), path.name)
     if path.suffix not in (".pth", ".pt", ".bin"):
         raise BadWeights(
-            f"{path} has the extension {path.suffix or 'none'!r}; weights must be .safetensors, .onnx, .pth, .pt or .bin"
+            f"{path} has the extension {path.suffix or 'none'!r}; use .safetensors, .onnx, .pth, .pt or .bin"
         )
     content = read_torch(path, BadWeights, "Save only the model's state_dict, preferably as safetensors")
     for _ in _NESTS:  # limited, as a checkpoint can contain itself
