@@ -94,7 +94,9 @@ def test_every_field_of_an_example_is_needed_and_typed(verb):
     assert not [what for what, wrong in changed(shown) if fault(verb, wrong) is None]
 
 
-@pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "source": 3, "variable": "TFA_FAST"}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"setting": "precision", "value": None, "source": 3, "variable": "TFA_PRECISION"}]
+)
 def test_a_verb_that_prints_something_else_is_noticed(run, monkeypatch, wrong):
     monkeypatch.setattr(tfa.cli.options, "_row", lambda *_: wrong)
     with pytest.raises(AssertionError, match=r"config\.schema\.json, \$\.settings"):

@@ -26,10 +26,10 @@ def settings(run) -> dict[str, tuple]:
 
 def test_the_environment_counts_before_the_file(run, here, monkeypatch):
     monkeypatch.setenv("TFA_THREADS", "5")
-    (here / "tfa.toml").write_text("threads = 2\nfast = true\n")
+    (here / "tfa.toml").write_text('threads = 2\nprecision = "float32"\n')
     told = settings(run)
     assert told["threads"] == ("5", "environment")
-    assert told["fast"] == (True, "tfa.toml")
+    assert told["precision"] == ("float32", "tfa.toml")
     assert told["encoder"] == (None, None)
 
 
@@ -85,6 +85,6 @@ def test_the_table_shows_defaults(run, here):
     rows = {line.split()[0]: line.split()[1:] for line in run("config").stdout.splitlines()[2:]}
     assert rows["encoder"] == ["dinov2-s14-focus", "default", "TFA_ENCODER"]
     assert rows["threads"] == ["all", "cores", "default", "TFA_THREADS"]
-    assert rows["fast"] == ["no", "default", "TFA_FAST"]
+    assert rows["precision"] == ["auto", "default", "TFA_PRECISION"]
     assert rows["cache"] == [str(here / "cache"), "environment", "TFA_CACHE"]
     assert rows["cache-limit"] == ["20", "GB", "default", "TFA_CACHE_LIMIT"]

@@ -326,7 +326,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
         ),
         tools.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
-        options.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
+        options.config: ("tfa config", "TFA_PRECISION=float32 tfa config --json"),
     },
 }
 VERBS = {command: shown for group in COMMANDS.values() for command, shown in group.items()}
