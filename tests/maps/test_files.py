@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened, scores
 from tfa.core import files as storage
+from tfa.core.files import map_tensors, write_tensors
 from tfa.errors import BadMap, UnknownImage
-from tfa.maps import PlaceMap, upkeep
+from tfa.maps import PlaceMap, state, upkeep
 from tfa.maps.folder import format, writer
 from tfa.types import ImageRecord
 
@@ -272,3 +274,72 @@ def test_a_damaged_map_can_be_overwritten(place_map, saved):
     (saved / "map.json").write_text("{")
     place_map.save(saved, overwrite=True)
     assert len(reopened(saved)) == 14
+
+
+@pytest.fixture(scope="module")
+def second_order(tmp_path_factory):
+    """A map of the default head, and one of its photos."""
+    root = tmp_path_factory.mktemp("sums")
+    photos = [photo(root / "town" / f"{place:02d}.png", place) for place in range(8)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFA_CACHE", str(root / "cache"))
+        PlaceMap.build(root / "town", encoder=FakeEncoder()).save(root / "town.tfa")
+    return root / "town.tfa", photos[3]
+
+
+ROLES = ("images", "gallery", "space", "coordinates", "compaction", "tokens")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_damage_is_noticed_by_the_first_query(second_order, role, tmp_path):
+    path = shutil.copytree(second_order[0], tmp_path / "town.tfa")
+    file = next(path.glob(f"{role}-*"))
+    if role == "images":
+        file.write_text(file.read_text().replace("03.png", "02.png"))
+    else:
+        content = file.read_bytes()
+        file.write_bytes(content[:-64] + bytes(255 - byte for byte in content[-64:]))
+    damaged = PlaceMap.load(path, encoder=FakeEncoder())
+    with pytest.raises(BadMap, match=r"checksum differs.*build the map again"):
+        damaged.query(second_order[1])
+    with pytest.raises(BadMap, match="checksum differs"):  # nor is the damage copied with new checksums
+        damaged.save(tmp_path / "copy.tfa")
+
+
+def test_files_are_compared_once_and_only_those_of_the_head_that_answers(second_order, cache, tmp_path, monkeypatch):
+    path = shutil.copytree(second_order[0], tmp_path / "town.tfa")
+    opened = PlaceMap.load(path, encoder=FakeEncoder())
+    opened.calibrate([photo(tmp_path / f"{place}.png", place, light=0.8) for place in range(8)], name="day")
+    read, real = [], state.compute_sum64
+    monkeypatch.setattr(state, "compute_sum64", lambda content: read.append(content.filename.stem) or real(content))
+    opened = PlaceMap.load(path, encoder=FakeEncoder())
+    assert read == []  # a large map opens at once
+    opened.query(second_order[1], calibration="none")
+    first = [f"{role}-r000001" for role in ("compaction", "coordinates", "gallery", "head", "images", "space")]
+    assert sorted(read) == first
+    opened.query(second_order[1], calibration="none")
+    assert sorted(read) == first
+    opened.query(second_order[1], calibration="day")
+    assert read[len(first) :] == ["head-day-r000002", "gallery-day-r000002"]
+
+
+def test_maps_without_fast_checksums_answer(second_order, cache, tmp_path):
+    path = shutil.copytree(second_order[0], tmp_path / "town.tfa")
+    [tokens] = path.glob("tokens-*")
+    arrays, metadata = map_tensors(tokens)
+    written = write_tensors(tokens, {"patches": arrays["patches"]}, metadata)
+    files = [
+        {key: value for key, value in entry.items() if key != "sum64"}
+        | ({"bytes": written.bytes, "sha256": written.sha256} if entry["role"] == "tokens" else {})
+        for entry in json.loads((path / "map.json").read_text())["files"]
+    ]
+    header = {**json.loads((path / "map.json").read_text()), "files": files}
+    edit_header(path, files=files, digest=format.compute_digest(header))
+    opened = PlaceMap.load(path, checksum=True, encoder=FakeEncoder())
+    assert opened.state.compact.sums is None
+    [before, after] = [one.query(second_order[1]) for one in (reopened(second_order[0]), opened)]
+    assert [hit.id for hit in before] == [hit.id for hit in after]
+    opened.add([photo(tmp_path / "new.png", 50)])
+    again = PlaceMap.load(path, encoder=FakeEncoder())
+    assert again.state.compact.sums is None  # as long as one segment has none
+    assert again.query(tmp_path / "new.png").hits[0].id == 8

@@ -138,7 +138,7 @@ def explain_score(
     if not rows or image_id in place_map.state.removed:
         raise UnknownImage(f"image {image_id} is not in the map; list the ids with: tfa info --json")
     image = load_tokens(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
-    head = place_map.state.chosen(calibration)
+    head = place_map.state.checked(calibration)
     scorer = head.stored.scorer
     scorer.check(query_tokens)
     found = attribute(scorer, query_tokens, image, rows[0])

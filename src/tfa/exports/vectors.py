@@ -49,7 +49,7 @@ def compile_map(place_map: PlaceMap, calibration: str | None = None) -> Compiled
     """Return the descriptors, biases, ids and paths of the map images, and the query side of a calibration."""
     if not len(place_map):
         raise NoImages("the map has no images; add photos with: tfa add")
-    head = place_map.state.chosen(calibration)
+    head = place_map.state.checked(calibration)
     scorer, rows = head.stored.scorer, place_map.rows
     # Copies of a photo share one row, so that their scores tie exactly.
     rows = rows if scorer.duplicates is None else scorer.duplicates[rows]

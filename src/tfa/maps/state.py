@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from tfa.core.arrays import compute_sum64
 from tfa.core.files import hash_json
 from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
-from tfa.errors import BadCalibration
+from tfa.errors import BadCalibration, BadMap
 from tfa.maps.fit_map import FittedMap
 from tfa.maps.stored_head import AnyHead, StoredHead, StoredSpaces
 from tfa.method.decisions import SecondOrderDecisions
@@ -167,6 +168,7 @@ class MapState:
     files: tuple[dict[str, Any], ...] = ()  # file entries of the header, if saved
     compact: CompactTokens | None = None  # patches for reranking; a row per gallery row
     photo_root: str | None = None  # common folder of the photos, if there is one
+    unchecked: dict[str, np.memmap] = dataclasses.field(default_factory=dict)  # files to compare with their checksums
 
     @property
     def database(self) -> NamedHead:
@@ -192,6 +194,23 @@ class MapState:
         there = f"Available: {names}, or {DATABASE!r} for the uncalibrated head" if names else "This map has none"
         create = format_command("tfa", "calibrate", "MAP", "PHOTOS", "--name", wanted)
         raise BadCalibration(f"calibration {wanted!r} not found. {there}. Create it with: {create}")
+
+    def checked(self, calibration: str | None = None) -> NamedHead:
+        """Return the head as `chosen` does, after its files were compared with their checksums."""
+        head = self.chosen(calibration)
+        self.check_files(head.name)
+        return head
+
+    def check_files(self, *names: str) -> None:
+        """Compare the files of these heads [default: all] with their checksums, each once. Raises BadMap."""
+        for entry in self.files:
+            content = self.unchecked.get(entry["name"])
+            if content is None or (names and entry["head"] not in (None, *names)):
+                continue
+            if compute_sum64(content) != entry["sum64"]:
+                text = "was damaged after the map was written (checksum differs); build the map again"
+                raise BadMap(f"{content.filename} {text}", content.filename)
+            self.unchecked.pop(entry["name"], None)
 
     @property
     def map_spec(self) -> BuildOptions:

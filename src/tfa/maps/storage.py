@@ -127,10 +127,11 @@ class SearchableHead:
         query_vectors = (self.on_device or self.stored.scorer).query_vectors
         starts = range(0, len(tokens), _PHOTOS_PER_SEARCH)
         try:
-            vectors = [query_vectors(tokens.select(slice(start, start + _PHOTOS_PER_SEARCH))) for start in starts]
+            with np.errstate(invalid="ignore", over="ignore"):  # scores of damaged rows raise BadMap
+                vectors = [query_vectors(tokens.select(slice(start, start + _PHOTOS_PER_SEARCH))) for start in starts]
+                results = [self._search(block, width, admitted) for block in vectors]
         except np.linalg.LinAlgError:  # an eigendecomposition of NaN does not converge
             raise BadMap(DAMAGED) from None
-        results = [self._search(block, width, admitted) for block in vectors]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         same = self.stored.scorer.duplicates
         return Ranking(
@@ -180,7 +181,7 @@ class MemorySnapshot(Snapshot):
 
     def searchable(self, calibration: str | None) -> SearchableHead:
         """Return the head of that name (None: the active one) with its search index."""
-        head = self.state.chosen(calibration)
+        head = self.state.checked(calibration)
         if head.name not in self._heads:
             self._heads[head.name] = SearchableHead.of(head, self.images, self.rows, self.device)
         return self._heads[head.name]
@@ -209,6 +210,7 @@ class MemorySnapshot(Snapshot):
 
     def prepare(self) -> None:
         """Pack quantized rows for fast queries, or only the reduced ones. Answers do not change."""
+        self.state.check_files()
         heads = {head.name: SearchableHead.of(head, self.images, self.rows, self.device) for head in self.state.heads}
         for head in self.state.heads:
             searcher = heads[head.name].searcher

@@ -87,7 +87,7 @@ class Tracker:
             raise BadSpec("a tracker searches the whole map; remove sessions and region")
         self.place_map, self.options, self.spec = place_map, options, spec or SequenceSpec()
         place_map.check(options)  # before photos are read
-        self.calibration = place_map.state.chosen(options.calibration).name
+        self.calibration = place_map.state.checked(options.calibration).name
         self.online, self.sequence, self.lag = online, sequence, lag
         self._waiting: deque[Answer | _Waiting] = deque()
         self._begin(adaptation)

@@ -325,7 +325,7 @@ def collect_report(
     """Collect everything the report says about a map."""
     info = place_map.info().to_dict()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
-    found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows)
+    found = measure_resemblance(place_map.state.checked().stored.scorer, place_map.rows)
     images = place_map.images
     duplicates = [{"images": [_identify(images[i]) for i in group]} for group in group_near_duplicates(found)]
     hubs = [{**_identify(images[i]), "returned_by": count} for i, count in find_hubs(found)]

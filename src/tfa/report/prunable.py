@@ -28,7 +28,7 @@ def find_prunable(place_map: PlaceMap, days: float | None = DAYS) -> list[Pruned
     """
     images = place_map.images
     kept = Confirmed() if place_map.path is None else Confirmed.read(place_map.path)
-    found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows, most=max(len(images), 1))
+    found = measure_resemblance(place_map.state.checked().stored.scorer, place_map.rows, most=max(len(images), 1))
     candidates: dict[int, PrunedImage] = {}
     settled: set[int] = set()
     for group in group_near_duplicates(found):

@@ -28,9 +28,9 @@ from typing import Any, Protocol
 import numpy as np
 import scipy  # loads its parts on first use
 
-from tfa.core.arrays import Spill, l2_normalize, map_in_threads, to_float32
+from tfa.core.arrays import Spill, l2_normalize, map_in_threads, sum_words, to_float32
 from tfa.core.tokens import Tokens
-from tfa.errors import BadTokens
+from tfa.errors import BadMap, BadTokens
 from tfa.method.vocabulary import DrawnPatches
 from tfa.search.gallery import rows_between, take_rows
 from tfa.types import RerankSpec
@@ -225,6 +225,7 @@ class CompactTokens:
     grid: PatchGrid  # rows, columns of patches
     chunks: tuple[np.ndarray, ...]  # (rows, n, r) int8, or small (rows, n, g) uint8; an edit adds a chunk
     spec: RerankSpec
+    sums: np.ndarray | None = None  # (m,) int64, checksums of stored patches by image; None in older maps
 
     @classmethod
     def fit(cls, tokens: Tokens, spec: RerankSpec | None = None, *, cells: bool = True) -> CompactTokens:
@@ -255,7 +256,10 @@ class CompactTokens:
             chunk[index] = self.compaction.pack(self.compaction.compact(tokens.load(index, index + 1)))[0]
 
         map_in_threads(written, range(len(tokens)))
-        return replace(self, chunks=(*self.chunks, chunk))
+        sums = None if self.chunks else sum_words(chunk)
+        if self.sums is not None:
+            sums = np.concatenate([self.sums, sum_words(chunk)])
+        return replace(self, chunks=(*self.chunks, chunk), sums=sums)
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))
@@ -271,7 +275,17 @@ class CompactTokens:
 
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Return unit patches (c, n, r) of some images, float32, without reading other rows."""
-        return self.compaction.unpack(take_rows(self.chunks, indices, self.compaction.dtype))
+        patches = take_rows(self.chunks, indices, self.compaction.dtype)
+        self._check(indices, patches)
+        return self.compaction.unpack(patches)
+
+    def _check(self, indices: Any, patches: np.ndarray) -> None:
+        """Raise BadMap if stored patches differ from their checksums."""
+        if self.sums is not None and (sum_words(patches) != self.sums[indices]).any():
+            raise BadMap(
+                "stored patches were damaged after the map was written (checksum differs); "
+                "find the file with tfa info MAP --checksum, and build the map again"
+            )
 
     def query(self, tokens: Tokens) -> np.ndarray:
         """Return unit patches (q, n, r) of query photos, centered on the map's cells, not quantized."""
@@ -332,7 +346,8 @@ class CompactTokens:
         """Return the patches of rows `start` to `stop`."""
         rows = rows_between(self.chunks, start, stop)
         assert isinstance(rows, np.ndarray), "a segment has images"
-        return {"patches": rows}
+        self._check(slice(start, stop), rows)
+        return {"patches": rows} if self.sums is None else {"patches": rows, "patches.sums": self.sums[start:stop]}
 
     @classmethod
     def from_tensors(cls, entry: dict[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
@@ -349,7 +364,9 @@ class CompactTokens:
             raise ValueError(f"compact tokens must be {kind} of {shape[0]} patches × {shape[1]} bytes")
         if compaction.cells is not None and compaction.cells.shape != (shape[0], compaction.dimensions):
             raise ValueError(f"cells must be {shape[0]} × {compaction.dimensions}, a row per patch")
-        return cls(compaction, grid, chunks, spec)
+        sums = [one["patches.sums"].ravel() for one in galleries if "patches.sums" in one]
+        whole = bool(sums) and [len(own) for own in sums] == [len(chunk) for chunk in chunks]
+        return cls(compaction, grid, chunks, spec, np.concatenate(sums) if whole else None)
 
 
 def fit_spec_compaction(

@@ -21,6 +21,9 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tfa.core.arrays import compute_sum64
 from tfa.core.files import (
     LockedFolder,
     OpenFolder,
@@ -208,6 +211,7 @@ def number_revision(folder: OpenFolder, state: MapState) -> MapState:
 
 def write_all(folder: OpenFolder, state: MapState) -> MapState:
     """Write all files of a map, then the header."""
+    state.check_files()
     files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in state.heads]
     if state.vocabularies is not None:
         files.append(_tensors(folder, state, "vocabularies", {"centers": state.vocabularies}))
@@ -226,6 +230,7 @@ def write_addition(folder: OpenFolder, state: MapState) -> MapState:
         first: dict[tuple[str, str | None], dict[str, Any]] = {}
         for entry in files:
             first.setdefault((entry["role"], entry["head"]), entry)
+        state.check_files()
         files, segments = tuple(first.values()), segments[:1]
     first_row = sum(segments)
     files = (*files, *_segment(folder, state, first_row))
@@ -280,7 +285,8 @@ def _tensors(
 
 
 def _entry(path: Path, written: WrittenFile, role: str, head: str | None) -> dict[str, Any]:
-    return {"name": path.name, "role": role, "head": head, "bytes": written.bytes, "sha256": written.sha256}
+    facts = {"name": path.name, "role": role, "head": head, "bytes": written.bytes, "sha256": written.sha256}
+    return {**facts, "sum64": compute_sum64(np.memmap(path, np.uint8, "r"))}
 
 
 def commit(folder: OpenFolder, state: MapState) -> MapState:

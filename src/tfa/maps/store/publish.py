@@ -232,7 +232,7 @@ def publish_map(
     if len(state.images) > SKELETON_IMAGES:
         all_rows = f"every reader holds the rows of all {len(state.images):,} images in memory"
         notes = [f"{all_rows}; with tfa build --out URL it holds a sample of {SKELETON_IMAGES:,}"]
-    head, rows = state.chosen().stored.scorer, place_map.rows
+    head, rows = state.checked().stored.scorer, place_map.rows
     assert state.spaces is not None, "second-order heads have a space"
     with publisher.claim():
         blocks = [rows[start : start + WRITTEN_AT_ONCE] for start in range(0, len(rows), WRITTEN_AT_ONCE)]
@@ -272,7 +272,7 @@ def _write_all_patches(publisher: Publisher, place: dict[str, object], state: Ma
     ids = [record.id for record in state.images]
     for start in range(0, len(ids), WRITTEN_AT_ONCE):
         own = ids[start : start + WRITTEN_AT_ONCE]
-        [chunk] = state.compact.patch_tensors(start, start + len(own)).values()
+        chunk = state.compact.patch_tensors(start, start + len(own))["patches"]
         write_patches(publisher.store, place, own, chunk)
     seal_patches(publisher.store, place)
 
