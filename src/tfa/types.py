@@ -603,6 +603,8 @@ class MergedPart(Value):
     shared: list[SharedPlace] = req("Photos that show a place of an earlier map.")
 
     def __str__(self) -> str:
+        if not self.photos:
+            return f"{self.name}: all {self.repeated:,} photos are also in earlier maps"
         if self.compared is None:
             return f"{self.name}: overlap unknown, since earlier maps store no patches for reranking"
         return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of earlier maps"

@@ -85,7 +85,7 @@ def are_recordings(paths: Sequence[str | Path], chosen: FrameOptions) -> bool:
         recording, other = paths[kinds.index(True)], paths[kinds.index(False)]
         raise BadSpec(
             f"{recording} is a recording and {other} is not; pass recordings only, or extract photos first with: "
-            f"tfa frames {recording} --out FOLDER"
+            + format_command("tfa", "frames", recording, "--out", "FOLDER")
         )
     return True
 

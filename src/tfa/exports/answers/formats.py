@@ -32,7 +32,7 @@ from tfa.version import __version__
 
 
 def write_csv(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
-    """Write all answers; return their number."""
+    """Write a row per photo; return the number of photos with an answer."""
     written = io.StringIO(newline="")
     table = csv.writer(written, lineterminator="\r\n")
     table.writerow(ANSWER_COLUMNS)
@@ -40,7 +40,7 @@ def write_csv(path: Path, answers: Sequence[Answer], times: Times, context: Expo
     for answer, time in zip(answers, times, strict=True):
         table.writerow([print_bool(value) for value in flatten_answer(answer, time, degrees).values()])
     write_text(path, written.getvalue())
-    return len(answers)
+    return sum(bool(answer.hits) for answer in answers)
 
 
 def write_geojson(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
@@ -159,7 +159,7 @@ def write_answers(path: str | Path, answers: Sequence[Answer], context: ExportCo
         context: Times, photos and other metadata. Without it, times are read from the photos (EXIF).
 
     Returns:
-        Number of answers the file holds; for .geojson with a position, for .gpx sure ones with a position.
+        Number of photos with an answer; for .geojson with a position, for .gpx with a sure one and a position.
     """
     wanted, context = format_of(path), context or ExportContext()
     wanted.check()

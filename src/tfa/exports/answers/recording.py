@@ -203,7 +203,7 @@ def check_installed() -> None:
 
 
 def write_mcap(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
-    """Write every answer in order; return their number. Only one photo is in memory at a time."""
+    """Write every photo in order; return the number with an answer. Only one photo is in memory at a time."""
     from mcap.writer import Writer
 
     messages = Messages()
@@ -221,7 +221,7 @@ def write_mcap(path: Path, answers: Sequence[Answer], times: Times, context: Exp
             writer.finish()
 
     write_atomically(Path(path), write)
-    return len(answers)
+    return sum(bool(answer.hits) for answer in answers)
 
 
 def _messages(
