@@ -44,6 +44,7 @@ PRINTED: dict[str, Any] = {
     "prune": values.PruneResult,
     "query": values.Answers,
     "refit": values.MapInfo,
+    "relocate": values.RelocateResult,
     "remove": values.EditResult,
     "report": MapReport,
     "rollback": values.RollbackResult,

@@ -575,6 +575,14 @@ class RollbackResult(Value):
     notes: list[str] = req("Notes for the user.")
 
 
+class RelocateResult(Value):
+    """New paths of moved photos."""
+
+    moved: int = req("Number of map images in the old folder.", ge=1)
+    missing: list[str] = req("New paths where there is no file.")
+    images: int = req("Number of map images.", ge=1)
+
+
 class SnapshotResult(Value):
     """Copy of a map in a store."""
 

@@ -27,7 +27,7 @@ from tfa.cli.console import (
     open_missing,
     show_error,
 )
-from tfa.cli.map import add, merge, prune_command, refit, remove, rollback, snapshot_command
+from tfa.cli.map import add, merge, prune_command, refit, relocate, remove, rollback, snapshot_command
 from tfa.cli.options import Settings
 from tfa.core.plugins import load_plugin, plugin_names, plugin_summary
 from tfa.core.text import make_lines_printable, make_printable
@@ -261,6 +261,7 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
         add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
         remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
         refit: ("tfa refit town.tfa",),
+        relocate: ("tfa relocate town.tfa /old/photos /new/photos",),
         merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
         prune_command: (
             "tfa prune town.tfa --dry-run",

@@ -1,4 +1,4 @@
-"""Commands that change a map: add, remove, refit, merge, prune, rollback, snapshot."""
+"""Commands that change a map: add, remove, refit, relocate, merge, prune, rollback, snapshot."""
 
 from __future__ import annotations
 
@@ -76,6 +76,27 @@ def refit(
     say(f"refitted {map}", style="bold green")
     show_map(after, SUMMARY)
     show_changes(before, after)
+
+
+def relocate(
+    map: options.MapPath,
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Folder where the photos were.")],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", exists=True, file_okay=False, help="Folder where they are now.")
+    ],
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Tell a map that its photos were moved to another folder."""
+    from tfa.maps import PlaceMap
+
+    report = PlaceMap.load(map).relocate(old, new, progress=not quiet)
+    if json:
+        print_json(report)
+        return
+    say(f"relocated {report.moved:,} of {format_count(report.images, 'image')} to {new}", style="bold green")
+    if report.missing:
+        note(f"{format_count(len(report.missing), 'photo')} not found there, such as {report.missing[0]}")
 
 
 def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:

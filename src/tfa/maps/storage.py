@@ -356,6 +356,10 @@ class Storage(ABC):
         """Remove images from the answers and return the removed ids."""
 
     @abstractmethod
+    def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
+        """Change the path of every image to `move(path)`, in one step."""
+
+    @abstractmethod
     def calibrate(
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
     ) -> CalibrationReport:
@@ -539,6 +543,12 @@ class MemoryStorage(Storage):
         # Their rows stay, because the fitted geometry may refer to them.
         self.commit(state.changed(removed=state.removed.union(ids)), writer.commit)
         return list(ids)
+
+    def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
+        state = self._snapshot.state
+        root = None if state.photo_root is None else move(state.photo_root)
+        images = [replace(record, path=move(record.path)) for record in state.images]
+        self.commit(state.changed(images=images, photo_root=root), writer.write_records)
 
     def calibrate(
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress

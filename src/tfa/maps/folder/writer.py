@@ -251,9 +251,7 @@ def write_calibration(folder: OpenFolder, state: MapState) -> MapState:
 
 def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[str, Any]]:
     """Write image records, gallery rows, coordinates and compact tokens from `first_row` on."""
-    records, rows = folder.path / f"images-r{state.revision:06d}.json", len(state.images)
-    here = str(folder.path.resolve())
-    written = write_json(records, [_record(one, state.photo_root, here) for one in state.images[first_row:]], folder)
+    rows = len(state.images)
     files = [
         _tensors(folder, state, "gallery", head.stored.gallery_tensors(first_row, rows), head.name)
         for head in state.heads
@@ -262,7 +260,23 @@ def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[s
         files.append(_tensors(folder, state, "coordinates", state.spaces.coordinate_tensors(first_row, rows)))
     if state.compact is not None:
         files.append(_tensors(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
-    return [*files, _entry(records, written, "images", None)]
+    return [*files, _records(folder, state, slice(first_row, rows))]
+
+
+def write_records(folder: OpenFolder, state: MapState) -> MapState:
+    """Write the image records of every segment, then the header."""
+    state.check_files()
+    files, start = [entry for entry in state.files if entry["role"] != "images"], 0
+    for number, rows in enumerate(state.segments):
+        files.append(_records(folder, state, slice(start, start + rows), f"{number}-" if number else ""))
+        start += rows
+    return commit(folder, replace(state, files=tuple(files)))
+
+
+def _records(folder: OpenFolder, state: MapState, rows: slice, name: str = "") -> dict[str, Any]:
+    path, here = folder.path / f"images-{name}r{state.revision:06d}.json", str(folder.path.resolve())
+    records = [_record(one, state.photo_root, here) for one in state.images[rows]]
+    return _entry(path, write_json(path, records, folder), "images", None)
 
 
 def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:

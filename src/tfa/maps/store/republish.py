@@ -7,7 +7,7 @@ another name or in another store. Meanwhile the map is claimed: it answers queri
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,9 +41,9 @@ def view_without_pending_edits(versions: Versions, publisher: Publisher) -> MapV
 
 
 def write_version(
-    publisher: Publisher, view: MapView, state: MapState, progress: Progress
+    publisher: Publisher, view: MapView, state: MapState, progress: Progress, move: Callable[[str], str] = str
 ) -> tuple[Version, Collection]:
-    """Write all images under the active head of `state` to a new, unpublished collection."""
+    """Write all images under the active head of `state` to a new, unpublished collection; `move` changes paths."""
     head, header = state.chosen(), view.header
     scorer, source = head.stored.scorer, view.active.collection
     ranks = read_ranks(scorer)
@@ -58,7 +58,8 @@ def write_version(
         reduction = fit_store_reduction(scorer, (rows for _, rows in pages()), header.dims)
         collection, parts = publisher.begin(header.dims, header.dtype), []
         for page, rows in pages():
-            parts.append(publisher.write(collection, page.ids, rows, page.payload, scorer, reduction))
+            payload = [{**one, "path": move(one["path"])} for one in page.payload]
+            parts.append(publisher.write(collection, page.ids, rows, payload, scorer, reduction))
     collection.seal(header.index)
     empty = Moments(0, np.zeros(header.dims), np.zeros((header.dims, header.dims)))
     return Version(head, collection, reduction, Moments.total([empty, *parts])), collection
@@ -88,6 +89,15 @@ def switch_head(publisher: Publisher, versions: Versions, name: str, progress: P
             publisher.swap(view.header.changed(**taken))
             return
         version, _ = write_version(publisher, view, state, progress)
+        publish_version(publisher, view, state, version)
+
+
+def move_photos(publisher: Publisher, versions: Versions, move: Callable[[str], str], progress: Progress) -> None:
+    """Publish a version whose images have the paths `move(path)`."""
+    with publisher.claim("relocated"):
+        view = view_without_pending_edits(versions, publisher)
+        state = view.state.changed(images=[replace(one, path=move(one.path)) for one in view.state.images])
+        version, _ = write_version(publisher, view, state, progress, move)
         publish_version(publisher, view, state, version)
 
 

@@ -6,7 +6,7 @@ Several processes may query and edit a map; each sees the edits of others within
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +25,7 @@ from tfa.maps.store.edits import NewImages, add_images, remove_images
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, publish_map
 from tfa.maps.store.republish import (
     forget_head,
+    move_photos,
     publish_version,
     roll_back,
     switch_head,
@@ -197,6 +198,10 @@ class StoreStorage(Storage):
 
     def remove(self, ids: Sequence[int]) -> list[int]:
         return remove_images(self.versions, list(ids))
+
+    def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
+        move_photos(self._publisher(), self.versions, move, progress)
+        self.versions.now(fresh=True)
 
     def calibrate(
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress
