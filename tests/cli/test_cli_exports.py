@@ -113,3 +113,17 @@ def test_what_cannot_be_exported_is_an_error(run, town):
     assert not Path("x.onnx").exists()
     assert "$ tfa export town.tfa --format npz" in run("export", "--help").stdout
     assert "$ tfa pairs town.tfa" in run("pairs", "--help").stdout
+
+
+def test_an_export_replaces_no_file_and_says_what_it_holds(run, town):
+    town.calibrate([random_image(number) for number in range(20, 30)], name="night")
+    first = run("export", "town.tfa", "--format", "npz", "-o", "a.npz")
+    assert first.stdout.endswith("; calibration night; without reranking and confidence\n")
+    refused = run("export", "town.tfa", "-o", "a.npz", "--calibration", "none")
+    assert refused.exit_code == 1
+    assert "a.npz exists already; choose another --out, or replace it with --force" in refused.stderr
+    again = run("export", "town.tfa", "-o", "a.npz", "--calibration", "none", "--force")
+    assert again.stdout.endswith("; no calibration; without reranking and confidence\n")
+    Path("place.npz").touch()  # where the descriptors of map images go
+    refused = run("export", "town.tfa", "--format", "onnx", "-o", "place.onnx")
+    assert "place.npz exists already" in refused.stderr

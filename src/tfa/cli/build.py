@@ -16,7 +16,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.cli.info import SUMMARY, show_map
-from tfa.cli.options import Part, PositionOptions, check_writable, list_set_keys, takes
+from tfa.cli.options import Part, PositionOptions, check_new, check_writable, list_set_keys, takes
 from tfa.core.plain import Options, opt, to_plain
 from tfa.core.text import format_command
 from tfa.errors import BadSpec, TfaError
@@ -374,12 +374,9 @@ def _check_out(out: MapLocation | None, photos: Sequence[str], shards: ShardOpti
 
 def check_out(out: Path, *, force: bool) -> None:
     """Reject an existing output, unless it is a map and --force is set."""
-    if out.exists() or out.is_symlink():
-        if not force:
-            raise TfaError(f"{out} exists already; choose another --out, or replace it with --force")
-        if out.suffix != ".tfa":  # a typo must not delete a folder of photos
-            raise TfaError(f"--force does not replace {out}: only maps (NAME.tfa)")
-    check_writable(out)
+    if force and out.suffix != ".tfa" and (out.exists() or out.is_symlink()):  # a typo must not delete photos
+        raise TfaError(f"--force does not replace {out}: only maps (NAME.tfa)")
+    check_new(out, force=force)
 
 
 def report_build(place_map: Any, out: Path, *, json: bool) -> None:

@@ -114,6 +114,7 @@ def export(
         int | None,
         typer.Option(min=4, metavar="D", help="For onnx: dimensions of a descriptor. \\[default: the head's]"),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
@@ -123,7 +124,6 @@ def export(
     The score of an image is query descriptor · image descriptor + bias.
     """
     options.check_folder(map, "export")
-    options.check_writable(out)
     if format != "onnx" and dims is not None:
         raise BadSpec(f"--dims is for --format onnx, not {format}; remove it")
     if format == "onnx" and out.suffix == ".npz":
@@ -135,26 +135,30 @@ def export(
 
     from tfa.exports.onnx_head import rows_path, write_onnx_head, write_onnx_place
     from tfa.exports.vectors import compile_map, write_faiss, write_npz
-    from tfa.maps import PlaceMap
+    from tfa.maps.state import DATABASE
 
+    for path in (out, rows_path(out)) if format == "onnx" else (out,):
+        options.check_new(path, force=force)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    head = place_map.state.chosen(calibration).name
+    used = "no calibration" if head == DATABASE else f"calibration {head}"
+    holds = f"{used}; without reranking and confidence"
     if format == "hloc":
-        place_map, progress = options.open_map(map, encoding, quiet=quiet)
-        _export_hloc(place_map, out, queries, root, calibration, progress=progress)
+        _export_hloc(place_map, out, queries, root, calibration, holds, progress=progress)
         return
-    place_map = PlaceMap.load(map)
     compiled = compile_map(place_map, calibration)
     if format == "onnx":
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
         rows = write_onnx_place(out, place_map, compiled, dims=dims, int8=encoding.precision == "int8")
         count, width = rows.vectors.shape
         say(f"wrote {out}: photo to unit vector, {width:,} dimensions, {out.stat().st_size / 1e6:,.1f} MB")
-        say(f"wrote {rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions")
+        say(f"wrote {rows_path(out)}: {format_count(count, 'image')}, {width:,} dimensions; {holds}")
         return
     write = {"npz": write_npz, "faiss": write_faiss, "onnx-head": write_onnx_head}
     write[format](out, compiled)
     count, width = compiled.vectors.shape
     what = "tokens to query vector" if format == "onnx-head" else format_count(count, "image")
-    say(f"wrote {out}: {what}, {width:,} dimensions")
+    say(f"wrote {out}: {what}, {width:,} dimensions; {holds}")
 
 
 def _export_hloc(
@@ -163,6 +167,7 @@ def _export_hloc(
     queries: list[Path] | None,
     root: Path | None,
     calibration: str | None,
+    holds: str,
     *,
     progress: bool,
 ) -> None:
@@ -185,4 +190,4 @@ def _export_hloc(
         encoded = place_map.encode_photos(paths, False, progress)
         photos, vectors = list(encoded.paths), query_vectors(compiled, encoded.tokens)
     write_hloc_features(out, photos, vectors, root or find_photo_root(photos))
-    say(f"wrote {out}: {format_count(len(photos), 'photo')}, {vectors.shape[1]:,} dimensions")
+    say(f"wrote {out}: {format_count(len(photos), 'photo')}, {vectors.shape[1]:,} dimensions; {holds}")

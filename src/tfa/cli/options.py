@@ -400,6 +400,13 @@ def check_picture(path: Path | None) -> Path | None:
     return path
 
 
+def check_new(path: Path, *, force: bool) -> None:
+    """Reject an existing file or folder, unless --force is set, and a path that cannot be written."""
+    if not force and (path.exists() or path.is_symlink()):
+        raise TfaError(f"{path} exists already; choose another --out, or replace it with --force")
+    check_writable(path)
+
+
 def check_writable(path: Path) -> None:
     """Reject, before any work, a path whose folder neither exists nor can be created."""
     parent = path.absolute().parent
