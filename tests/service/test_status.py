@@ -20,9 +20,9 @@ from tfa.maps import PlaceMap
 from tfa.maps import map as map_module
 from tfa.maps.storage import MemoryStorage
 from tfa.search.store import MapLocation
-from tfa.service import query_queue
+from tfa.service import query_queue, server
 from tfa.service.app import create_app
-from tfa.service.middleware import Metrics
+from tfa.service.middleware import Metrics, request_log
 from tfa.types import EncoderOptions, QueryOptions
 
 ROUTES = {
@@ -257,3 +257,25 @@ def test_errors_name_no_folder_of_the_server(client, town):
     assert refused.status_code == 409
     assert refused.json()["error"].startswith("town.tfa/map.json was edited or damaged")
     assert str(town.parent) not in refused.text
+
+
+def test_requests_are_logged_without_secrets(serve, caplog):
+    client = serve(read_api_key="s3cret")
+    with caplog.at_level("INFO", "tfa.requests"):
+        client.get("/v1/map?api_key=s3cret", headers={"Authorization": "Bearer s3cret"})
+        client.get("/no%0Asuch")
+    lines = [record.getMessage() for record in caplog.records if record.name == "tfa.requests"]
+    assert [line.rsplit(" ", 2)[0] for line in lines] == ["GET /v1/map 200", "GET /no\\nsuch 404"]
+    assert all(re.fullmatch(r".* \d+ ms", line) for line in lines)
+    assert "s3cret" not in "".join(lines)
+
+
+def test_the_log_of_requests_is_a_line_on_standard_error(client, monkeypatch, capsys):
+    monkeypatch.setattr(server.BoundedServer, "run", lambda _server, **_given: None)
+    for name in ("handlers", "propagate", "level"):
+        monkeypatch.setattr(request_log, name, getattr(request_log, name))
+    server.run_server(client.app, None, log_requests=True)
+    client.get("/healthz")
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"\S+ \S+ GET /healthz 200 \d+ ms\n", captured.err)
+    assert captured.out == ""

@@ -88,10 +88,12 @@ def serve(
         Path | None,
         options.output_option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
     ] = None,
-    access_log: Annotated[
-        bool, options.output_option("--access-log", help="Log every request on standard error.")
+    quiet: Annotated[
+        bool,
+        options.output_option(
+            "--quiet", "-q", envvar=options.name_variable("quiet"), help="Show no progress, and log no requests."
+        ),
     ] = False,
-    quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
@@ -123,7 +125,7 @@ def serve(
         if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:
             note("every user of this machine sees an API key on the command line; use --api-keys or TFA_READ_API_KEY")
         try:
-            run_server(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
+            run_server(app, listening, log_requests=not quiet, stop_seconds=settings.stop_seconds)
         except KeyboardInterrupt:  # the usual way to end it, after running requests
             say("stopped; accepted edits are on disk")
 

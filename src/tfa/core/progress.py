@@ -87,8 +87,7 @@ def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
 
     def write() -> None:
         while not ended.wait(LINE_SECONDS):
-            with suppress(OSError, ValueError):  # standard error is closed
-                print(counted.line(label, total), file=sys.stderr, flush=True)
+            _print_line(counted.line(label, total))
 
     writer = threading.Thread(target=write, name="tfa-progress", daemon=True)
     writer.start()
@@ -97,6 +96,17 @@ def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
     finally:
         ended.set()
         writer.join()
+
+
+def _print_line(text: str) -> None:
+    with suppress(OSError, ValueError):  # standard error is closed
+        print(make_printable(text), file=sys.stderr, flush=True)
+
+
+def announce(text: str, progress: Progress) -> None:
+    """Write a line at once, with or without a terminal, unless `progress` is silent."""
+    if isinstance(progress, RichProgress):
+        _print_line(text)
 
 
 class _Counted:

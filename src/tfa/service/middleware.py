@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from asyncio import get_running_loop, timeout_at
+from logging import getLogger
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tfa.core.text import make_printable
 from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
@@ -41,8 +43,11 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
 
+request_log = getLogger("tfa.requests")
+
+
 class MeasureRequests:
-    """Count and time requests by route pattern; ids in paths would create unlimited labels."""
+    """Log, count and time requests by route pattern; ids in paths would create unlimited labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -64,8 +69,11 @@ class MeasureRequests:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
+            seconds = time.perf_counter() - started
             self.metrics.requests.labels(route, method, status).inc()
-            self.metrics.seconds.labels(route).observe(time.perf_counter() - started)
+            self.metrics.seconds.labels(route).observe(seconds)
+            # Without the query string and headers, which may hold secrets.
+            request_log.info("%s %s %d %.0f ms", method, make_printable(scope["path"]), status, 1000 * seconds)
 
 
 # --- middleware ------------------------------------------------------------------------------------------------------

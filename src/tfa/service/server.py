@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tfa.errors import TfaError
+from tfa.service.middleware import request_log
 from tfa.service.settings import STOP_SECONDS, ServiceSettings
 
 # --- connections -----------------------------------------------------------------------------------------------------
@@ -176,18 +177,23 @@ class BoundedServer(uvicorn.Server):
 
 
 def run_server(
-    app: Any, listening: socket.socket, *, access_log: bool = False, stop_seconds: float = STOP_SECONDS
+    app: Any, listening: socket.socket, *, log_requests: bool = False, stop_seconds: float = STOP_SECONDS
 ) -> None:
     """Serve until SIGINT (raised again as KeyboardInterrupt) or SIGTERM, and finish running requests.
 
     If something hangs, the process exits with code 1 `stop_seconds` after the signal.
     """
+    if log_requests:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        request_log.handlers, request_log.propagate = [handler], False
+        request_log.setLevel(logging.INFO)
     config = uvicorn.Config(
         app,
         http=type("Connection", (BoundedConnection,), {"most": raise_file_limit()}),
         lifespan="on",
-        log_level="info" if access_log else "warning",
-        access_log=access_log,
+        log_level="warning",
+        access_log=False,
         ws="none",
         server_header=False,
         backlog=BACKLOG,
