@@ -580,7 +580,6 @@ class RelocateResult(Value):
 
     moved: int = req("Number of map images in the old folder.", ge=1)
     missing: list[str] = req("New paths where there is no file.")
-    images: int = req("Number of map images.", ge=1)
 
 
 class SnapshotResult(Value):

@@ -165,11 +165,8 @@ def test_the_command_line_counts_before_the_environment_and_that_before_the_file
         assert run("query", "plain.tfa", "near.jpg", *words).exit_code == 0
         return spy.given("use_encoder")["options"]
 
-    (folder / "tfa.toml").write_text(
-        'device = "cpu"\nthreads = 3\n[query]\n"encoder.batch_size" = 2\nchecksum = true\n'
-    )
+    (folder / "tfa.toml").write_text('device = "cpu"\nthreads = 3\n[query]\n"encoder.batch_size" = 2\n')
     assert used() == EncoderOptions(threads=3, batch_size=2)
-    assert spy.given("load")["checksum"] is True
     monkeypatch.setenv("TFA_THREADS", "5")
     assert used() == EncoderOptions(threads=5, batch_size=2)
     assert used("--set", "encoder.threads=7") == EncoderOptions(threads=7, batch_size=2)

@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -287,6 +289,11 @@ def second_order(tmp_path_factory):
     return root / "town.tfa", photos[3]
 
 
+def query_copy(place_map, path, query):
+    place_map.save(path)
+    reopened(path).query(query)
+
+
 ROLES = ("images", "gallery", "space", "coordinates", "compaction", "tokens")
 
 
@@ -302,16 +309,16 @@ def test_damage_is_noticed_by_the_first_query(second_order, role, tmp_path):
     damaged = PlaceMap.load(path, encoder=FakeEncoder())
     with pytest.raises(BadMap, match=r"checksum differs.*build the map again"):
         damaged.query(second_order[1])
-    with pytest.raises(BadMap, match="checksum differs"):  # nor is the damage copied with new checksums
-        damaged.save(tmp_path / "copy.tfa")
+    with pytest.raises(BadMap, match="checksum differs"):  # nor does a copy hide the damage
+        query_copy(damaged, tmp_path / "copy.tfa", second_order[1])
 
 
 def test_files_are_compared_once_and_only_those_of_the_head_that_answers(second_order, cache, tmp_path, monkeypatch):
     path = shutil.copytree(second_order[0], tmp_path / "town.tfa")
     opened = PlaceMap.load(path, encoder=FakeEncoder())
     opened.calibrate([photo(tmp_path / f"{place}.png", place, light=0.8) for place in range(8)], name="day")
-    read, real = [], state.compute_sum64
-    monkeypatch.setattr(state, "compute_sum64", lambda content: read.append(content.filename.stem) or real(content))
+    read, real = [], zlib.crc32
+    monkeypatch.setattr(state, "zlib", SimpleNamespace(crc32=lambda one: read.append(one.filename.stem) or real(one)))
     opened = PlaceMap.load(path, encoder=FakeEncoder())
     assert read == []  # a large map opens at once
     opened.query(second_order[1], calibration="none")
@@ -329,7 +336,7 @@ def test_maps_without_fast_checksums_answer(second_order, cache, tmp_path):
     arrays, metadata = map_tensors(tokens)
     written = write_tensors(tokens, {"patches": arrays["patches"]}, metadata)
     files = [
-        {key: value for key, value in entry.items() if key != "sum64"}
+        {key: value for key, value in entry.items() if key != "crc32"}
         | ({"bytes": written.bytes, "sha256": written.sha256} if entry["role"] == "tokens" else {})
         for entry in json.loads((path / "map.json").read_text())["files"]
     ]
@@ -342,4 +349,6 @@ def test_maps_without_fast_checksums_answer(second_order, cache, tmp_path):
     opened.add([photo(tmp_path / "new.png", 50)])
     again = PlaceMap.load(path, encoder=FakeEncoder())
     assert again.state.compact.sums is None  # as long as one segment has none
+    again.save(tmp_path / "copy.tfa")
+    assert len(reopened(tmp_path / "copy.tfa").state.compact.sums) == 9
     assert again.query(tmp_path / "new.png").hits[0].id == 8

@@ -141,8 +141,7 @@ def export(
         options.check_new(path, force=force)
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     head = place_map.state.chosen(calibration).name
-    used = "no calibration" if head == DATABASE else f"calibration {head}"
-    holds = f"{used}; without reranking and confidence"
+    holds = f"{'no calibration' if head == DATABASE else f'calibration {head}'}; without reranking and confidence"
     if format == "hloc":
         _export_hloc(place_map, out, queries, root, calibration, holds, progress=progress)
         return

@@ -328,5 +328,4 @@ def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -
         note(f"drawn without contributions: {error}")
     answer, grid = Path(found.answer.image), found.grid
     draw_matches(Path(found.query), answer, explanation.matches, grid, grid, out, heats, linearised)
-    gone = f" (without {answer.name}, whose file is missing; see tfa relocate)"
-    note(f"wrote {out}" + ("" if answer.is_file() else gone))
+    note(f"wrote {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is missing)"))

@@ -89,12 +89,13 @@ def relocate(
 ) -> None:
     """Tell a map that its photos were moved to another folder."""
     from tfa.maps import PlaceMap
+    from tfa.maps.upkeep import relocate_photos
 
-    report = PlaceMap.load(map).relocate(old, new, progress=not quiet)
+    report = relocate_photos(PlaceMap.load(map), old, new, progress=not quiet)
     if json:
         print_json(report)
         return
-    say(f"relocated {report.moved:,} of {format_count(report.images, 'image')} to {new}", style="bold green")
+    say(f"relocated {format_count(report.moved, 'image')} to {new}", style="bold green")
     if report.missing:
         note(f"{format_count(len(report.missing), 'photo')} not found there, such as {report.missing[0]}")
 

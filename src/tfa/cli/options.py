@@ -373,13 +373,11 @@ class PositionOptions(Options):
 # --- work that commands share --------------------------------------------------------------------------------------
 
 
-def open_map(
-    path: MapLocation, encoding: EncoderOptions, *, quiet: bool, checksum: bool = False
-) -> tuple[PlaceMap, bool]:
+def open_map(path: MapLocation, encoding: EncoderOptions, *, quiet: bool) -> tuple[PlaceMap, bool]:
     """Open a map with these encoder options; also return whether progress is shown."""
     from tfa.maps import PlaceMap
 
-    place_map, progress = PlaceMap.load(path, checksum=checksum), not quiet
+    place_map, progress = PlaceMap.load(path), not quiet
     place_map.use_encoder(encoding, progress)
     return place_map, progress
 

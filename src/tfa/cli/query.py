@@ -223,18 +223,11 @@ def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -
 _TYPED = tuple(field.name for field in fields(QueryOptions) if field.name != "candidates")  # which --set sets
 
 
-class OpenOptions(Options):
-    """Options for opening a map."""
-
-    checksum: bool = opt(False, "Compare every byte of the map with its checksums first.")
-
-
 @takes(
     chosen=Part(QueryOptions, _TYPED, ""),
     encoding=Part(EncoderOptions, ("precision",), "encoder"),
     recorded=Part(FrameOptions, (), "frames"),
     written=Part(FileOptions, (), "out"),
-    opening=Part(OpenOptions, (), ""),
 )
 def query(
     context: typer.Context,
@@ -280,7 +273,6 @@ def query(
     ] = None,
     recorded: FrameOptions,
     written: FileOptions,
-    opening: OpenOptions,
     encoding: EncoderOptions,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -300,7 +292,7 @@ def query(
         raise typer.BadParameter("--sure needs reranking; remove --no-rerank or --sure")
     files = AnswerFiles(out or [], written)
     files.check_options()
-    place_map, progress = options.open_map(map, encoding, quiet=quiet, checksum=opening.checksum)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
     place_map.check(chosen)
     online = not place_map.state.is_published if online is None else online
     files.check_positions(place_map, in_store=map.in_store)

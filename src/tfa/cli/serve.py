@@ -88,18 +88,14 @@ def serve(
         Path | None,
         options.output_option(metavar="FILE", help="Append one JSON line per edit: time, API key and request."),
     ] = None,
-    quiet: Annotated[
-        bool,
-        options.output_option(
-            "--quiet", "-q", envvar=options.name_variable("quiet"), help="Show no progress, and log no requests."
-        ),
-    ] = False,
+    quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
     """Serve maps over HTTP, with a web page.
 
-    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes running requests, then stops.
+    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes running requests, then stops. Requests are
+    logged on standard error, unless --quiet is set.
     """
     from tfa.service.app import create_app
     from tfa.service.server import address_of, bind_socket, run_server

@@ -7,7 +7,6 @@ results are stored in memory-mapped temporary files.
 from __future__ import annotations
 
 import errno
-import hashlib
 import mmap
 import os
 import shutil
@@ -159,24 +158,6 @@ def all_finite(halves: np.ndarray) -> bool:
 SPILL_PREFIX, _SUFFIX = "tfa-spill-", ".bin"
 SPILL_BYTES = 4 << 20  # largest array in memory
 _NO_RESERVING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # errors of file systems without fallocate
-
-
-def sum_words(rows: np.ndarray) -> np.ndarray:
-    """Return each row's sum of 64-bit words, zero-padded and modulo 2⁶⁴, `(m,)` int64: a checksum at memory speed."""
-    sums = np.zeros(len(rows), np.uint64)
-    for start in range(0, len(rows), 64):  # a few rows at a time, since padding copies them
-        part = np.ascontiguousarray(rows[start : start + 64])
-        raw = part.reshape(len(part), -1).view(np.uint8)
-        raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))) if raw.shape[1] % 8 else raw
-        np.add.reduce(raw.view("<u8"), axis=1, out=sums[start : start + 64])
-    return sums.view(np.int64)
-
-
-def compute_sum64(content: np.ndarray, block: int = 32_768) -> str:
-    """Return the fast checksum of a file's bytes: the start of the sha256 of its blocks' sums."""
-    whole = len(content) // block * block
-    sums = [sum_words(content[:whole].reshape(-1, block)), sum_words(content[None, whole:])]
-    return hashlib.sha256(np.concatenate(sums).astype("<i8").tobytes()).hexdigest()[:16]
 
 
 class Spill:

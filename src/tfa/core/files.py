@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -218,10 +219,11 @@ class BadFile(TfaError):
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """Size and digest of a written file."""
+    """Size, digest and fast checksum of a written file."""
 
     bytes: int
     sha256: str
+    crc32: int
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -352,13 +354,13 @@ def _tensor_parts(
 
 def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFolder | None = None) -> WrittenFile:
     def write(_: Path, handle: int) -> WrittenFile:
-        size, digest = 0, hashlib.sha256()
+        size, digest, fast = 0, hashlib.sha256(), 0
         with open(handle, "wb", closefd=False) as file:
             for part in parts:
                 file.write(part)
                 digest.update(part)
-                size += memoryview(part).nbytes
-        return WrittenFile(size, digest.hexdigest())
+                size, fast = size + memoryview(part).nbytes, zlib.crc32(part, fast)
+        return WrittenFile(size, digest.hexdigest(), fast)
 
     return _replace(path, folder, write)
 

@@ -87,7 +87,7 @@ def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
 
     def write() -> None:
         while not ended.wait(LINE_SECONDS):
-            _print_line(counted.line(label, total))
+            announce(counted.line(label, total), RichProgress())
 
     writer = threading.Thread(target=write, name="tfa-progress", daemon=True)
     writer.start()
@@ -98,15 +98,11 @@ def _lines(label: str, total: int, unit: str) -> Iterator[Task]:
         writer.join()
 
 
-def _print_line(text: str) -> None:
-    with suppress(OSError, ValueError):  # standard error is closed
-        print(make_printable(text), file=sys.stderr, flush=True)
-
-
 def announce(text: str, progress: Progress) -> None:
     """Write a line at once, with or without a terminal, unless `progress` is silent."""
     if isinstance(progress, RichProgress):
-        _print_line(text)
+        with suppress(OSError, ValueError):  # standard error is closed
+            print(make_printable(text), file=sys.stderr, flush=True)
 
 
 class _Counted:

@@ -225,7 +225,7 @@ def _calibrated_head(
     """Calibrate the head on the fitted images; also return tokens of images added later if it needs them."""
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
-    state.check_files(DATABASE)
+    state.checked(DATABASE)
     if state.head_kind == "paper-dual":
         made = DualDecisions.from_dict(state.database.decisions)
         dual = DualHead.of_scorer(HeadSpec.from_dict(state.spec), made, state.head.scorer)

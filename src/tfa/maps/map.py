@@ -5,7 +5,6 @@ No numeric code lives here. A `Storage` holds the rows: in memory and a folder, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +16,7 @@ from tfa.core.arrays import backend_for
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, count_depths, describe_device, load_encoder
-from tfa.errors import (
-    BadImage,
-    BadSpec,
-    BadWeights,
-    NoImages,
-    StoreConflict,
-    UnknownEncoder,
-    UnknownImage,
-    WeightsMissing,
-)
+from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict, UnknownEncoder, WeightsMissing
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
 from tfa.maps.confidence import DomainShiftMonitor, collect_answers
@@ -69,7 +59,6 @@ from tfa.types import (
     MapInfo,
     Position,
     QueryOptions,
-    RelocateResult,
 )
 
 _QUERY_BATCH = 8  # photos encoded at a time
@@ -79,6 +68,10 @@ _NOT_FOLLOWED = (
     "Query photos independently (--no-online), or use a map in a folder"
 )
 _NOT_REFITTED = "a map in a store cannot be refitted in place; rebuild it with: tfa build PHOTOS --out URL"
+_YOUR_ENCODER = (
+    "this map was built with an encoder of your own, {}: "
+    "use PlaceMap.load(path, encoder=…), or install the plugin that provides it"
+)
 _WITH_FILE = "pass the map's weights with --weights FILE, or --set encoder.weights=FILE"
 _NEEDS_ROWS = "this needs all rows in memory, but the map is in a store; build a folder with --out NAME.tfa"
 EncodedBatch = tuple[list[tuple[str, str | None]], Tokens | None]  # names with errors, tokens of readable photos
@@ -454,10 +447,7 @@ class Map:
                     model=expected["fingerprint"],
                 )  # fmt: skip
             except UnknownEncoder:
-                text = "use PlaceMap.load(path, encoder=…), or install the plugin that provides it"
-                raise UnknownEncoder(
-                    f"this map was built with an encoder of your own, {expected['id']}: {text}"
-                ) from None
+                raise UnknownEncoder(_YOUR_ENCODER.format(expected["id"])) from None
             except WeightsMissing as error:  # only the map's encoder fits, so ways that name another one do not help
                 ways = [line for line in error.lines[1:] if "--encoder" not in line]
                 raise WeightsMissing(error.lines[0], *error.paths, more=[*ways, _WITH_FILE]) from error
@@ -776,35 +766,6 @@ class Map:
         # Calibrations belong to the old head and are dropped.
         self._memory_storage.commit(fresh, writer.write_all)
         self.notes += [*fitted.notes, *note_dropped(old, self.path)]
-
-    def relocate(self, old: str | Path, new: str | Path, progress: bool | Progress | None = None) -> RelocateResult:
-        """Change the paths of map images after their photos were moved to another folder. Atomic.
-
-        Args:
-            old: Folder in which the photos were.
-            new: Folder in which they are now, in the same subfolders.
-            progress: True draws progress bars.
-
-        Returns:
-            How many images were in `old`, and which files are missing in `new`.
-
-        Raises:
-            UnknownImage: No map image is in `old`, or none of the files is in `new`.
-        """
-        before, after = os.path.realpath(old), os.path.realpath(new)
-
-        def move(path: str) -> str:
-            return after + path[len(before) :] if (path + os.sep).startswith(before + os.sep) else path
-
-        paths = [record.path for record in self.records()]
-        moved = [move(path) for path in paths if move(path) != path]
-        missing = [path for path in moved if not os.path.exists(path)]
-        if not moved:
-            raise UnknownImage(f"no map image is in {before}; the first is {next(iter(paths), 'missing')}")
-        if len(missing) == len(moved):
-            raise UnknownImage(f"none of the {len(moved):,} photos is in {after}; the first would be {missing[0]}")
-        self.storage.relocate(move, as_progress(progress))
-        return RelocateResult(moved=len(moved), missing=missing, images=len(paths))
 
     def calibrate(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.arrays import compute_sum64
 from tfa.core.files import hash_json
 from tfa.core.text import format_command
 from tfa.core.tokens import Tokens
@@ -196,21 +196,16 @@ class MapState:
         raise BadCalibration(f"calibration {wanted!r} not found. {there}. Create it with: {create}")
 
     def checked(self, calibration: str | None = None) -> NamedHead:
-        """Return the head as `chosen` does, after its files were compared with their checksums."""
+        """Return the head as `chosen` does, and compare its files with their checksums, once. Raises BadMap."""
         head = self.chosen(calibration)
-        self.check_files(head.name)
-        return head
-
-    def check_files(self, *names: str) -> None:
-        """Compare the files of these heads [default: all] with their checksums, each once. Raises BadMap."""
         for entry in self.files:
-            content = self.unchecked.get(entry["name"])
-            if content is None or (names and entry["head"] not in (None, *names)):
-                continue
-            if compute_sum64(content) != entry["sum64"]:
+            content = self.unchecked.get(entry["name"]) if entry["head"] in (None, head.name) else None
+            if content is not None and zlib.crc32(content) != entry["crc32"]:
                 text = "was damaged after the map was written (checksum differs); build the map again"
-                raise BadMap(f"{content.filename} {text}", content.filename)
-            self.unchecked.pop(entry["name"], None)
+                raise BadMap(f"{content.filename} {text}", str(content.filename))
+            if content is not None:
+                self.unchecked.pop(entry["name"], None)
+        return head
 
     @property
     def map_spec(self) -> BuildOptions:

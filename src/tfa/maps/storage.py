@@ -210,9 +210,9 @@ class MemorySnapshot(Snapshot):
 
     def prepare(self) -> None:
         """Pack quantized rows for fast queries, or only the reduced ones. Answers do not change."""
-        self.state.check_files()
-        heads = {head.name: SearchableHead.of(head, self.images, self.rows, self.device) for head in self.state.heads}
-        for head in self.state.heads:
+        checked = [self.state.checked(head.name) for head in self.state.heads]
+        heads = {head.name: SearchableHead.of(head, self.images, self.rows, self.device) for head in checked}
+        for head in checked:
             searcher = heads[head.name].searcher
             if isinstance(searcher, ReducedSearch):
                 for side in head.stored.scorer.sides:
@@ -548,7 +548,7 @@ class MemoryStorage(Storage):
         state = self._snapshot.state
         root = None if state.photo_root is None else move(state.photo_root)
         images = [replace(record, path=move(record.path)) for record in state.images]
-        self.commit(state.changed(images=images, photo_root=root), writer.write_records)
+        self.commit(state.changed(images=images, photo_root=root), writer.write_all)
 
     def calibrate(
         self, place_map: Map, photos: Any, options: Mapping[str, Any], skip_bad: bool | None, progress: Progress

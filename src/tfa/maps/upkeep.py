@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfa.core.files import BadFile, hash_file, map_tensors, sync_folder, write_atomically, write_tensors
-from tfa.core.progress import Progress
+from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
 from tfa.photos.token_cache import TokenCache
-from tfa.types import ImageRecord
+from tfa.types import ImageRecord, RelocateResult
 
 if TYPE_CHECKING:
     from tfa.maps.map import Map
@@ -140,6 +140,27 @@ def read_map_photo(record: ImageRecord, map_folder: Path | None) -> bytes | None
         if hashlib.sha256(content).hexdigest() == record.digest:
             return content
     return None
+
+
+def relocate_photos(place_map: Map, old: Path, new: Path, progress: bool | Progress | None = None) -> RelocateResult:
+    """Change the paths of map images after their photos were moved from one folder to another, in one step.
+
+    Raises UnknownImage if no map image is in `old`, or none of their files is in `new`.
+    """
+    before, after = os.path.realpath(old), os.path.realpath(new)
+
+    def move(path: str) -> str:
+        return after + path[len(before) :] if (path + os.sep).startswith(before + os.sep) else path
+
+    paths = [record.path for record in place_map.records()]
+    moved = [move(path) for path in paths if move(path) != path]
+    missing = [path for path in moved if not os.path.exists(path)]
+    if not moved:
+        raise UnknownImage(f"no map image is in {before}; the first is {next(iter(paths), 'missing')}")
+    if len(missing) == len(moved):
+        raise UnknownImage(f"none of the {len(moved):,} photos is in {after}; the first would be {missing[0]}")
+    place_map.storage.relocate(move, as_progress(progress))
+    return RelocateResult(moved=len(moved), missing=missing)
 
 
 # --- lookup ---------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
+request_log = getLogger("tfa.requests")
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
@@ -41,9 +42,6 @@ class Metrics:
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry).decode()
-
-
-request_log = getLogger("tfa.requests")
 
 
 class MeasureRequests:

@@ -184,9 +184,7 @@ def run_server(
     If something hangs, the process exits with code 1 `stop_seconds` after the signal.
     """
     if log_requests:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        request_log.handlers, request_log.propagate = [handler], False
+        request_log.handlers = [logging.StreamHandler()]
         request_log.setLevel(logging.INFO)
     config = uvicorn.Config(
         app,

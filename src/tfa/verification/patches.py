@@ -19,6 +19,7 @@ the quantization error of one side only. Arrays in, arrays out.
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 import scipy  # loads its parts on first use
 
-from tfa.core.arrays import Spill, l2_normalize, map_in_threads, sum_words, to_float32
+from tfa.core.arrays import Spill, l2_normalize, map_in_threads, to_float32
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadTokens
 from tfa.method.vocabulary import DrawnPatches
@@ -214,6 +215,13 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 # --- patch store ----------------------------------------------------------------------------------
 
 _Tensors = Mapping[str, np.ndarray]
+
+
+def _sum_rows(patches: np.ndarray) -> np.ndarray:
+    """Return the CRC-32 of each image's stored patches, `(m,)` int64."""
+    return np.array([zlib.crc32(np.ascontiguousarray(row)) for row in patches], np.int64)
+
+
 PatchGrid = tuple[int, int]
 
 
@@ -225,7 +233,7 @@ class CompactTokens:
     grid: PatchGrid  # rows, columns of patches
     chunks: tuple[np.ndarray, ...]  # (rows, n, r) int8, or small (rows, n, g) uint8; an edit adds a chunk
     spec: RerankSpec
-    sums: np.ndarray | None = None  # (m,) int64, checksums of stored patches by image; None in older maps
+    sums: np.ndarray | None = None  # (m,) int64, checksums of patches that are read from files
 
     @classmethod
     def fit(cls, tokens: Tokens, spec: RerankSpec | None = None, *, cells: bool = True) -> CompactTokens:
@@ -256,9 +264,7 @@ class CompactTokens:
             chunk[index] = self.compaction.pack(self.compaction.compact(tokens.load(index, index + 1)))[0]
 
         map_in_threads(written, range(len(tokens)))
-        sums = None if self.chunks else sum_words(chunk)
-        if self.sums is not None:
-            sums = np.concatenate([self.sums, sum_words(chunk)])
+        sums = None if self.sums is None else np.concatenate([self.sums, _sum_rows(chunk)])
         return replace(self, chunks=(*self.chunks, chunk), sums=sums)
 
     def __len__(self) -> int:
@@ -276,16 +282,10 @@ class CompactTokens:
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Return unit patches (c, n, r) of some images, float32, without reading other rows."""
         patches = take_rows(self.chunks, indices, self.compaction.dtype)
-        self._check(indices, patches)
+        if self.sums is not None and (_sum_rows(patches) != self.sums[indices]).any():
+            text = "stored patches were damaged after the map was written (checksum differs)"
+            raise BadMap(f"{text}; find the file with tfa info MAP --checksum, and build the map again")
         return self.compaction.unpack(patches)
-
-    def _check(self, indices: Any, patches: np.ndarray) -> None:
-        """Raise BadMap if stored patches differ from their checksums."""
-        if self.sums is not None and (sum_words(patches) != self.sums[indices]).any():
-            raise BadMap(
-                "stored patches were damaged after the map was written (checksum differs); "
-                "find the file with tfa info MAP --checksum, and build the map again"
-            )
 
     def query(self, tokens: Tokens) -> np.ndarray:
         """Return unit patches (q, n, r) of query photos, centered on the map's cells, not quantized."""
@@ -346,8 +346,7 @@ class CompactTokens:
         """Return the patches of rows `start` to `stop`."""
         rows = rows_between(self.chunks, start, stop)
         assert isinstance(rows, np.ndarray), "a segment has images"
-        self._check(slice(start, stop), rows)
-        return {"patches": rows} if self.sums is None else {"patches": rows, "patches.sums": self.sums[start:stop]}
+        return {"patches": rows, "patches.crc32": _sum_rows(rows) if self.sums is None else self.sums[start:stop]}
 
     @classmethod
     def from_tensors(cls, entry: dict[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
@@ -364,7 +363,7 @@ class CompactTokens:
             raise ValueError(f"compact tokens must be {kind} of {shape[0]} patches × {shape[1]} bytes")
         if compaction.cells is not None and compaction.cells.shape != (shape[0], compaction.dimensions):
             raise ValueError(f"cells must be {shape[0]} × {compaction.dimensions}, a row per patch")
-        sums = [one["patches.sums"].ravel() for one in galleries if "patches.sums" in one]
+        sums = [one["patches.crc32"].ravel() for one in galleries if "patches.crc32" in one]
         whole = bool(sums) and [len(own) for own in sums] == [len(chunk) for chunk in chunks]
         return cls(compaction, grid, chunks, spec, np.concatenate(sums) if whole else None)
 

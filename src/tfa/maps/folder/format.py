@@ -129,7 +129,7 @@ class _File(Value):
     head: str | None = req("Head it belongs to.")
     bytes: int = req("Its size.", ge=0)
     sha256: str = req("Its digest.", pattern=_HEX)
-    sum64: str = opt(None, "Its fast checksum; missing in older maps.", pattern="[0-9a-f]{16}")
+    crc32: int = opt(None, "Its fast checksum; missing in older maps.", ge=0)
 
 
 class _Encoder(EncoderInfo):

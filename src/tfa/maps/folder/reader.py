@@ -76,7 +76,7 @@ def _same(what: str, actual: Any, expected: Any) -> None:
 
 # --- reader ---------------------------------------------------------------------------------------
 
-MOST_SUMMED = 256_000_000  # bytes of a file above which only --checksum compares it
+MOST_SUMMED = 128_000_000  # bytes of a file above which only --checksum compares it
 
 
 def read_map(folder: Path, *, checksum: bool = False) -> MapState:
@@ -119,7 +119,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         )  # fmt: skip
         check_state(state)
         for entry in header["files"]:  # patches have a checksum per image
-            if "sum64" in entry and entry["role"] != "tokens" and entry["bytes"] <= MOST_SUMMED:
+            if "crc32" in entry and entry["role"] != "tokens" and entry["bytes"] <= MOST_SUMMED:
                 state.unchecked[entry["name"]] = np.memmap(folder / entry["name"], np.uint8, "r")
     except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None

@@ -21,9 +21,6 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tfa.core.arrays import compute_sum64
 from tfa.core.files import (
     LockedFolder,
     OpenFolder,
@@ -211,8 +208,8 @@ def number_revision(folder: OpenFolder, state: MapState) -> MapState:
 
 def write_all(folder: OpenFolder, state: MapState) -> MapState:
     """Write all files of a map, then the header."""
-    state.check_files()
-    files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in state.heads]
+    heads = [state.checked(head.name) for head in state.heads]
+    files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in heads]
     if state.vocabularies is not None:
         files.append(_tensors(folder, state, "vocabularies", {"centers": state.vocabularies}))
     if state.spaces is not None:
@@ -230,7 +227,6 @@ def write_addition(folder: OpenFolder, state: MapState) -> MapState:
         first: dict[tuple[str, str | None], dict[str, Any]] = {}
         for entry in files:
             first.setdefault((entry["role"], entry["head"]), entry)
-        state.check_files()
         files, segments = tuple(first.values()), segments[:1]
     first_row = sum(segments)
     files = (*files, *_segment(folder, state, first_row))
@@ -251,32 +247,18 @@ def write_calibration(folder: OpenFolder, state: MapState) -> MapState:
 
 def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[str, Any]]:
     """Write image records, gallery rows, coordinates and compact tokens from `first_row` on."""
-    rows = len(state.images)
+    records, rows = folder.path / f"images-r{state.revision:06d}.json", len(state.images)
+    here = str(folder.path.resolve())
+    written = write_json(records, [_record(one, state.photo_root, here) for one in state.images[first_row:]], folder)
     files = [
         _tensors(folder, state, "gallery", head.stored.gallery_tensors(first_row, rows), head.name)
-        for head in state.heads
+        for head in [state.checked(one.name) for one in state.heads]
     ]
     if state.spaces is not None:
         files.append(_tensors(folder, state, "coordinates", state.spaces.coordinate_tensors(first_row, rows)))
     if state.compact is not None:
         files.append(_tensors(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
-    return [*files, _records(folder, state, slice(first_row, rows))]
-
-
-def write_records(folder: OpenFolder, state: MapState) -> MapState:
-    """Write the image records of every segment, then the header."""
-    state.check_files()
-    files, start = [entry for entry in state.files if entry["role"] != "images"], 0
-    for number, rows in enumerate(state.segments):
-        files.append(_records(folder, state, slice(start, start + rows), f"{number}-" if number else ""))
-        start += rows
-    return commit(folder, replace(state, files=tuple(files)))
-
-
-def _records(folder: OpenFolder, state: MapState, rows: slice, name: str = "") -> dict[str, Any]:
-    path, here = folder.path / f"images-{name}r{state.revision:06d}.json", str(folder.path.resolve())
-    records = [_record(one, state.photo_root, here) for one in state.images[rows]]
-    return _entry(path, write_json(path, records, folder), "images", None)
+    return [*files, _entry(records, written, "images", None)]
 
 
 def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:
@@ -299,8 +281,7 @@ def _tensors(
 
 
 def _entry(path: Path, written: WrittenFile, role: str, head: str | None) -> dict[str, Any]:
-    facts = {"name": path.name, "role": role, "head": head, "bytes": written.bytes, "sha256": written.sha256}
-    return {**facts, "sum64": compute_sum64(np.memmap(path, np.uint8, "r"))}
+    return {"name": path.name, "role": role, "head": head, **vars(written)}
 
 
 def commit(folder: OpenFolder, state: MapState) -> MapState:

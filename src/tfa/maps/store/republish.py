@@ -92,15 +92,6 @@ def switch_head(publisher: Publisher, versions: Versions, name: str, progress: P
         publish_version(publisher, view, state, version)
 
 
-def move_photos(publisher: Publisher, versions: Versions, move: Callable[[str], str], progress: Progress) -> None:
-    """Publish a version whose images have the paths `move(path)`."""
-    with publisher.claim("relocated"):
-        view = view_without_pending_edits(versions, publisher)
-        state = view.state.changed(images=[replace(one, path=move(one.path)) for one in view.state.images])
-        version, _ = write_version(publisher, view, state, progress, move)
-        publish_version(publisher, view, state, version)
-
-
 def forget_head(publisher: Publisher, versions: Versions, name: str) -> None:
     """Delete an inactive calibration: rewrite the heads, keep the collection."""
     with publisher.claim("calibrated"):

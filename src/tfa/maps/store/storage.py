@@ -25,7 +25,6 @@ from tfa.maps.store.edits import NewImages, add_images, remove_images
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, publish_map
 from tfa.maps.store.republish import (
     forget_head,
-    move_photos,
     publish_version,
     roll_back,
     switch_head,
@@ -200,7 +199,11 @@ class StoreStorage(Storage):
         return remove_images(self.versions, list(ids))
 
     def relocate(self, move: Callable[[str], str], progress: Progress) -> None:
-        move_photos(self._publisher(), self.versions, move, progress)
+        publisher = self._publisher()
+        with publisher.claim("relocated"):
+            view = view_without_pending_edits(self.versions, publisher)
+            state = view.state.changed(images=[replace(one, path=move(one.path)) for one in view.state.images])
+            publish_version(publisher, view, state, write_version(publisher, view, state, progress, move)[0])
         self.versions.now(fresh=True)
 
     def calibrate(
