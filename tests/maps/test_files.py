@@ -318,7 +318,8 @@ def test_files_are_compared_once_and_only_those_of_the_head_that_answers(second_
     opened = PlaceMap.load(path, encoder=FakeEncoder())
     opened.calibrate([photo(tmp_path / f"{place}.png", place, light=0.8) for place in range(8)], name="day")
     read, real = [], zlib.crc32
-    monkeypatch.setattr(state, "zlib", SimpleNamespace(crc32=lambda one: read.append(one.filename.stem) or real(one)))
+    spy = SimpleNamespace(crc32=lambda content: read.append(content.obj.filename.stem) or real(content))
+    monkeypatch.setattr(state, "zlib", spy)
     opened = PlaceMap.load(path, encoder=FakeEncoder())
     assert read == []  # a large map opens at once
     opened.query(second_order[1], calibration="none")

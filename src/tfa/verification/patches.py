@@ -219,7 +219,7 @@ _Tensors = Mapping[str, np.ndarray]
 
 def _sum_rows(patches: np.ndarray) -> np.ndarray:
     """Return the CRC-32 of each image's stored patches, `(m,)` int64."""
-    return np.array([zlib.crc32(np.ascontiguousarray(row)) for row in patches], np.int64)
+    return np.array([zlib.crc32(np.ascontiguousarray(row).data) for row in patches], np.int64)
 
 
 PatchGrid = tuple[int, int]

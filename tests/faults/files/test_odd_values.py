@@ -117,10 +117,11 @@ def test_records_of_images_nested_without_end(map_folder: Path) -> None:
         PlaceMap.load(map_folder)
 
 
-def test_a_map_whose_numbers_are_none_says_so_when_it_is_asked(map_folder: Path) -> None:
+@pytest.mark.parametrize("number", [np.nan, 1e300], ids=["none", "too large, of which numpy warns"])
+def test_a_map_whose_numbers_are_none_says_so_when_it_is_asked(map_folder: Path, number: float) -> None:
     file = map_folder / "gallery-r000001.safetensors"
     arrays, metadata = map_tensors(file)
-    write_tensors(file, {**arrays, "bias": np.full_like(arrays["bias"], np.nan)}, metadata)
+    write_tensors(file, {**arrays, "bias": np.full_like(arrays["bias"], number)}, metadata)
     damaged = PlaceMap.load(map_folder)
     with pytest.raises(BadMap, match=r"not finite.*--checksum"):
         damaged.query_tokens(queries(), calibration="none")
