@@ -189,7 +189,7 @@ def load_tokens(
         if gone:
             raise BadMap(
                 f"{len(gone)} photos are neither in the token cache nor on disk (first: {gone[0]}); "
-                f"restore them, or {otherwise}",
+                f"restore them, or {otherwise}; if they were moved: tfa relocate",
                 gone[0],
             )
         again = cache.encode([Path(paths[i]) for i in missing], place_map.encoder, progress=progress)
