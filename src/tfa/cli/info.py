@@ -229,9 +229,10 @@ def report(
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     answers = None
     if photos:  # through the token cache, as calibrate and evaluate
-        encoded = place_map.encode_photos(expand_folders(photos), True, progress)
+        paths = expand_folders(photos)
+        encoded = place_map.encode_photos(paths, True, progress)
         show_notes([], [(str(path), reason) for path, reason in encoded.skipped])
-        answers = place_map.query_many(encoded, k=1, progress=progress)
+        answers = place_map.query_many(encoded.as_photos(paths), k=1, progress=progress)
     sample = place_map.sample()
     facts = collect_report(sample, answers, aged_days=aged)
     if out is not None:  # Write files before printing: the reader may close the pipe.

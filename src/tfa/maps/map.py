@@ -74,7 +74,6 @@ _YOUR_ENCODER = (
 )
 _WITH_FILE = "pass the map's weights with --weights FILE, or --set encoder.weights=FILE"
 _NEEDS_ROWS = "this needs all rows in memory, but the map is in a store; build a folder with --out NAME.tfa"
-EncodedBatch = tuple[list[tuple[str, str | None]], Tokens | None]  # names with errors, tokens of readable photos
 
 
 class Map:
@@ -471,8 +470,10 @@ class Map:
             return []
         return [f"{describe_device(self._encoder)}, {step} on {device}"]
 
-    def encode_batches(self, photos: Sequence[Photo] | EncodedImages, strict: bool = False) -> Iterator[EncodedBatch]:
-        """Encode photos in batches, or split encoded ones. The encoder is loaded with the first readable photo.
+    def encode_batches(
+        self, photos: Sequence[Photo], strict: bool = False
+    ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
+        """Encode photos in batches. The encoder is loaded with the first readable photo.
 
         Args:
             photos: Photos as for `query`, or only photos that are encoded already (`EncodedImages.as_photos`).
@@ -481,15 +482,16 @@ class Map:
         Yields:
             Batches: each photo's name with its error or None, and the tokens of readable photos.
         """
-        paths = photos.paths if isinstance(photos, EncodedImages) else photos
-        for start in range(0, len(paths), _QUERY_BATCH):
-            block = slice(start, start + _QUERY_BATCH)
-            if isinstance(photos, EncodedImages):
-                yield [(str(path), None) for path in photos.paths[block]], photos.tokens.select(block)
-                continue
+        for start in range(0, len(photos), _QUERY_BATCH):
             images: list[Any] = []
             named: list[tuple[str, str | None]] = []
-            for photo in photos[block]:
+            some: Sequence[Any] = photos[start : start + _QUERY_BATCH]
+            encoded = [photo for photo in some if isinstance(photo, EncodedPhoto)]
+            if encoded:
+                rows = [one.row for one in encoded if one.row is not None]
+                yield [(str(one.path), one.error) for one in encoded], encoded[0].tokens.select(rows) if rows else None
+                continue
+            for photo in some:
                 try:
                     images.append(as_rgb(photo))
                     named.append((name_photo(photo), None))
@@ -546,12 +548,12 @@ class Map:
         return answer.withhold(chosen)
 
     def query_many(
-        self, photos: PhotosLike | EncodedImages, k: int = 5, progress: bool | Progress | None = None, **options: Any
+        self, photos: PhotosLike, k: int = 5, progress: bool | Progress | None = None, **options: Any
     ) -> Answers:
         """Find where each of several photos was taken, and estimate recall on similar photos.
 
         Args:
-            photos: A folder, a list of photos as for `query`, or the result of `encode_photos`.
+            photos: A folder, or a list of photos as for `query`.
             k: Number of hits per photo.
             progress: True draws progress bars.
             options: Other fields of `tfa.types.QueryOptions`.
@@ -562,9 +564,8 @@ class Map:
         """
         chosen, answers = _make_query_options(k, options), list[Answer]()
         shift = DomainShiftMonitor.for_head(self.state.chosen(chosen.calibration))
-        several = photos if isinstance(photos, EncodedImages) else expand_photos(photos)
-        count = len(several.paths if isinstance(several, EncodedImages) else several)
-        with as_progress(progress).task("querying", count, "photos") as task:
+        several = expand_photos(photos)
+        with as_progress(progress).task("querying", len(several), "photos") as task:
             for answer in self._answers(several, chosen, strict=False, shift=shift):
                 answers.append(answer.withhold(chosen))
                 task.advance()
@@ -617,7 +618,7 @@ class Map:
         resolve_candidates(options, snapshot.state, compact=snapshot.patches)
 
     def _answers(
-        self, photos: Sequence[Photo] | EncodedImages, options: QueryOptions, strict: bool, shift: Any = None
+        self, photos: Sequence[Photo], options: QueryOptions, strict: bool, shift: DomainShiftMonitor | None = None
     ) -> Iterator[Answer]:
         self.check(options)  # before photos are read
         for named, tokens in self.encode_batches(photos, strict):

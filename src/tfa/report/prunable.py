@@ -71,7 +71,7 @@ def estimate_losses(
     if after is not None:
         losses.append(_lose(f"the {len(there):,} removed photos, as queries to the remaining map", None, after))
     if photos is not None:
-        encoded = place_map.encode_photos(photos, True, progress)
+        encoded = place_map.encode_photos(photos, True, progress).as_photos(photos)
         both = [one.query_many(encoded, k=1, progress=progress).expected_recall for one in (place_map, without)]
         if both[1] is not None:
             losses.append(_lose(f"the {both[1].photos:,} photos of --photos", both[0], both[1]))
