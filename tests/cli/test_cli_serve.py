@@ -66,7 +66,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     assert settings.cameras == 8
     assert [str(path) for path in started["paths"]] == ["town.tfa", "photos"]
     assert started["encoder"] == EncoderOptions(threads=2, precision="int8")
-    assert started["access_log"] is True
+    assert started["log_requests"] is False
 
 
 def test_other_machines_are_let_in_on_purpose_only(run, started):
