@@ -97,7 +97,7 @@ results: $(VENV)/.installed
 	@test -d "$(DATA)" || { echo "pass the folder of the datasets: make results DATA=data"; exit 1; }
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads main --depth 20 --split-depth 12 --out results $(DATASETS)
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads $(SHIPPED) --depth 5 --split-depth 1 --out results $(DATASETS)
-	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER)/l5+7 --heads default --depth 5 --split-depth 1 --out results $(DATASETS)
+	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER)/l5+7 --heads default,depth-ablations --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench run --encoder $(SECOND_ENCODER) --heads $(SECOND_HEADS) --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench results --records results --out results/README.md
 	$(BIN)/python docs/site/fill_tables.py

@@ -98,6 +98,12 @@ def test_a_head_that_follows_a_drive_is_skipped_where_there_is_none(bench, tmp_p
     assert run_heads(drive, [card], tmp_path / "results")[0].outcome == "written"
 
 
+def test_a_head_of_two_depths_is_skipped_under_an_encoder_that_reads_one_block(bench, tmp_path):
+    [ran] = run_heads(bench, [dataclasses.replace(rigged(NO_CALIBRATION), needs_depths=True)], tmp_path / "results")
+    assert (ran.outcome, ran.path) == ("skipped", None)
+    assert "reads one block" in ran.reason
+
+
 def ordered(dataset):
     return dataclasses.replace(dataset, card=dataclasses.replace(dataset.card, ordered=True))
 

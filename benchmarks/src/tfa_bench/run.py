@@ -308,6 +308,9 @@ def run_head(
     if card.needs_order and not bench.dataset.card.ordered:
         reason = 'the dataset is not in driving order, or its card lacks "ordered": true'
         return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)
+    if card.needs_depths and count_depths(bench.encoder) < 2:
+        reason = "the encoder reads one block; name two, such as dinov2-s14-focus/l5+7"
+        return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)
     try:
         splits = plan.splits(len(bench.queries), bench.truth.conditions)
     except BadSpec as error:

@@ -201,10 +201,8 @@ class StoredSpace:
         """Make it from a fitted space."""
         side = space.side
         axes = convert_rows(side.axes, storage, wide=True)
-        stored = SecondOrderSide(
-            side.patch_directions.astype(np.float32), side.mean.astype(np.float32), axes, side.eigenvalues,
-            grid=side.grid,
-        )  # fmt: skip
+        directions, mean = side.patch_directions.astype(np.float32), side.mean.astype(np.float32)
+        stored = replace(side, patch_directions=directions, mean=mean, axes=axes, shift=None)
         halves = Spill().empty(space.coordinates.shape, np.float32)  # a large map spills to a file until it is saved
         lengths = np.empty(len(space), np.float32)
         for start, stop in row_blocks(*halves.shape):

@@ -19,6 +19,7 @@ from tfa.maps.map import Map
 from tfa.maps.state import MapState, NamedHead, make_state
 from tfa.maps.storage import MemorySnapshot, MemoryStorage
 from tfa.maps.tracker import Tracker
+from tfa.method import second_order as method
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.described_queries import DescribedQueries
@@ -29,7 +30,7 @@ from tfa_bench.heads import second_order
 from tfa_bench.heads.catalogue import GROUPS, head_card
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.judge import Competition, JudgedEvidence, calibrate_judged, fit_judged
-from tfa_bench.heads.second_order import by_support
+from tfa_bench.heads.second_order import UNPOOLED, by_support
 from tfa_bench.rank import ranked, scored
 
 DATABASE, QUERIES = town(places=66)
@@ -244,10 +245,33 @@ def test_other_names_are_refused(name):
         head_card(name)
 
 
+def test_without_pooling_two_depths_are_described_as_their_tokens_are(monkeypatch):
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(30, 12, 10)) + rng.normal(size=(30, 1, 10))
+    database, queries = (Tokens(base + 0.3 * rng.normal(size=base.shape), grid=(3, 4), depths=2) for _ in range(2))
+    names = ("second-order", "second-order-c64", "second-order-online")
+
+    def answer(name: str) -> np.ndarray:
+        head = fit(name, database=database)
+        head = head.calibrate(Photos(queries.select(range(8)))) if "c64" in name else head
+        return head.scores(Photos(queries), "0")
+
+    pooled, unpooled = (
+        [answer(name.replace("second-order", system)) for name in names] for system in ("second-order", UNPOOLED)
+    )
+    # Pooling over each cell alone leaves tokens as they are.
+    monkeypatch.setattr(method, "cell_bands", lambda grid, dtype: tuple(np.eye(side, dtype=dtype) for side in grid))
+    for name, before, after in zip(names, pooled, unpooled, strict=True):
+        assert not np.allclose(before, after, atol=0.05)
+        np.testing.assert_allclose(after, answer(name), atol=2e-3)
+
+
 def test_the_groups_hold_them():
     assert set(GROUPS["carriers"]) == {f"second-{c}" for c in CARRIER_KERNELS}
     assert {"judged", "judged-v", "judged-c64", "judged-c64-v"} <= set(GROUPS["judged-heads"])
     ablations = {"judged-no-judge", "judged-support", "judged-c64-no-judge", "judged-c64-support"}
+    depths = [head_card(name) for name in GROUPS["depth-ablations"]]
+    assert all(card.needs_depths and card.title.startswith("Second-order head, no pooling") for card in depths)
     assert set(GROUPS["judge-ablations"]) == ablations | {"judged-c64-no-centring", "judged-c64-no-score"}
 
 

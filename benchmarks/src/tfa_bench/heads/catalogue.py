@@ -52,7 +52,7 @@ _FROM_FILES: Mapping[str, tuple[str, ...]] = {
 }
 # Names with a number or a suffix → function that makes their card; the first match is used.
 _FAMILIES: Mapping[str, str] = {
-    r"(judged|tfa|second-order(-1|-one-window)?)-(follow.*|online.*)": "online:online_card",
+    r"(judged|tfa|second-order(-1|-one-window|-no-pooling)?)-(follow.*|online.*)": "online:online_card",
     r".+-v(-always)?": "verified:verified_card",
     r"(second|judged)(-.+)?": "second_order:second_order_card",
     rf"tfa-c\d+-({'|'.join(_RULES)})": "controls:ablation_card",
@@ -78,6 +78,9 @@ _RETRIEVERS: Mapping[str, tuple[str, ...]] = {
     "default-ablations": (
         *(f"second-order-1{rest}" for rest in ("-v", "-c64-v", "-online-v", "-follow")),
         *(f"second-order-one-window{rest}" for rest in ("-v", "-online-v")),
+    ),
+    "depth-ablations": tuple(
+        f"second-order-no-pooling{rest}" for rest in ("", "-v", "-c64", "-c64-v", "-online", "-online-v")
     ),
     "carriers": tuple(f"second-{carrier}" for carrier in CARRIER_WORDS),
     "judged-heads": tuple(f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")),

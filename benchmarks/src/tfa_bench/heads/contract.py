@@ -132,6 +132,7 @@ class HeadCard:
     # replaces the run's encoder; opened when the head runs
     encoder_opener: Callable[[EncoderOptions], Encoder] | None = None
     needs_order: bool = False  # database and queries must be in driving order
+    needs_depths: bool = False  # the encoder must read two blocks
     budget_per_condition: bool = False  # if the dataset says so, each condition calibrates its own head
 
 

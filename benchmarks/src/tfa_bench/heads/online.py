@@ -29,7 +29,14 @@ from tfa.online.adaptation import AdaptedScorer, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import MAP_TITLES, SECOND_STAGES, fitted_map_head, fitted_second_order, uses_cells
+from tfa_bench.heads.second_order import (
+    MAP_TITLES,
+    SECOND_STAGES,
+    UNPOOLED,
+    fitted_map_head,
+    fitted_second_order,
+    uses_cells,
+)
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, fitted_tfa
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
@@ -104,7 +111,7 @@ def _fitted(system: str, database: Photos, shared: Shared) -> Head | SecondOrder
     if system == "tfa":
         return fitted_tfa(database, shared)
     if system in MAP_TITLES:
-        return fitted_map_head(database, shared).adapting
+        return fitted_map_head(database, shared, pooled=system != UNPOOLED).adapting
     return fitted_second_order(database, shared, TARGET_CARRIER)
 
 
@@ -153,4 +160,5 @@ def online_card(name: str) -> HeadCard | None:
         stages=tuple(dict.fromkeys((*_STAGES[system], *(() if alone is None else alone.stages)))),
         note=BEYOND_PAPER,
         needs_order=follows,
+        needs_depths=system == UNPOOLED,
     )

@@ -4,6 +4,7 @@
     second-order-c64                    the same after `tfa calibrate` with 64 unlabeled queries (any number)
     second-order-1  second-order-1-c64  the same; if reranked, as maps were before patches were centered on their cell
     second-order-one-window  …          the same; if reranked, with one window of 5 × 5 displacements (ablation)
+    second-order-no-pooling  …          the same for two depths, the later one not averaged over cells (ablation)
     second-original  second-partial  …  this carrier, without a judge
     judged                              the head that map images judge best
     judged-c64                          judged and calibrated with 64 unlabeled queries (any number)
@@ -24,20 +25,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfa import pipeline
-from tfa.core.arrays import backend_for
+from tfa.core.arrays import Spill, backend_for
 from tfa.core.tokens import Tokens
 from tfa.maps.stored_head import StoredHead, StoredSpaces, make_partial_scorer
+from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import CARRIER_KERNELS, CARRIER_WORDS
 from tfa.method.evidence import measure_support
 from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
-from tfa.method.second_order import SECOND_ORDER
+from tfa.method.residuals import DescribedTokens
+from tfa.method.scorer import SecondOrderSide, SideView
+from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
 from tfa.method.second_order_head import (
     TARGET_CARRIER,
     FittedSpaces,
     SecondOrderHead,
     assemble_second_order,
+    decide_carrier,
     fit_spaces,
+    limit_pseudo_queries,
+    measure_spaces,
 )
+from tfa.method.second_order_space import fit_space
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.types import BuildOptions
 from tfa.verification.usual_evidence import PairEvidence
@@ -226,22 +234,58 @@ class MapHead:
         return replace(self.fitted, scorers={0: scorer}, decisions=self.fitted.fitted.decisions(TARGET_CARRIER))
 
 
-def fitted_map_head(database: Photos, shared: Shared) -> MapHead:
-    """Fit the head of `tfa build` with its default options."""
+def fitted_map_head(database: Photos, shared: Shared, *, pooled: bool = True) -> MapHead:
+    """Fit the head of `tfa build` with its default options; without `pooled`, two depths as the encoder gives them."""
 
     def make() -> MapHead:
         options = BuildOptions()
-        head = pipeline.fit_second_order(
-            database.tokens,
-            options.carrier,
-            constructions=1,
-            spec=shared.spec,
-            device=shared.device,
-            progress=shared.progress,
-        )
+        if pooled:
+            head = pipeline.fit_second_order(
+                database.tokens,
+                options.carrier,
+                constructions=1,
+                spec=shared.spec,
+                device=shared.device,
+                progress=shared.progress,
+            )
+        else:
+            head = fit_unpooled(database.tokens, options.carrier, shared)
         return MapHead(head, StoredSpaces.of(head.fitted, 0, options.storage))
 
-    return shared.once("map head", make)
+    return shared.once(f"map head {pooled}", make)
+
+
+class UnpooledTokens(DescribedTokens):
+    """Tokens of two depths whose descriptors do not average the later block over cells."""
+
+    def described_second_order(self, directions: Sequence[np.ndarray], dtype: str) -> list[np.ndarray]:
+        parts = [
+            describe_second_order(self.block(depth), [one[depth] for one in directions], dtype=dtype)
+            for depth in (0, 1)
+        ]
+        return [np.concatenate(both, axis=1) * 0.5**0.5 for both in zip(*parts, strict=True)]
+
+
+class UnpooledSide(SecondOrderSide):
+    """Query side of `UnpooledTokens`."""
+
+    def describe(self, tokens: Tokens, spectral: bool, dtype: str) -> SideView:
+        plain = UnpooledTokens(tokens.patches, names=tokens.names, grid=tokens.grid, depths=tokens.depths)
+        return super().describe(plain, spectral, dtype)
+
+
+def fit_unpooled(tokens: Tokens, carrier: str, shared: Shared) -> SecondOrderHead:
+    """Fit one construction like `pipeline.fit_second_order`, without averaging the later block over cells."""
+    spec, backend = shared.spec, backend_for(shared.device)
+    parts = [fit_directions(tokens.block(depth), spec.max_patches, constructions=1, dtype=DTYPE) for depth in (0, 1)]
+    directions = np.stack([own for [own] in parts])
+    plain = UnpooledTokens(tokens.patches, names=tokens.names, grid=tokens.grid, depths=tokens.depths)
+    [described] = plain.described_second_order([directions], DTYPE)
+    split = DatabaseSplit.of(len(tokens), limit_pseudo_queries(spec))
+    space = fit_space(described, directions, split, spec.max_rank, backend, Spill(), tokens.grid)
+    side = UnpooledSide(directions, space.side.mean, space.side.axes, space.side.eigenvalues, grid=tokens.grid)
+    fitted = measure_spaces(spec, (replace(space, side=side),), DTYPE)
+    return assemble_second_order(fitted, *decide_carrier(fitted, carrier))
 
 
 # --- cards -----------------------------------------------------------------------------------------------------
@@ -249,9 +293,11 @@ def fitted_map_head(database: Photos, shared: Shared) -> MapHead:
 MAP_HEAD = "second-order"
 EARLIER = f"{MAP_HEAD}-1"  # maps before patches were centered on their cell
 ABLATED = f"{MAP_HEAD}-one-window"
+UNPOOLED = f"{MAP_HEAD}-no-pooling"
 MAP_TITLES = {
     EARLIER: "Second-order head, earlier",
     ABLATED: "Second-order head, one window",
+    UNPOOLED: "Second-order head, no pooling",
     MAP_HEAD: "Second-order head",
 }
 _MAP = re.compile(rf"({'|'.join(MAP_TITLES)})(?:-c([1-9][0-9]{{0,5}}))?")
@@ -277,12 +323,12 @@ def uses_cells(name: str) -> bool:
 
 
 def _map_card(name: str, system: str, photos: int) -> HeadCard:
-    options = BuildOptions()
+    options, pooled = BuildOptions(), system != UNPOOLED
 
     def fit(database: Photos, shared: Shared) -> RetrieverHead:
-        head = fitted_map_head(database, shared)
+        head = fitted_map_head(database, shared, pooled=pooled)
         how = (lambda _, target: head.calibrate(target)) if photos else None
-        return RetrieverHead(head.store(head.fitted), (0,), how, device=shared.device)
+        return RetrieverHead(head.store(head.fitted), (0,), how, device=shared.device if pooled else "cpu")
 
     return HeadCard(
         name=name,
@@ -295,9 +341,11 @@ def _map_card(name: str, system: str, photos: int) -> HeadCard:
             "head": options.head,
             "carrier": TARGET_CARRIER if photos else options.carrier,
             "storage": options.storage,
+            **({} if pooled else {"pooled": False}),
         },
         stages=(*SECOND_STAGES, *(("score_calibration",) if photos else ())),
-        note="ablation" if system == ABLATED else BEYOND_PAPER,
+        note="ablation" if system in (ABLATED, UNPOOLED) else BEYOND_PAPER,
+        needs_depths=not pooled,
     )
 
 

@@ -44,7 +44,7 @@ from tfa_bench.heads.admission import (
     shortlist_images,
 )
 from tfa_bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa_bench.heads.second_order import ABLATED, MAP_HEAD, second_order_card, uses_cells
+from tfa_bench.heads.second_order import ABLATED, MAP_HEAD, UNPOOLED, second_order_card, uses_cells
 from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, patch_pairs, require_grid, retriever_card
 from tfa_bench.heads.vectors import VectorHead
 
@@ -212,7 +212,7 @@ def verified_card(name: str, vocabulary: Path | None = None) -> HeadCard | None:
         fit=_fit(base, always, cells, one_window),
         settings={**base.settings, "verification": settings},
         stages=tuple(dict.fromkeys((*base.stages, "verification"))),
-        note=base.note if one_window else BEYOND_PAPER,
+        note=base.note if name.startswith((ABLATED, UNPOOLED)) else BEYOND_PAPER,
     )
 
 

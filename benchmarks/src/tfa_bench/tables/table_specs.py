@@ -85,6 +85,11 @@ _OVERVIEW = {
     "Adapted to earlier photos": ("second-order-online", "second-order-online-v"),
     "Frames of a drive": ("second-order-follow", "second-order-follow-lag5"),
     "Calibrated on 64 unlabeled photos": ("second-order-c64", "second-order-c64-v"),
+    "Two blocks, the later one not averaged over cells": (
+        *("second-order-no-pooling", "second-order-no-pooling-v"),
+        *("second-order-no-pooling-online", "second-order-no-pooling-online-v"),
+        *("second-order-no-pooling-c64", "second-order-no-pooling-c64-v"),
+    ),
     "Reranked by one window of 5 × 5 cells": ("second-order-one-window-v", "second-order-one-window-online-v"),
     "Reranked as before, also without cell means": (
         "second-order-1-v",
