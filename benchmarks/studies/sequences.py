@@ -1,6 +1,7 @@
 """Compare single, adapted and tracked photos on queries in driving order, and how fast a stream adapts and recovers.
 
-For the second-order head with partial whitening, which maps adapt. Everything is causal; nothing is fitted on queries.
+For the second-order head with partial whitening, which maps adapt. Reranked patches are centered on their cell, as in
+maps. Everything is causal; nothing is fitted on queries.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from tfa.online.follow import StreamFrame, follow_scores
 from tfa.online.sequence_filter import Belief, OrderMotion, SequenceSpec
 from tfa.pipeline import fit_second_order
 from tfa.types import AUTO
-from tfa.verification.reranking import Compared, Comparison
+from tfa.verification.reranking import Comparison
 from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
 
@@ -153,35 +154,17 @@ class DriveStudy:
 
 @dataclass(frozen=True)
 class Pool:
-    """Photos of a drive followed by photos of another place, described by a scorer and compared."""
+    """Photos of a drive followed by photos of another place, described by a scorer."""
 
     scorer: Scorer
-    photos: Sequence[DescribedPhoto]
-    comparisons: tuple[tuple[int, Comparison], ...]  # number of photos in each
+    photos: Sequence[DescribedPhoto]  # with patches, which a stream centers on its cell means
+    comparison: Comparison
 
     def followed(self, numbers: np.ndarray) -> list[StreamFrame]:
         """Run the tracker on photos with these indices, in this order."""
         motion = OrderMotion(len(self.scorer.bias), SequenceSpec().reach)
         chosen = [self.photos[number] for number in numbers]
-        return list(follow_scores(self.scorer, chosen, _Reordered(self, numbers), candidates=AUTO, motion=motion))
-
-    def compared(self, number: int, images: np.ndarray) -> Compared:
-        for count, comparison in self.comparisons:
-            if number < count:
-                return comparison.with_queries([number], [images])[0]
-            number -= count
-        raise BadSpec(f"photo {number} is in no comparison")
-
-
-@dataclass(frozen=True)
-class _Reordered:
-    """Photos of a pool in another order."""
-
-    pool: Pool
-    numbers: np.ndarray
-
-    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
-        return [self.pool.compared(int(self.numbers[row]), own) for row, own in zip(rows, images, strict=True)]
+        return list(follow_scores(self.scorer, chosen, self.comparison, candidates=AUTO, motion=motion))
 
 
 def check_drive(dataset: str, queries: int) -> None:
@@ -196,15 +179,15 @@ def study_drive(
     """Fit the head once, then replay the queries. `foreign` are photos of another place, if any."""
     bars, truth, queries = as_progress(progress), bench.truth, bench.queries.tokens
     head = fit_second_order(bench.database.tokens, "partial", spec=bench.spec, device=device, progress=bars)
-    pairs = PatchPairs(bench.database.tokens)
+    pairs = PatchPairs(bench.database.tokens, cells=True)
     outside = None if foreign is None else foreign.select(_spread(len(foreign), _MOST_FOREIGN))
     sets = [queries] if outside is None else [queries, outside]
-    compared = tuple((len(one), pairs.of(one)) for one in sets)
     drives, changes = [], []
     first: Pool | None = None
     for s in track_progress(CONSTRUCTIONS, len(CONSTRUCTIONS), f"{truth.name}: replaying", bars, "constructions"):
         scorer = head.scorer(s)
-        pool = Pool(scorer, [photo for one in sets for photo in describe_photos(scorer, one)], compared)
+        photos = [photo for one in sets for photo in describe_photos(scorer, one, pairs.store)]
+        pool = Pool(scorer, photos, pairs.in_order(queries))
         first = first or pool
         drives.append(study_whole(pool, truth.positives))
         own = list(describe_photos(scorer, bench.database.tokens.select(slice(0, BEFORE))))
@@ -241,6 +224,7 @@ def study_whole(pool: Pool, positives: Positives) -> dict[str, float]:
 def study_curve(pool: Pool, positives: Positives, seed: int = 0) -> dict[str, list[float]]:
     """Return R@1 of every photo adapted by a number of others: those before it in the drive (a loop), or any."""
     rng, count = np.random.default_rng(seed), len(positives)
+    photos = [replace(photo, patches=None) for photo in pool.photos]  # nothing is reranked
     curve: dict[str, list[float]] = {}
     for order in _ORDERS:
         for seen in SEEN:
@@ -249,11 +233,11 @@ def study_curve(pool: Pool, positives: Positives, seed: int = 0) -> dict[str, li
                 drawn = np.arange(-seen, 0) if order == "driving" else 1 + rng.permutation(count - 1)[:seen]
                 adapted = AdaptedScorer(pool.scorer)
                 for before in (photo + drawn) % count:
-                    adapted.step(pool.photos[before])
-                tops.append(int(adapted.step(pool.photos[photo]).argmax()))
+                    adapted.step(photos[before])
+                tops.append(int(adapted.step(photos[photo]).argmax()))
             curve.setdefault(order, []).append(share_right(tops, positives))
         numbers = np.arange(count) if order == "driving" else rng.permutation(count)
-        frames = follow_scores(pool.scorer, [pool.photos[number] for number in numbers])
+        frames = follow_scores(pool.scorer, [photos[number] for number in numbers])
         curve[order].append(share_right([int(f.scores.argmax()) for f in frames], [positives[n] for n in numbers]))
     return curve
 

@@ -52,8 +52,9 @@ POSITIVES = [np.array([i]) for i in range(FRAMES)]
 @pytest.fixture(scope="module")
 def pool():
     scorer = fit_second_order(DRIVE).scorer(0)
-    pairs = PhotoPairs(CompactTokens.fit(DRIVE), AGAIN, (4, 3), np.arange(FRAMES))
-    return Pool(scorer, list(describe_photos(scorer, AGAIN)), ((FRAMES, pairs),))
+    store = CompactTokens.fit(DRIVE)
+    pairs = PhotoPairs(store, AGAIN, (4, 3), np.arange(FRAMES))
+    return Pool(scorer, list(describe_photos(scorer, AGAIN, store)), pairs)
 
 
 def test_a_whole_drive_is_answered_alone_adapted_verified_and_followed(pool):
@@ -61,7 +62,7 @@ def test_a_whole_drive_is_answered_alone_adapted_verified_and_followed(pool):
     scores = pool.scorer.scores(AGAIN)
     assert study["alone"] == np.mean(scores.argmax(axis=1) == np.arange(FRAMES))
     frames = list(
-        follow_scores(pool.scorer, pool.photos, pool.comparisons[0][1], candidates=20, motion=OrderMotion(FRAMES, 2.0))
+        follow_scores(pool.scorer, pool.photos, pool.comparison, candidates=20, motion=OrderMotion(FRAMES, 2.0))
     )
     assert study["online"] == np.mean([f.scores.argmax() == i for i, f in enumerate(frames)])
     assert study["verified"] == np.mean([f.ranked.indices[0, 0] == i for i, f in enumerate(frames)])
@@ -117,7 +118,9 @@ def test_events_are_measured_by_hand():
     assert never.outside_lost == 0
 
 
-def test_a_study_has_all_tables(tmp_path):
+def test_a_study_has_all_tables_and_centers_patches_on_their_cells(monkeypatch):
+    pools: list[Pool] = []
+    monkeypatch.setattr(sequences, "study_whole", lambda *given: pools.append(given[0]) or study_whole(*given))
     bench = SimpleNamespace(
         database=Photos(DRIVE, tuple(map(str, range(FRAMES)))),
         queries=SimpleNamespace(tokens=AGAIN),
@@ -126,6 +129,7 @@ def test_a_study_has_all_tables(tmp_path):
         truth=SimpleNamespace(name="made", title="Made", positives=POSITIVES),
     )
     facts = json.loads(json.dumps(study_drive(bench, gridded(world(12, seed=9))).to_dict(), allow_nan=False))
+    assert all(photo.patches is not None and photo.cells is not None for photo in pools[0].photos)
     assert set(facts["events"]) == {"gap", "jump", "outside"}
     assert facts["change"]["fresh"][-1] is not None
     assert facts["seen"][-1] == "all"
