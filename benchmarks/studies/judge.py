@@ -2,6 +2,7 @@
 
 Both use the first construction, like the judge. Database only: pseudo queries judge, all queries are evaluated. C64:
 the 64 queries of the first split judge by cross-fitting; a head calibrated on all 64 is evaluated on the other queries.
+Like rows named `judged`, the judge compares patches centered on one mean; `--cells` centers them on their cell.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tfa.method.second_order_head import calibrated_scorer
 from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.judge import Competition, Judged, compete_on_target, select_by_evidence
 from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
-from tfa_bench.heads.tfa_heads import patch_pairs
+from tfa_bench.heads.tfa_heads import PatchPairs, patch_pairs
 from tfa_bench.protocols import budget
 from tfa_bench.rank import QUERIES_AT_ONCE, ranked
 from tfa_bench.run import Bench, prepare
@@ -102,21 +103,22 @@ class JudgeStudy:
         return cls(facts["dataset"], facts["title"], facts["encoder"], database, target)
 
 
-def study_judge(bench: Bench, shared: Shared | None = None, progress: bool | Progress | None = None) -> JudgeStudy:
-    """Compute both tables of one dataset."""
+def study_judge(
+    bench: Bench, shared: Shared | None = None, progress: bool | Progress | None = None, *, cells: bool = False
+) -> JudgeStudy:
+    """Compute both tables of one dataset; with `cells`, evidence is of patches centered on their cell."""
     bars = as_progress(progress)
     shared = shared or Shared(spec=bench.spec, progress=bars)
-    if patch_pairs(bench.database, shared) is None:
+    pairs = patch_pairs(bench.database, shared, cells=cells)
+    if pairs is None:
         raise BadTokens("the judge needs the patch grid, which these tokens do not have; use an encoder with a grid")
-    target = _by_target(bench, shared, bars) if len(bench.queries) > BUDGET else None
-    database = _by_database(bench, shared, bars)
+    target = _by_target(bench, shared, pairs, bars) if len(bench.queries) > BUDGET else None
+    database = _by_database(bench, shared, pairs, bars)
     return JudgeStudy(bench.truth.name, bench.truth.title, bench.encoder.id, database, target)
 
 
-def _by_database(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
-    fitted, pairs = fitted_spaces(bench.database, shared), patch_pairs(bench.database, shared)
-    challengers = fitted_challengers(bench.database, shared)
-    assert pairs is not None
+def _by_database(bench: Bench, shared: Shared, pairs: PatchPairs, progress: Progress) -> JudgeTable:
+    fitted, challengers = fitted_spaces(bench.database, shared), fitted_challengers(bench.database, shared)
     assert challengers is not None
     competition = competition_on_database(bench.database, shared)
 
@@ -130,9 +132,8 @@ def _by_database(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable
     return _table(competition, decided, scorer, bench, np.arange(len(bench.queries)), progress)
 
 
-def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
-    fitted, pairs = fitted_spaces(bench.database, shared), patch_pairs(bench.database, shared)
-    assert pairs is not None
+def _by_target(bench: Bench, shared: Shared, pairs: PatchPairs, progress: Progress) -> JudgeTable:
+    fitted = fitted_spaces(bench.database, shared)
     [fold] = budget(BUDGET, splits=1).splits(len(bench.queries))[0].folds
     target, space = bench.queries.select(fold.calibration).tokens, fitted.spaces[0]
     compared = pairs.of(target)
@@ -235,7 +236,9 @@ def _format_correlation(correlation: float | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Value ± error and true R@1 of every head before the judge: database only, and by 64 queries. Markdown."""
-    return run_script(make_parser(main.__doc__ or "", "", stored=True), _study, argv)
+    parser = make_parser(main.__doc__ or "", "", stored=True)
+    parser.add_argument("--cells", action="store_true", help="compare patches centered on their cell, as maps do")
+    return run_script(parser, _study, argv)
 
 
 def _study(arguments: Namespace) -> None:
@@ -247,7 +250,8 @@ def _study(arguments: Namespace) -> None:
     studies = []
     for data in loaded:
         bench = prepare(data, model, progress=bars)
-        studies.append(study_judge(bench, Shared(spec=bench.spec, device=arguments.device, progress=bars), bars))
+        shared = Shared(spec=bench.spec, device=arguments.device, progress=bars)
+        studies.append(study_judge(bench, shared, bars, cells=arguments.cells))
     if not delivered([study.to_dict() for study in studies], out=arguments.out, json=arguments.json):
         print_text(page(studies) + "\n")
 

@@ -16,6 +16,11 @@ def test_every_candidate_is_in_the_table_and_in_the_file(script, fake_encoder, t
     assert facts["dataset"] == "town"
     assert facts["database"]["candidates"]
     assert "town" in done.stdout
+    assert script(judge.main, f"--dataset=town={town}", "--cells", "--out", tmp_path / "cells.json").exit_code == 0
+    [other] = json.loads((tmp_path / "cells.json").read_text("utf-8"))
+    values = [{one["name"]: one["value"] for one in study["database"]["candidates"]} for study in (facts, other)]
+    assert values[0].keys() == values[1].keys()
+    assert values[0] != values[1]
 
 
 def test_a_dataset_without_a_folder_is_refused(script):
