@@ -80,7 +80,7 @@ def _of_encoder(encoder: str, here: ScoresByHead, there: ScoresByHead) -> Iterat
     if card is not None:
         yield f"{card.about}.\n"
     yield f"| head | {' | '.join(titles[name] for name in datasets)} |\n|---|{'--:|' * len(datasets)}"
-    for head in GROUPS["main"]:
+    for head in (*GROUPS["main"], *GROUPS["depth-ablations"]):
         row = [there.get((name, head)) for name in datasets]
         if any(row):
             title = next(one.title for one in row if one is not None)

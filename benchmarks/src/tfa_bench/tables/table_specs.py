@@ -81,13 +81,17 @@ _PRODUCT_NOTES = (
     "images; `target`: the map images and the 64 query photos. No row uses labels.",
 )
 _OVERVIEW = {
-    "Photos queried independently": ("anyloc", "ria", "tfa", "second-order", "second-order-v"),
-    "Adapted to earlier photos": ("second-order-online", "second-order-online-v"),
-    "Frames of a drive": ("second-order-follow", "second-order-follow-lag5"),
-    "Calibrated on 64 unlabeled photos": ("second-order-c64", "second-order-c64-v"),
-    "Two blocks, the later one not averaged over cells": (
-        *("second-order-no-pooling", "second-order-no-pooling-v"),
+    "Photos queried independently": (
+        *("anyloc", "ria", "tfa", "second-order", "second-order-v"),
+        *("second-order-no-pooling", "second-order-no-pooling-v"),  # two depths only, like those below
+    ),
+    "Adapted to earlier photos": (
+        *("second-order-online", "second-order-online-v"),
         *("second-order-no-pooling-online", "second-order-no-pooling-online-v"),
+    ),
+    "Frames of a drive": ("second-order-follow", "second-order-follow-lag5"),
+    "Calibrated on 64 unlabeled photos": (
+        *("second-order-c64", "second-order-c64-v"),
         *("second-order-no-pooling-c64", "second-order-no-pooling-c64-v"),
     ),
     "Reranked by one window of 5 × 5 cells": ("second-order-one-window-v", "second-order-one-window-online-v"),
