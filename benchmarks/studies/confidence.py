@@ -34,6 +34,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.confidence import (
     ALTERNATIVES,
+    PROBABLE_CONFIDENCE,
     SURE_FRAME,
     UNVERIFIED_CONSTANTS,
     VERIFIED_CONSTANTS,
@@ -73,7 +74,42 @@ WAYS = ("alone", "online", "c64")
 BUDGET = 64
 SPLITS, _MORE_SPLITS, FEW = 2, 10, 150  # number of calibration splits; more if there are fewer queries
 _IN_A_ROW = 64  # photos compared together with the map images
+LIMITS = tuple(range(40, 95, 5))  # confidence limits in percent that *probable* was chosen from
 _BESIDE = 1  # images next to a right one whose frames are counted separately: labels often end there
+
+
+@dataclass(frozen=True)
+class Probable:
+    """Answers of at least some confidence that are not sure; shares."""
+
+    share: float
+    right: float | None  # None without such answers
+    outside: float | None  # share of photos outside the map; None without such photos
+
+
+Levels = Mapping[str, Probable]  # by limit in percent
+
+
+def measure_levels(
+    confidence: np.ndarray,
+    sure: np.ndarray,
+    right: np.ndarray,
+    outside: np.ndarray | None,
+    outside_sure: np.ndarray | None,
+) -> Levels:
+    """Measure answers `(n,)` above each of `LIMITS`, and answers to photos outside the map."""
+    levels = {}
+    for limit in LIMITS:
+        some = (confidence >= limit / 100) & ~sure
+        strange = None
+        if outside is not None and outside_sure is not None:
+            strange = float(((outside >= limit / 100) & ~outside_sure).mean())
+        levels[str(limit)] = Probable(float(some.mean()), float(right[some].mean()) if some.any() else None, strange)
+    return levels
+
+
+def _read_levels(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {"levels": {limit: Probable(**one) for limit, one in facts["levels"].items()}}
 
 
 @dataclass(frozen=True)
@@ -110,6 +146,7 @@ class Frames:
     sure_right: float | None  # None without sure frames
     sure_beside: float | None  # right, or next to a right image
     outside_sure: float
+    levels: Levels  # right, or next to a right image
 
 
 @dataclass(frozen=True)
@@ -209,27 +246,30 @@ def _follow_stream(scorer: Scorer, photos: _Photos, pairs: PatchPairs) -> tuple[
 def _follow_drives(scorer: Scorer, photos: _Photos, others: Sequence[_Photos], pairs: PatchPairs) -> Frames:
     """Follow the queries as frames of one drive, and those of each other dataset."""
     assert photos.positives is not None
-    answers, sure = _follow_drive(scorer, photos, pairs)
+    answers, confidence, sure = _follow_drive(scorer, photos, pairs)
     away = np.array(
         [min(abs(own - answer), default=np.inf) for own, answer in zip(photos.positives, answers, strict=True)]
     )
-    strange = np.concatenate([_follow_drive(scorer, one, pairs)[1] for one in others])
+    followed = [_follow_drive(scorer, one, pairs) for one in others]
+    lost, strange = (np.concatenate([one[column] for one in followed]) for column in (1, 2))
     right, beside = ((away[sure] <= most).mean() if sure.any() else None for most in (0, _BESIDE))
-    return Frames(float((away == 0).mean()), float(sure.mean()), right, beside, float(strange.mean()))
+    levels = measure_levels(confidence, sure, away <= _BESIDE, lost, strange)
+    return Frames(float((away == 0).mean()), float(sure.mean()), right, beside, float(strange.mean()), levels)
 
 
-def _follow_drive(scorer: Scorer, photos: _Photos, pairs: PatchPairs) -> tuple[np.ndarray, np.ndarray]:
-    """Return the answers (q,) to frames, and which are sure (q,), as maps compute them."""
+def _follow_drive(scorer: Scorer, photos: _Photos, pairs: PatchPairs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return answers (q,) to frames, their confidence (0 if lost or not standing out), and which are sure."""
     motion, excess = OrderMotion(len(pairs.store), SequenceSpec().reach), list[float]()
     described = describe_photos(scorer, photos.tokens, pairs.store)
-    answers, sure = [], []
+    answers, confidence, sure = [], [], []
     for frame in follow_scores(scorer, described, pairs.in_order(photos.tokens), candidates=AUTO, motion=motion):
         excess += measure_excess(frame.ranked)[1]
         belief = frame.belief
         assert belief is not None
         answers.append(belief.best)
-        sure.append(not belief.is_lost and belief.confidence >= SURE_FRAME and stand_out(excess))
-    return np.array(answers), np.array(sure)
+        confidence.append(belief.confidence if not belief.is_lost and stand_out(excess) else 0.0)
+        sure.append(confidence[-1] >= SURE_FRAME)
+    return np.array(answers), np.array(confidence), np.array(sure)
 
 
 def _calibrated(spaces: FittedSpaces, target: Tokens) -> SecondOrderHead:
@@ -359,6 +399,11 @@ SURE_COLUMNS = (
     "outside the map: sure",
 )  # fmt: skip
 LOOK_COLUMNS = ("dataset", "photos", "rows of 64", "common", "evidence", "noticed", "outside")
+PROBABLE_COLUMNS = (
+    "dataset", *(f"{words}: {share}" for words in SURE_WAYS.values() for share in ("probable", "right")),
+    "frames: probable", "frames: right or next to it", "outside the map: probable",
+)  # fmt: skip
+LIMIT_COLUMNS = ("limit", "answers", "right", "lowest right of a dataset", "photos outside the map")
 FRAME_COLUMNS = ("dataset", "R@1", "sure", "right", "right or next to it", "outside the map: sure")
 
 
@@ -377,6 +422,7 @@ class LeftOut:
     sure_right: float | None  # None without sure answers
     outside_sure: float | None  # None without photos outside the map
     outside_expected: float | None
+    levels: Levels
 
     @property
     def holds(self) -> bool:
@@ -428,13 +474,16 @@ class ConfidenceStudy:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> ConfidenceStudy:
         """The inverse."""
-        rows = [LeftOut(**{key: value for key, value in row.items() if key != "holds"}) for row in facts["left_out"]]
+        rows = [
+            LeftOut(**{key: value for key, value in row.items() if key != "holds"} | _read_levels(row))
+            for row in facts["left_out"]
+        ]
         fitted = {kind: Constants(**facts["fitted"][name]) for name, kind in KINDS.items()}
         looks: dict[str, Mapping[str, Looks]] = {
             name: {kind: Looks(**one) for kind, one in within_map.items()}
             for name, within_map in facts["unlike"].items()
         }
-        frames = {name: Frames(**one) for name, one in facts["frames"].items()}
+        frames = {name: Frames(**one | _read_levels(one)) for name, one in facts["frames"].items()}
         return cls(facts["encoder"], rows, fitted, looks, frames)
 
 
@@ -478,6 +527,7 @@ def left_out(
     rounds = [estimate_recall(confidence[k], sure[k], verified=verified) for k in _rounds(within_map)]
     evaluated = [one for one in rounds if one is not None]
     outside = None if foreign is None else foreign.features.confidence(constants, constants)
+    outside_sure = None if foreign is None or outside is None else foreign.features.sure(outside)
     return LeftOut(
         dataset=name,
         way=way,
@@ -488,8 +538,9 @@ def left_out(
         high=float(np.mean([one.high for one in evaluated])),
         sure=float(sure.mean()),
         sure_right=float(within_map.right[sure].mean()) if sure.any() else None,
-        outside_sure=None if foreign is None or outside is None else float(foreign.features.sure(outside).mean()),
+        outside_sure=None if outside_sure is None else float(outside_sure.mean()),
         outside_expected=None if outside is None else float(outside.mean()),
+        levels=measure_levels(confidence, sure, within_map.right, outside, outside_sure),
     )
 
 
@@ -527,18 +578,48 @@ def table_rows(study: ConfidenceStudy, verified: bool) -> list[list[str]]:
 
 def sure_rows(study: ConfidenceStudy) -> list[list[str]]:
     """Return a row per dataset, in percent (`SURE_COLUMNS`): recall, share of sure answers, share of those right."""
-    by_dataset: dict[str, dict[str, LeftOut]] = {}
-    for row in study.rows:
-        if row.verified:
-            by_dataset.setdefault(row.dataset, {})[row.way] = row
     rows = []
-    for name, ways in by_dataset.items():
+    for name, ways in _group_ways(study).items():
         shares = [
             _percent(one) for way in SURE_WAYS for one in (ways[way].recall, ways[way].sure, ways[way].sure_right)
         ]
         outside = [row.outside_sure for row in ways.values() if row.outside_sure is not None]
         rows.append([name, *shares, _percent(max(outside, default=None))])
     return rows
+
+
+def probable_rows(study: ConfidenceStudy) -> list[list[str]]:
+    """Return a row per dataset, in percent (`PROBABLE_COLUMNS`): share of probable answers, share of those right."""
+    limit = str(round(100 * PROBABLE_CONFIDENCE))
+    rows = []
+    for name, ways in _group_ways(study).items():
+        levels = [ways[way].levels[limit] for way in SURE_WAYS]
+        levels += [study.frames[name].levels[limit] if name in study.frames else Probable(0.0, None, None)]
+        shares = [_percent(one) for level in levels for one in (level.share, level.right)]
+        shares[-2:] = shares[-2:] if name in study.frames else ["–", "–"]
+        rows.append([name, *shares, _percent(max(level.outside or 0.0 for level in levels))])
+    return rows
+
+
+def limit_rows(study: ConfidenceStudy) -> list[list[str]]:
+    """Return a row per limit that *probable* may have (`LIMIT_COLUMNS`): means over datasets and ways, in percent."""
+    rows = []
+    for limit in map(str, LIMITS):
+        levels = [row.levels[limit] for row in study.rows if row.verified]
+        right = [level.right for level in levels if level.right is not None]
+        outside = [level.outside for level in levels if level.outside is not None]
+        means = (np.mean([level.share for level in levels]), np.mean(right), min(right), np.mean(outside))
+        rows.append([f"0.{limit}", *(_percent(float(one)) for one in means)])
+    return rows
+
+
+def _group_ways(study: ConfidenceStudy) -> dict[str, dict[str, LeftOut]]:
+    """Return the rows of reranked answers by dataset and way."""
+    by_dataset: dict[str, dict[str, LeftOut]] = {}
+    for row in study.rows:
+        if row.verified:
+            by_dataset.setdefault(row.dataset, {})[row.way] = row
+    return by_dataset
 
 
 def look_rows(study: ConfidenceStudy) -> list[list[str]]:
@@ -641,11 +722,16 @@ def _study(arguments: Namespace) -> None:
 
 
 def format_tables(study: ConfidenceStudy) -> str:
-    """Format the table of sure answers and all that `show` prints as Markdown."""
+    """Format the tables of sure and probable answers and all that `show` prints as Markdown."""
     parts = [format_markdown(SURE_COLUMNS, sure_rows(study)), format_markdown(FRAME_COLUMNS, frame_rows(study))]
     for verified in (True, False):
         parts.append(f"{format_markdown(COLUMNS, table_rows(study, verified), 2)}\n{in_words(study, verified)}\n")
-    return "\n".join([*parts, format_markdown(LOOK_COLUMNS, look_rows(study), 2), describe_outside(study)])
+    parts.append(format_markdown(LOOK_COLUMNS, look_rows(study), 2))
+    parts += [
+        format_markdown(PROBABLE_COLUMNS, probable_rows(study)),
+        format_markdown(LIMIT_COLUMNS, limit_rows(study)),
+    ]
+    return "\n".join([*parts, describe_outside(study)])
 
 
 def show(study: ConfidenceStudy) -> None:

@@ -19,6 +19,7 @@ from tfa.core.progress import Progress, as_progress
 from tfa.errors import BadImage, TfaError
 from tfa.photos.images import Photo, PhotoFile, PhotosLike, expand_photos, name_photo, read_photo_file
 from tfa.types import (
+    UNREADABLE,
     Answer,
     Answers,
     CalibrateOptions,
@@ -86,7 +87,8 @@ class Client(ServiceConnection):
                 files = [one for one in some if not isinstance(one, TfaError)]
                 replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
                 for one in some:
-                    answer = Answer(error=str(one)) if isinstance(one, TfaError) else Answer.from_dict(next(replies))
+                    unread = isinstance(one, TfaError)
+                    answer = Answer(error=str(one), reason=UNREADABLE) if unread else Answer.from_dict(next(replies))
                     answers.append(replace(answer, query=name_photo(several[len(answers)])))
                 task.advance(len(some))
         return collect_answers(answers)
@@ -146,12 +148,8 @@ class Client(ServiceConnection):
         """
         return self._send("GET", f"/v1/images/{image_id}/file", {"size": size}).content
 
-    def evidence(self) -> dict[str, Any]:
-        """Fetch the evidence for the map's decisions: candidates, spectrum, similarities of pairs."""
-        return dict(self._call("GET", "/v1/evidence"))
-
     def report(self) -> dict[str, Any]:
-        """Fetch the result of `tfa report`: headline, advice, decisions, near duplicates, hubs."""
+        """Fetch the result of `tfa report`: headline, advice, near duplicates, hubs."""
         return dict(self._call("GET", "/v1/report"))
 
     def explain(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
@@ -299,7 +297,7 @@ class FollowedCamera:
         try:
             file = read_photo_file(photo)
         except BadImage as error:
-            return Answer(query=name, error=str(error))
+            return Answer(query=name, error=str(error), reason=UNREADABLE)
         (reply,) = self.client._post("/v1/query/batch", "images", [file], make_form(self.options))["answers"]
         return replace(Answer.from_dict(reply), query=name)
 

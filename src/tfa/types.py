@@ -29,7 +29,10 @@ STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
 PAPER_ENCODER = "dinov2-b14@322"  # the paper's encoder and input size for ground datasets
 CAMERA_PATTERN = "[A-Za-z0-9._-]{1,64}"
+Verdict = Literal["recognized", "probable", "not recognized"]
+RECOGNIZED, PROBABLE, NOT_RECOGNIZED = VERDICTS = get_args(Verdict)
 NO_HITS = "nothing was found"
+UNREADABLE = "the photo cannot be read"
 WITHHELD = "the answer is below the requested confidence"
 
 # Squared distances within these limits are finite.
@@ -271,9 +274,11 @@ class Answer(Value):
     )
 
     query: str = opt("", "The photo.")
+    verdict: Verdict = opt("not recognized", "recognized (reliable), probable or not recognized.")
+    reason: str = opt(NO_HITS, "Reason of the verdict.")
     hits: list[Hit] = opt([], "Best first; empty below the requested confidence or for an unreadable photo.")
     confidence: float = opt(0.0, "Confidence of the best hit, also if hits are withheld.")
-    sure: bool = opt(False, "Whether the best hit is reliable.")
+    sure: bool = opt(False, "Whether the best hit is reliable; the verdict is then recognized.")
     reranked: bool = opt(False, "Whether the best hit was reranked.")
     place: Place | None = opt(None, "Position estimate; null without hits, or if they disagree.")
     place_missing: str | None = opt(None, "Why there is no position estimate.")
@@ -320,14 +325,14 @@ class ExpectedRecall(Value):
     share: float = req("Expected recall.", ge=0, le=1)
     low: float = req("Lower end of the 90 % interval.", ge=0, le=1)
     high: float = req("Upper end of the 90 % interval.", ge=0, le=1)
-    sure: float = req("Share of answers that are sure.", ge=0, le=1)
+    sure: float = req("Share of answers that are recognized.", ge=0, le=1)
     photos: int = req("Number of photos it was computed from.", ge=0)
 
     def __str__(self) -> str:
         low, high = 100 * self.low, 100 * self.high
         return (
             f"expected R@1 on similar photos: {100 * self.share:.0f} % ({low:.0f}–{high:.0f} %); "
-            f"{100 * self.sure:.0f} % sure"
+            f"{100 * self.sure:.0f} % recognized"
         )
 
 

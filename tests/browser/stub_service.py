@@ -88,7 +88,6 @@ class StubService:
             "/openapi.json": lambda: {"paths": {"/v1/query": {"post": body_schema(self.options, "image")}}},
             "/v1/map": place.facts,
             "/v1/positions": place.positions,
-            "/v1/evidence": place.evidence,
             "/v1/report": place.report,
         }
         if path in plain:
@@ -105,7 +104,8 @@ class StubService:
         told = place.answer(int(fields.get("k", 5)), least, camera, seen)
         if self.lost is None or fields.get("sequence") != "true":
             return told
-        return {**told, "hits": [], "confidence": 1 - self.lost, "lost": self.lost}
+        lost = {"verdict": "not recognized", "reason": "the camera has been lost for 4 frames", "sure": False}
+        return {**told, **lost, "hits": [], "place": None, "confidence": 1 - self.lost, "lost": self.lost}
 
     def camera(self, name: str) -> dict[str, Any]:
         seen = self.cameras[name]

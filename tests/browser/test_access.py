@@ -10,7 +10,7 @@ from tests.browser.conftest import PHONE
 from tests.browser.steps import ask, ask_why, choose, wait_for_text
 from tests.waiting import PATIENCE
 
-TABS = ["recognize", "map", "calibrate", "decisions"]
+TABS = ["recognize", "map", "calibrate", "report"]
 
 # Contrast of every visible text with what lies behind it, by the formula of WCAG 2; the worst ones.
 CONTRASTS = """() => {
@@ -66,7 +66,7 @@ def everything_shown(page, photo):
     ask_why(page, photo)
     for tab in TABS[1:]:
         page.click(f"#tab-{tab}")
-        page.wait_for_selector({"map": "#photos li", "calibrate": "#calibrate-form", "decisions": ".chart"}[tab])
+        page.wait_for_selector({"map": "#photos li", "calibrate": "#calibrate-form", "report": ".headline"}[tab])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -130,7 +130,7 @@ def test_arrows_home_and_end_move_between_tabs(open_page, service):
     for key in ("ArrowRight", "End", "ArrowRight", "ArrowLeft", "Home"):
         page.keyboard.press(key)
         seen.append(page.evaluate("document.activeElement.id"))
-    assert seen == ["tab-map", "tab-decisions", "tab-recognize", "tab-decisions", "tab-recognize"]
+    assert seen == ["tab-map", "tab-report", "tab-recognize", "tab-report", "tab-recognize"]
     assert [page.get_attribute(f"#tab-{tab}", "tabindex") for tab in TABS] == ["0", "-1", "-1", "-1"]
     assert page.get_attribute("#recognize", "role") == "tabpanel"
 

@@ -85,13 +85,11 @@ def test_candidates_sessions_and_region_choose_the_answers(open_page, town, tmp_
         wait_until(page, "document.querySelectorAll('.hit').length === 3")
 
 
-def test_decisions_of_the_real_map_are_drawn(open_page, town):
-    page = open_page(town[0], "#decisions")
-    page.wait_for_selector(".chart")
-    assert page.locator(".chart").count() == 3
-    assert page.locator(".point").count() >= 6
-    assert page.locator(".ring").count() >= 1
-    assert "distinct images" in page.inner_text("#decisions dl")
+def test_the_report_of_the_real_map_gives_advice(open_page, town):
+    page = open_page(town[0], "#report")
+    page.wait_for_selector(".headline")
+    assert "tfa calibrate" in page.inner_text("#report .advice")
+    assert "carrier" not in page.inner_text("#report")
 
 
 def test_a_photo_is_added_found_and_removed(open_page, town):

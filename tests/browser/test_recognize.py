@@ -18,19 +18,24 @@ def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
     assert page.locator(".hit").count() == 5
     best = page.locator(".hit").first
     assert "street-002.jpg" in best.inner_text()
-    assert "Confidence 0.97 · ✓ sure" in best.inner_text()
+    assert "Confidence 0.97" in best.inner_text()
     assert "12 inliers" in best.inner_text()
     assert "0.810" not in page.inner_text("#recognize")  # the score
     assert "52.50040°" in best.inner_text()
-    assert "not sure" in page.locator(".hit").nth(1).inner_text()
     meter = best.get_by_role("meter")
     assert float(meter.get_attribute("aria-valuenow")) == 0.97
     bar = "document.querySelector('.hit [role=meter]')"  # which grows
     wait_until(page, f"Math.abs({bar}.firstChild.getBoundingClientRect().width / {bar}.clientWidth - 0.97) < 0.01")
     wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
     assert "5 matches, not calibrated" in page.inner_text("#recognize-status")
-    verdict = "✓ sure · confidence 0.97 · position 52.50040° N, 13.30246° E ± 8 m (2 images, 95 % agreement)"
-    assert page.inner_text("#verdict").replace("\u00a0", " ") == verdict
+    verdict = [
+        "✓ recognized", "its patches match one place far better than others · confidence 0.97",
+        "position 52.50040° N, 13.30246° E ± 8 m (2 images, 95 % agreement)",
+    ]  # fmt: skip
+    banner = page.locator("#verdict")
+    assert [one.replace("\u00a0", " ") for one in banner.locator("> *").all_inner_texts()] == verdict
+    assert banner.get_attribute("class") == "verdict recognized"
+    assert banner.bounding_box()["y"] < best.bounding_box()["y"]
     wait_for_text(page, "#plan-words", "circle: the estimated position")
     own, other = page.locator("#own").bounding_box(), best.bounding_box()
     assert own["x"] + own["width"] <= other["x"]  # side by side
@@ -50,9 +55,10 @@ def test_photos_of_a_camera_say_what_they_were_adapted_by_and_if_the_camera_is_l
     service.stub.lost = 0.9
     page.select_option("[name=sequence]", "true")
     page.click("text=Query again")
-    wait_for_text(
-        page, "#recognize-status", "Lost, adapted by 2 photos of cam0: the probability that this frame shows no place"
-    )
+    wait_for_text(page, "#recognize-status", "No matches, adapted by 2 photos of cam0.")
+    assert page.locator("#verdict > *").all_inner_texts() == [
+        "not recognized", "the camera has been lost for 4 frames · confidence 0.10",
+    ]  # fmt: skip
     assert page.locator(".hit").count() == 0
     page.fill("[name=camera]", "")
     page.select_option("[name=sequence]", "")
@@ -146,7 +152,8 @@ def test_options_reach_the_service(open_page, service, photo):
     assert sent[1]["rerank"] == "true"
     page.fill("[name=min_confidence]", "0.99")
     page.click("text=Query again")
-    wait_for_text(page, "#recognize-status", "No match is confident enough: the best has confidence 0.97")
+    wait_for_text(page, "#recognize-status", "The matches are withheld. Lower the min confidence in the options")
+    assert "confidence 0.97" in page.inner_text("#verdict")
 
 
 class MoreOptions(QueryOptions):

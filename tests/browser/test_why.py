@@ -16,7 +16,7 @@ def test_both_photos_carry_their_heat(open_page, service, photo):
     ask_why(page, photo)
     assert page.inner_text("#why-title") == "Why street-002.jpg?"
     assert page.evaluate("document.activeElement.id") == "why-title"  # the reader is taken there
-    assert "Confidence 0.97, sure." in page.inner_text("#why")
+    assert "Confidence 0.97." in page.inner_text("#why")
     assert "of the 80 patches of your photo make up half" in page.inner_text("#why")
     assert "6 inliers: matching patches in the same spatial arrangement" in page.inner_text("#why")
     colours = page.eval_on_selector(

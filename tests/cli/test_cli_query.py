@@ -12,7 +12,7 @@ from PIL import Image
 
 from tfa.cli.query import MONTAGE_ROWS, make_relative, write_montage
 from tfa.maps import PlaceMap
-from tfa.types import EncoderOptions, Hit, QueryOptions
+from tfa.types import EncoderOptions, Hit
 
 
 def hits(photo: str, k: int, **question: Any) -> list[Hit]:
@@ -30,14 +30,18 @@ def test_one_photo_gets_a_table_of_its_hits(run, folder):
     best, second = hits("near.jpg", 2, rerank=False)
     lines = result.stdout.splitlines()
     assert lines[0].rstrip() == "near.jpg"
-    assert lines[1].split() == ["image", "confidence", "position"]
-    assert cells(lines[2]) == ["1", best.image, f"{best.confidence:.2f}", "57.50000° N, 13.25000° E"]
-    assert cells(lines[3]) == ["2", second.image, f"{second.confidence:.2f}"]
+    reason = "one place leads, but the answer was not reranked"
+    assert lines[1].rstrip() == f"  probable: {reason} (confidence {best.confidence:.2f})"
+    assert lines[2].split() == ["image", "confidence", "position"]
+    assert cells(lines[3]) == ["1", make_relative(best.image), f"{best.confidence:.2f}", "57.50000° N, 13.25000° E"]
+    assert cells(lines[4]) == ["2", make_relative(second.image), f"{second.confidence:.2f}"]
 
 
-def test_paths_below_the_working_directory_are_shown_relative_to_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert make_relative(str(tmp_path / "photos" / "05.png")) == "photos/05.png"
+def test_paths_are_shown_relative_to_the_working_directory_if_that_is_shorter(tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert make_relative(str(tmp_path / "work" / "photos" / "05.png")) == "photos/05.png"
+    assert make_relative(str(tmp_path / "photos" / "05.png")) == "../photos/05.png"
     assert make_relative("/elsewhere/05.png") == "/elsewhere/05.png"
     assert make_relative("near.jpg") == "near.jpg"
 
@@ -45,7 +49,8 @@ def test_paths_below_the_working_directory_are_shown_relative_to_it(tmp_path, mo
 def test_a_refused_photo_is_no_place(run, spy, folder):
     result = run("query", "town.tfa", "far.jpg", "--min-confidence", "0.9", "--no-rerank")
     assert result.exit_code == 0
-    assert "no place (confidence 0.86 below 0.90)" in result.stdout
+    assert "  probable: one place leads, but the answer was not reranked (confidence 0.86)" in result.stdout
+    assert "  hits are withheld: the answer is below the requested confidence" in result.stdout
     assert spy.given("query_many")["min_confidence"] == 0.9
 
 
@@ -55,9 +60,10 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
     queries = spy.given("query_many")["photos"]
     assert queries == [Path("walk/a.jpg"), Path("walk/sub/b.jpg"), Path("near.jpg"), Path("far.jpg")]
     assert result.stdout.count("best image") == 1
-    assert "no place (confidence 0.86 below 0.90)" in result.stdout
-    assert "3 of 4 photos answered" in result.stdout
-    assert re.search(r"^expected R@1 on similar photos: \d+ % \(\d+–\d+ %\); \d+ % sure$", result.stdout, re.M)
+    assert cells(result.stdout.splitlines()[-3]) == ["far.jpg", "probable", "–", "0.86"]
+    assert "4 photos: 4 probable" in result.stdout
+    assert "score" not in result.stdout
+    assert re.search(r"^expected R@1 on similar photos: \d+ % \(\d+–\d+ %\); \d+ % recognized$", result.stdout, re.M)
 
 
 def test_json_answers(run, folder):
@@ -68,9 +74,11 @@ def test_json_answers(run, folder):
     best, second = hits("near.jpg", 2, rerank=False)
     [far] = hits("far.jpg", 1, rerank=False)
     told = json.loads(result.stdout)
+    verdict = {"verdict": "probable", "reason": "one place leads, but the answer was not reranked"}
     assert told["answers"] == [
         {
             "query": "near.jpg",
+            **verdict,
             "confidence": best.confidence,
             "sure": False,
             "reranked": False,
@@ -89,7 +97,7 @@ def test_json_answers(run, folder):
         },
         {
             # Asked beside another photo: products of two rows may round otherwise than those of one.
-            "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
+            **verdict, "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
             "reranked": False, "place": None, "place_missing": "no answer was reranked", "hits": [],
         },
     ]  # fmt: skip
@@ -122,14 +130,15 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
 def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     result = run("query", "town.tfa", bad, "near.jpg")
     assert result.exit_code == 1
-    assert "unreadable" in result.stdout
+    assert "not recognized: the photo cannot be read" in result.stdout
     assert "photos/05.png" in result.stdout
     assert result.stderr.startswith(f"error: {bad} cannot be opened: {complaint}")
     result = run("query", "town.tfa", bad, "near.jpg", "--json")
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)["answers"]
     assert (set(first), first["query"], first["hits"]) == (
-        {"query", "error", "adaptation_photos", "confidence", "sure", "reranked", "place", "place_missing", "hits"},
+        {"query", "verdict", "reason", "error", "adaptation_photos", "confidence", "sure", "reranked", "place",
+         "place_missing", "hits"},
         bad, [],
     )  # fmt: skip
     assert f"error: {first['error']}\n" == result.stderr
@@ -190,9 +199,9 @@ def test_a_montage_of_very_many_photos_is_cut(folder, monkeypatch, capsys):
     answers = PlaceMap.load("town.tfa").query_many(
         [Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, min_confidence=0.9, rerank=False
     )
-    write_montage(Path("answer.png"), answers.answers, QueryOptions(min_confidence=0.9))
+    write_montage(Path("answer.png"), answers.answers)
     assert len(drawn) == MONTAGE_ROWS
-    assert drawn[-1].title == "far.jpg: no place (confidence 0.86 below 0.90)"
+    assert drawn[-1].title.startswith("far.jpg · probable: one place leads, but ")
     [best] = hits("near.jpg", 1, rerank=False)
     assert drawn[0].tiles[0].caption_lines == [
         "05.png", f"confidence {best.confidence:.2f}", "57.50000° N, 13.25000° E",
@@ -225,16 +234,16 @@ def test_verified_answers_have_a_column_of_matches(run, folder):
     result = run("query", "town.tfa", "near.jpg", "-k", 2, "--rerank", "--set", "candidates=1")
     best, second = hits("near.jpg", 2, rerank=True, candidates=1)
     lines = result.stdout.splitlines()
-    assert lines[1].split() == ["image", "confidence", "inliers", "position"]
-    assert cells(lines[2])[2:4] == [f"{best.confidence:.2f}", str(best.inliers)]
-    assert cells(lines[3])[2:] == [f"{second.confidence:.2f}", "–"]
+    assert lines[2].split() == ["image", "confidence", "inliers", "position"]
+    assert cells(lines[3])[2:4] == [f"{best.confidence:.2f}", str(best.inliers)]
+    assert cells(lines[4])[2:] == [f"{second.confidence:.2f}", "–"]
     result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--rerank")
     assert "inliers" in result.stdout.splitlines()[0]
     assert "inliers" not in run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--no-rerank").stdout
     told = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--rerank", "--json").stdout)["answers"][0]["hits"]
     assert told == [hit.to_dict() for hit in hits("near.jpg", 2, rerank=True)]
     assert [hit["sure"] for hit in told] == [True, False]
-    assert f"  {told[0]['confidence']:.2f} sure  " in run("query", "town.tfa", "near.jpg", "--rerank").stdout
+    assert "  recognized: its patches match" in run("query", "town.tfa", "near.jpg", "--rerank").stdout
 
 
 def test_no_candidates_is_a_usage_error(run, spy, folder):
@@ -264,10 +273,7 @@ def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
     tracker = PlaceMap.load("town.tfa").follow(k=1, sequence=False)
     photos = sorted(Path("camera").iterdir())
     assert [entry["hits"] for entry in told] == [[hit.to_dict() for hit in tracker.step(p).hits] for p in photos]
-    assert (
-        "adapted to this camera using up to 13 earlier photos; --no-online queries photos independently"
-        in run("query", "town.tfa", "camera").stderr
-    )
+    assert run("query", "town.tfa", "camera").stderr == ""  # no footer
     assert spy.calls.count(("query_many", {})) == 0
 
 
@@ -278,11 +284,11 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder):
     assert json.loads(done.stdout)["answers"] == [
         {
             "query": answer.query, "confidence": answer.confidence, "sure": answer.sure, "reranked": answer.reranked,
-            "place": None, "place_missing": answer.place_missing, "hits": [hit.to_dict() for hit in answer.hits],
+            "verdict": answer.verdict, "reason": answer.reason, "place": None,
+            "place_missing": answer.place_missing, "hits": [hit.to_dict() for hit in answer.hits],
         }
         for answer in alone
     ]  # fmt: skip
-    assert "adapted" not in run("query", "town.tfa", "camera", *words).stderr
 
 
 @pytest.mark.parametrize(("words", "online"), [((), True), (("--no-online",), False)])

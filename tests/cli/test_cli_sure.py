@@ -18,15 +18,16 @@ from tfa.photos.images import as_rgb
 def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder, monkeypatch):
     result = run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--rerank", "--no-online", "-k", 2)
     assert result.exit_code == 0
-    assert f"{hits('near.jpg', 1, rerank=True)[0].confidence:.2f} sure" in result.stdout
-    assert re.search(r"^  not sure \(confidence 0\.\d\d\)$", result.stdout, re.M)
+    trust = f"{hits('near.jpg', 1, rerank=True)[0].confidence:.2f}"
+    assert f"recognized: its patches match one place far better than others (confidence {trust})" in result.stdout
+    assert re.search(r"^  not recognized: no candidate stands out \(confidence 0\.\d\d\)$", result.stdout, re.M)
     told = json.loads(run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--rerank", "--json").stdout)["answers"]
     assert [(one["sure"], one["reranked"], len(one["hits"])) for one in told] == [(True, True, 5), (False, True, 0)]
     assert told[1]["confidence"] > 0
     with monkeypatch.context() as patch:
         patch.setattr("tfa.maps.answer.resolve_candidates", lambda *_, **__: 0)  # as if the map had no patches
         result = run("query", "town.tfa", "near.jpg", "--sure")
-    assert "not sure" in result.stdout
+    assert "one place leads, but the answer was not reranked" in result.stdout
     assert "no answer was reranked, so none is sure" in " ".join(result.stderr.split())
     for words, said in (
         (["--no-rerank"], "--sure needs reranking"),
@@ -74,6 +75,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
                     confidence=0.1,
                     error=None,
                     lost=0.9 if lost else 0.0,
+                    reason="the camera has been lost for 1 frame" if lost else "no candidate stands out",
                     adaptation_photos=number,
                 )
                 for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
@@ -88,8 +90,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
         "k": 2, "min_confidence": 0.05, "sure": False, "calibration": None, "rerank": None, "candidates": None,
         "online": True, "sequence": True, "lag": 0, "sessions": (), "region": None, "camera": None,
     }  # fmt: skip
-    assert "lost (probability 0.90)" in result.stdout
-    assert "using up to 1 earlier photo;" in result.stderr
+    assert "  not recognized: the camera has been lost for 1 frame (confidence 0.10)" in result.stdout
     told = json.loads(run("query", "town.tfa", "--sequence", "walk", "--json").stdout)
     assert told["expected_recall"] is None
     told = told["answers"]

@@ -65,7 +65,7 @@ def test_calls_in_a_row_share_a_connection(scripted):
     url, _, seen = scripted
     with Client(url) as client:
         for _ in range(5):
-            assert client.evidence() == {"name": "town"}
+            assert client.report() == {"name": "town"}
     assert seen == {"connections": 1, "requests": 5}
 
 
@@ -73,16 +73,16 @@ def test_a_connection_that_the_server_closed_is_replaced(scripted):
     url, replies, seen = scripted
     replies += [(200, {"Connection": "close"}), (200, {})]
     with Client(url) as client:
-        assert client.evidence() == client.evidence() == {"name": "town"}
+        assert client.report() == client.report() == {"name": "town"}
     assert seen == {"connections": 2, "requests": 2}
 
 
 def test_a_closed_client_opens_a_new_connection(scripted):
     url, _, seen = scripted
     with Client(url) as client:
-        assert client.evidence() == {"name": "town"}
+        assert client.report() == {"name": "town"}
         client.close()
-        assert client.evidence() == {"name": "town"}
+        assert client.report() == {"name": "town"}
     assert seen == {"connections": 2, "requests": 2}
 
 
@@ -90,7 +90,7 @@ def test_a_request_to_a_busy_service_is_sent_again_after_the_time_it_names(scrip
     url, replies, seen = scripted
     replies += [(503, {"Retry-After": "2"}), (503, {"Retry-After": "86400"})]
     with Client(url) as client:
-        assert client.evidence() == {"name": "town"}
+        assert client.report() == {"name": "town"}
     assert pauses == [2.0, 30.0]  # a day is longer than a client waits
     assert seen == {"connections": 1, "requests": 3}
 
@@ -99,10 +99,10 @@ def test_a_service_that_stays_busy_is_given_up(scripted, pauses):
     url, replies, seen = scripted
     replies += [(503, {"Retry-After": "1"})] * 9
     with Client(url) as client, pytest.raises(ServiceError, match="too many queries wait") as refusal:
-        client.evidence()
+        client.report()
     assert (refusal.value.status, seen["requests"], pauses) == (503, 4, [1.0, 1.0, 1.0])
     with Client(url, retries=0) as client, pytest.raises(ServiceError):
-        client.evidence()
+        client.report()
     assert (seen["requests"], len(pauses)) == (5, 3)
     with pytest.raises(BadSpec, match="retries=-1"):
         Client(url, retries=-1)
@@ -113,7 +113,7 @@ def test_other_refusals_are_not_sent_again(scripted, pauses, reply):
     url, replies, seen = scripted
     replies.append(reply)
     with Client(url) as client, pytest.raises(ServiceError):
-        client.evidence()
+        client.report()
     assert (seen["requests"], pauses) == (1, [])
 
 

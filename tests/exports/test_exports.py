@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tfa.report.evidence import collect_evidence
 
 from tests.exports.conftest import scores_of
 from tests.fakes import random_image
@@ -18,7 +19,6 @@ from tfa.exports.onnx_head import write_onnx_head
 from tfa.exports.vectors import compile_map, write_faiss, write_npz
 from tfa.method.scorer import Compiled
 from tfa.report.collect import collect_report
-from tfa.report.evidence import collect_evidence
 from tfa.types import Answer, Hit
 
 KINDS = [(c, a) for c in ("original", "partial", "adaptive") for a in ("hard", "soft")]

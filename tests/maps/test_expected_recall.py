@@ -49,7 +49,7 @@ def test_an_interval_stays_within_0_and_1_and_never_vanishes():
 
 def test_a_sentence():
     expected = ExpectedRecall(share=0.72, low=0.66, high=0.78, sure=0.58, photos=64)
-    assert str(expected) == "expected R@1 on similar photos: 72 % (66–78 %); 58 % sure"
+    assert str(expected) == "expected R@1 on similar photos: 72 % (66–78 %); 58 % recognized"
 
 
 def test_answers_together_leave_out_what_was_not_answered():
@@ -199,7 +199,7 @@ def test_photos_that_match_nothing_better_than_chance_may_not_show_the_map(cente
     chance, match = np.array([0.9, 0.7, 0.6, 0.6, 0.6]), np.array([1.5, 0.7, 0.6, 0.6, 0.6])
     outside = observed(np.tile(chance, (20, 1)), centered=centered)
     assert outside.is_outside
-    assert "may not show this map" in outside.warning("my town.tfa")
+    assert "or they do not show this place" in outside.warning("my town.tfa")
     assert outside.warning("my town.tfa").endswith("tfa calibrate 'my town.tfa' PHOTOS")
     assert not outside.stands_out
     inside = observed(np.tile(match, (20, 1)), centered=centered)

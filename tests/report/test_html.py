@@ -9,7 +9,7 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from tfa.errors import TfaError
-from tfa.report.html import ReportDecision, ReportTable, embed_photo, render_template
+from tfa.report.html import ReportTable, embed_photo, render_template
 
 REPORTS = {"tfa.report": "map.html", "tfa_bench.figures": "figures.html", "tfa.demo": "demo.html"}
 SHARED = {"base.html", "macros.html", "style.css"}
@@ -30,12 +30,13 @@ def test_a_page_escapes_its_texts_and_misses_no_value(tmp_path):
     template = tmp_path / "page.html"
     template.write_text(
         '{% extends "base.html" %}{% import "macros.html" as macros %}'
-        "{% block body %}{{ macros.decisions(decisions) }}{% endblock %}"
+        "{% block body %}{{ macros.figure(source, '<i>', '</dd>') }}{% endblock %}"
     )
-    page = render_template(template, title="<b>", intro=["a & b"], decisions=[ReportDecision("<i>", '"', "</dd>")])
+    page = render_template(template, title="<b>", intro=["a & b"], source='"')
     assert "<title>&lt;b&gt;</title>" in page
     assert "<p>a &amp; b</p>" in page
-    assert "<dt>&lt;i&gt;: <b>&#34;</b></dt><dd>&lt;/dd&gt;</dd>" in page
+    assert 'alt="&lt;i&gt;" src="&#34;"' in page
+    assert "<figcaption>&lt;/dd&gt;</figcaption>" in page
     assert "prefers-color-scheme: dark" in page
     with pytest.raises(UndefinedError):
         render_template(template, title="t", intro=[])

@@ -106,13 +106,14 @@ def test_health_by_what_happened():
     health.bad_photo("damaged")
     assert levels(1) == [ERROR, ERROR, OK]
     for number in range(4):
-        health.answered(0.1 * (number + 1), number == 0, 0.5)
+        health.answered(0.1 * (number + 1), number == 0, 0.5, "probable: one place leads")
     assert levels(1) == [OK, OK, OK]
     service, images, answers = health.statuses(9, 4)
     assert service.values == {"no answer": "0", "too busy": "0", "latency, last (s)": "0.400",
                               "latency, median (s)": "0.300", "latency, longest (s)": "0.400"}  # fmt: skip
     assert images.values == {"received": "9", "dropped for newer ones": "4", "not readable": "1"}
-    assert answers.values == {"answers": "4", "sure share": "0.25", "confidence, last": "0.50"}
+    assert answers.values == {"answers": "4", "sure share": "0.25", "confidence, last": "0.50",
+                              "verdict, last": "probable: one place leads"}  # fmt: skip
     assert not health.quiet(1.0)
     now[0] += 1
     assert health.quiet(1.0)

@@ -30,6 +30,8 @@ def test_an_image_gives_matches_and_a_fix(start, service):
     run.see(compressed(picture(5, 0.8), number=7))
     [found] = run.heard("/tfa/matches")
     assert (found.query, found.map_name, found.calibration) == ("1700000000.000000007", "town", "")
+    assert found.verdict == "recognized"
+    assert found.reason
     assert (found.header.stamp.nanosec, found.header.frame_id) == (7, "camera")
     best, *others = found.matches
     assert (best.image, best.sure, best.has_position, len(others)) == ("05.png", True, True, 2)

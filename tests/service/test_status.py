@@ -27,7 +27,7 @@ from tfa.types import EncoderOptions, QueryOptions
 
 ROUTES = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),
-    ("get", "/v1/evidence"), ("get", "/v1/report"), ("get", "/v1/positions"), ("post", "/v1/query"),
+    ("get", "/v1/report"), ("get", "/v1/positions"), ("post", "/v1/query"),
     ("post", "/v1/query/batch"),
     ("post", "/v1/explain"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
     ("delete", "/v1/images/{id}"), ("post", "/v1/calibrations"), ("post", "/v1/calibrations/active"),

@@ -14,7 +14,7 @@ from tfa_msgs.msg import Match, Matches
 from tfa_msgs.srv import AddPhoto
 
 from tfa_ros.health import Status
-from tfa_ros.messages import fix_fields, match_fields, pose_fields, query_name
+from tfa_ros.messages import fix_fields, match_fields, pose_fields, query_name, verdict_fields
 from tfa_ros.photos import BadPhoto, compressed_file, image_file
 
 # Indexed by the levels of `health`; in Python a ROS level is one byte.
@@ -27,6 +27,7 @@ def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
     return Matches(
         header=header,
         query=query_name(header.stamp.sec, header.stamp.nanosec),
+        **verdict_fields(answer),
         map_name=map_name,
         calibration=answer.get("calibration") or "",
         matches=[Match(**match_fields(hit, types)) for hit in answer["hits"]],

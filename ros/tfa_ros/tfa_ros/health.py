@@ -33,15 +33,16 @@ class Health:
         self._answers: deque[tuple[float, bool, float]] = deque(maxlen=RECENT)  # seconds, sure, confidence
         self._answered = self._bad_photos = self._away = self._busy = 0
         self._service: tuple[int, str] = (WARN, "no query sent yet")
-        self._bad_photo = ""
+        self._bad_photo = self._verdict = ""
 
     def image_came(self) -> None:
         with self._lock:
             self._last_image = self._clock()
 
-    def answered(self, seconds: float, sure: bool, confidence: float) -> None:
+    def answered(self, seconds: float, sure: bool, confidence: float, verdict: str = "") -> None:
         with self._lock:
             self._answered += 1
+            self._verdict = verdict
             self._answers.append((seconds, sure, confidence))
             self._contact(OK, "answers")
             self._bad_photo = ""
@@ -113,6 +114,7 @@ class Health:
         share = f"{sure} of the last {len(self._answers)} answers are sure"
         values["sure share"] = f"{sure / len(self._answers):.2f}"
         values["confidence, last"] = f"{self._answers[-1][2]:.2f}"
+        values["verdict, last"] = self._verdict
         last = list(self._answers)[-NEVER_SURE:]
         if len(last) == NEVER_SURE and not any(one for _, one, _ in last):
             sentence = f"none of the last {NEVER_SURE} answers is sure; if the camera is inside the map, calibrate it"

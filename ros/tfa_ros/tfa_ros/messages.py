@@ -36,6 +36,12 @@ def match_fields(hit: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
     return fields
 
 
+def verdict_fields(answer: dict[str, Any]) -> dict[str, str]:
+    """Make the fields of tfa_msgs/Matches that judge the answer; an older service sends only `sure`."""
+    old = "recognized" if answer["sure"] else "not recognized"
+    return {"verdict": str(answer.get("verdict", old)), "reason": str(answer.get("reason", ""))}
+
+
 def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:
     """The place of all verified images together, if the answer can be relied on."""
     return answer.get("place") if answer["sure"] else None

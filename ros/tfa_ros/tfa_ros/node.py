@@ -32,7 +32,7 @@ from tfa_ros.assemble import (
 )
 from tfa_ros.health import Health
 from tfa_ros.latest import Latest
-from tfa_ros.messages import is_global, place_fields, place_of, query_name
+from tfa_ros.messages import is_global, place_fields, place_of, query_name, verdict_fields
 from tfa_ros.parameters import PARAMETERS, BadParameter, checked, query_fields
 from tfa_ros.photos import BadPhoto
 from tfa_ros.service_client import ServiceAway, ServiceBusy, ServiceClient, ServiceProblem, ServiceRefusal
@@ -93,7 +93,8 @@ class TfaNode(Node):
             begun = time.monotonic()
             name, content = file_of(image)
             answer = self._client.query(name, content, query_fields(self._values, of_the_camera=True))
-            self._health.answered(time.monotonic() - begun, bool(answer["sure"]), float(answer["confidence"]))
+            verdict = ": ".join(filter(None, verdict_fields(answer).values()))
+            self._health.answered(time.monotonic() - begun, bool(answer["sure"]), float(answer["confidence"]), verdict)
             self._publish(image.header, answer)
         except BadPhoto as error:
             self._bad_photo(str(error))

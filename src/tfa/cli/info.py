@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,16 +72,11 @@ def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> Non
     """Print every decision with its reason and margin, then other rows."""
     from tfa.maps.describe import format_reason
 
-    print_decisions([*((row.name, row.choice, format_reason(row.to_dict())) for row in rows), *more])
-
-
-def print_decisions(rows: Iterable[tuple[str, str, str]]) -> None:
-    """Print rows of name, choice and explanation."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for name, value, reason in rows:
+    for name, value, reason in [*((row.name, row.choice, format_reason(row.to_dict())) for row in rows), *more]:
         table.add_row(f"  {name}", value, reason)
     console().print(table)
 
@@ -216,14 +211,14 @@ def report(
 ) -> None:
     """Report on the quality of a map, with advice.
 
-    Covers decisions and their evidence, near duplicates, hubs, isolated and aged images. Without [bold]--out[/bold] a
-    summary is printed.
+    Covers expected recall, near duplicates, hubs, isolated and aged images. Without [bold]--out[/bold] a summary is
+    printed.
     """
     if out is not None:
         options.check_writable(out)
 
     from tfa.cli.query import expand_folders
-    from tfa.report.collect import MapReport, collect_report, explain_decision
+    from tfa.report.collect import MapReport, collect_report
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
@@ -257,9 +252,6 @@ def report(
             say(f"  like {one['photos_like']}: {one['text']}")
         if facts["ageing"] is not None:
             say(f"  {facts['ageing']['text']}")
-        say("decisions", style="bold")
-        say(f"  {facts['map']['answers']['text']}")
-        print_decisions((one["name"], one["choice"], explain_decision(one)) for one in facts["evidence"]["decided"])
 
 
 # --- explain --------------------------------------------------------------------------------------
@@ -303,10 +295,12 @@ def explain_command(
 
 def _show(explanation: ExplainResult) -> None:
     hit = explanation.answer
-    say(explanation.query, style="bold")
+    from tfa.cli.query import make_relative
+
+    say(make_relative(explanation.query), style="bold")
     where = "" if hit.position is None else f" at {hit.position}"
-    say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
-    say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}{', sure' if hit.sure else ''}")
+    say(f"  answer {explanation.rank}: {make_relative(hit.image)}, id {hit.id}{where}")
+    say(f"  confidence {hit.confidence:.2f}{', recognized' if hit.sure else ''}")
     say(f"  {explanation.consistent} inliers of {explanation.mutual} mutual matches")
     say(f"  {explanation.view}")
     say(f"  reranking is {explanation.verification.reason}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +19,18 @@ from tfa.cli.console import console, format_count, note, open_table, print_json,
 from tfa.cli.options import Part, check_writable, takes
 from tfa.core.plain import Options, opt
 from tfa.errors import BadSpec
-from tfa.types import Answer, Answers, EncoderOptions, Hit, QueryOptions
+from tfa.types import (
+    NOT_RECOGNIZED,
+    PROBABLE,
+    RECOGNIZED,
+    VERDICTS,
+    WITHHELD,
+    Answer,
+    Answers,
+    EncoderOptions,
+    Hit,
+    QueryOptions,
+)
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
@@ -106,6 +120,7 @@ def list_store_positions(place_map: Any) -> list[Any]:
 # --- show answers ---------------------------------------------------------------------------------
 
 _FOLDED = ("query", "image", "best image", "position", "estimate")  # columns that wrap
+_STYLES = {RECOGNIZED: "green", PROBABLE: "yellow", NOT_RECOGNIZED: "yellow"}
 ONE_BY_ONE = 3  # show one table per query up to this number of queries
 NEVER_SURE = "no answer was reranked, so none is sure; use --rerank if the map stores patches"
 MONTAGE_ROWS = 60  # maximum queries in a montage
@@ -123,36 +138,29 @@ def end_with_errors(answers: Sequence[Answer], unread: Sequence[str] = ()) -> No
 def show_answers(answers: Answers, chosen: QueryOptions) -> None:
     """Print one table per photo, or one for all photos with the expected recall; then notes."""
     if len(answers) > ONE_BY_ONE:
-        show_many(answers, chosen)
+        show_many(answers)
         if answers.expected_recall is not None:
             say(str(answers.expected_recall))
         if answers.notice is not None:
             say(answers.notice, style="yellow")
     else:
         for answer in answers:
-            show_one(answer, chosen)
+            show_one(answer)
     if chosen.sure and not any(answer.reranked for answer in answers):
         note(NEVER_SURE)
-    most = max((answer.adaptation_photos or 0 for answer in answers), default=0)
-    if most:
-        earlier = format_count(most, "earlier photo")
-        note(f"adapted to this camera using up to {earlier}; --no-online queries photos independently")
 
 
-def _no_place(answer: Answer, chosen: QueryOptions) -> str:
-    if answer.error is not None:
-        return "unreadable"
-    if (answer.lost or 0.0) > answer.confidence:
-        return f"lost (probability {answer.lost:.2f})"
-    if chosen.sure:
-        return f"not sure (confidence {answer.confidence:.2f})"
-    return f"no place (confidence {answer.confidence:.2f} below {chosen.min_confidence:.2f})"
+def describe_verdict(answer: Answer) -> str:
+    """Write verdict, reason and confidence of an answer in one line."""
+    return f"{answer.verdict}: {answer.reason} (confidence {answer.confidence:.2f})"
 
 
-def show_one(answer: Answer, chosen: QueryOptions) -> None:
-    say(answer.name, style="bold")
+def show_one(answer: Answer) -> None:
+    say(make_relative(answer.name), style="bold")
+    say(f"  {describe_verdict(answer)}", style=_STYLES[answer.verdict])
     if not answer.hits:
-        say(f"  {_no_place(answer, chosen)}", style="yellow")
+        if answer.verdict != NOT_RECOGNIZED:
+            say(f"  hits are withheld: {WITHHELD}")
         return
     columns = _columns([answer])
     table = open_table("", "image", *columns, fold=_FOLDED)
@@ -166,19 +174,29 @@ def show_one(answer: Answer, chosen: QueryOptions) -> None:
         say(f"  no position estimate: {answer.place_missing}", style="yellow")
 
 
-def show_many(answers: Answers, chosen: QueryOptions) -> None:
-    """Print the best hit of each photo."""
+def show_many(answers: Answers) -> None:
+    """Print verdict and best hit of each photo; then count verdicts, and the reasons of photos without a place."""
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
-    table = open_table("query", "best image", *columns, *(["estimate"] if placed else []), fold=_FOLDED)
+    table = open_table("query", "verdict", "best image", *columns, *(["estimate"] if placed else []), fold=_FOLDED)
     for answer in answers:
         query = make_relative(answer.name)
         if answer.hits:
-            table.add_row(query, *_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else []))
+            cells = [*_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else [])]
         else:
-            table.add_row(query, _no_place(answer, chosen), style="yellow")
+            cells = ["–", f"{answer.confidence:.2f}"]
+        table.add_row(query, answer.verdict, *cells, style=None if answer.hits else "yellow")
     console().print(table)
-    answered = sum(bool(answer.hits) for answer in answers)
-    say(f"{answered:,} of {format_count(len(answers), 'photo')} answered")
+    verdicts = Counter(answer.verdict for answer in answers)
+    counts = [f"{verdicts[one]:,} {one}" for one in VERDICTS if verdicts[one]]
+    say(f"{format_count(len(answers), 'photo')}: {', '.join(counts)}")
+    reasons = Counter(_generalize(answer) for answer in answers if answer.verdict == NOT_RECOGNIZED)
+    for reason, count in reasons.most_common():
+        say(f"  not recognized because {reason}: {count:,}", style="yellow")
+
+
+def _generalize(answer: Answer) -> str:
+    """Return the reason of an answer, without the number of frames since the camera was lost."""
+    return re.sub(r" for \d+ frames?$", "", answer.reason)
 
 
 def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:
@@ -189,30 +207,25 @@ def _columns(answers: Iterable[Answer]) -> tuple[str, ...]:
 def _cells(hit: Hit, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
     inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
-    confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
-    return make_relative(hit.image), confidence, *inliers, position
+    return make_relative(hit.image), f"{hit.confidence:.2f}", *inliers, position
 
 
 def make_relative(path: str) -> str:
-    """Return a path relative to the working directory if it is below it."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+    """Return a path relative to the working directory if that is shorter."""
+    return min(path, os.path.relpath(path), key=len) if os.path.isabs(path) else path
 
 
-def write_montage(path: Path, answers: Sequence[Answer], chosen: QueryOptions) -> None:
+def write_montage(path: Path, answers: Sequence[Answer]) -> None:
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
     rows = []
     for answer in answers[:MONTAGE_ROWS]:
-        file = Path(answer.query)
-        title = answer.name if answer.hits else f"{answer.name}: {_no_place(answer, chosen)}"
         tiles = []
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]
-            confidence = f"confidence {hit.confidence:.2f}" + (" (sure)" if hit.sure else "")
-            lines = [Path(hit.image).name, confidence, *format_matches(hit.inliers), *where]
-            tiles.append(MontageTile(Path(hit.image), lines))
-        rows.append(MontageRow(file, title, tiles))
+            lines = [Path(hit.image).name, f"confidence {hit.confidence:.2f}", *format_matches(hit.inliers), *where]
+            tiles.append(MontageTile(Path(hit.image), lines, "good" if hit.sure else "none"))
+        rows.append(MontageRow(Path(answer.query), f"{answer.name} · {describe_verdict(answer)}", tiles))
     draw_montage(rows, path)
     left_out = len(answers) - len(rows)
     note(f"wrote {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))
@@ -315,7 +328,7 @@ def query(
     answers = replace(answers, answers=[queries.name_frame(answer) for answer in answers])
     files.write(answers.answers, place_map, chosen.calibration, time.perf_counter() - started)
     if montage is not None:  # write files before printing: the reader may close the pipe
-        write_montage(montage, answers.answers, chosen)
+        write_montage(montage, answers.answers)
     if json:
         # A frame that is not stored is named by its recording.
         named = [replace(answer, query=answer.name, frame=None) for answer in answers]

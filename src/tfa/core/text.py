@@ -46,11 +46,10 @@ def list_rules() -> dict[str, str]:
     return {
         "confidence": "Confidence is the probability, from 0 to 1, that a hit shows the query's place. It is estimated "
         "from scores, from patch matches after reranking, and from earlier frames in a sequence.",
-        "sure": "An answer is sure if it was reranked, its confidence is at least 0.92, and its patch evidence is "
-        "ahead of other places by at least 0.75. Rely on sure answers: no confidence threshold works for every map.",
-        "order_verified": "Reranked hits first, by score and patch evidence; then the others by score.",
-        "order_unverified": "Hits are ordered by score.",
-        "order_sequence": "Hits are ordered by the filter's probability; confidence also includes neighboring images.",
+        "sure": "A photo is recognized (sure) if its best hit was reranked, has a confidence of at least 0.92, and its "
+        "patch evidence is ahead of other places by at least 0.75. Rely on these answers: no confidence threshold "
+        "works for every map.",
+        "probable": "Other photos are probable from a confidence of 0.65 on, else not recognized.",
         "expected_recall": "Expected recall is the mean confidence of the answers and needs no labels. Its interval "
         "contained the true recall nine times out of ten on public datasets.",
         "near_duplicate": "Near duplicates have a cosine of 0.9 or more with the first photo of their group, after the "
@@ -58,7 +57,4 @@ def list_rules() -> dict[str, str]:
         "hub": "A hub is in the top five of at least four times as many photos as usual.",
         "least_recognised": "An isolated photo is in no other photo's top five, and its best match is weaker than "
         "usual by three robust deviations.",
-        "verification": "Answers are reranked by matching patches if the map stores patches and the photo has their "
-        "grid.",
-        "within_noise": WITHIN_NOISE,
     }

@@ -51,7 +51,7 @@ def _draw_answer(out: Path, town: SampleTown, explained: ExplainResult, matches:
     sheet.paste(matches, (0, 0))
     sheet.paste(_plan(town.reference_positions, there, taken), (matches.width, MATCH_EDGE))
     pen, middle = ImageDraw.Draw(sheet), matches.width + PLAN / 2
-    caption = f"{'sure, ' if explained.answer.sure else ''}confidence {explained.answer.confidence:.2f}"
+    caption = f"{'recognized, ' if explained.answer.sure else ''}confidence {explained.answer.confidence:.2f}"
     pen.text((middle, MATCH_EDGE + PLAN + 8), caption, font=font(_LETTERS), fill=INK, anchor="ma")
     away = f"{np.linalg.norm(there - taken):.1f} m from the true position"
     pen.text((middle, MATCH_EDGE + PLAN + 8 + _LETTERS + 10), away, font=font(_LETTERS), fill=FAINT, anchor="ma")

@@ -31,7 +31,7 @@ from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.photos.find_positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
-from tfa.report.html import ReportDecision, TableRow
+from tfa.report.html import TableRow
 from tfa.search.gallery import top_k
 from tfa.types import Answer, BuildOptions
 
@@ -167,7 +167,6 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
     step = max(len(answers) // _MONTAGE_QUERIES, 1)
     rows = [_montage_row(answer, town) for answer in answers[::step][:_MONTAGE_QUERIES]]
     draw_montage(rows, out / "montage.png", _LEGEND)
-    reranking, _, why = result.reasons["verification"].partition(": ")
     plain, reranked = (100 * result.recalls[name][0] for name in (DEFAULT, f"{DEFAULT}, reranked"))
 
     write_demo_report(
@@ -185,10 +184,6 @@ def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, 
                 {"fitted on": f"map + {result.target}\N{NO-BREAK SPACE}photos" if "calibrated" in method else "map"},
             )
             for method, values in result.recalls.items()
-        ],
-        decisions=[
-            ReportDecision("Head", DEFAULT, result.reasons["head"].partition(": ")[2]),
-            ReportDecision("Reranking", reranking, why),
         ],
         montage=out / "montage.png",
         matches=draw_match_pictures(out, town, place_map, answers),
@@ -211,6 +206,5 @@ def _montage_row(answer: Answer, town: SampleTown) -> MontageRow:
         )
         for rank, hit in enumerate(answer.hits)
     ]
-    trust = "sure" if answer.sure else "not sure"
-    title = f"{Path(answer.query).name}: confidence {answer.confidence:.2f}, {trust}"
+    title = f"{Path(answer.query).name}: {answer.verdict}, confidence {answer.confidence:.2f}"
     return MontageRow(Path(answer.query), title, tiles)

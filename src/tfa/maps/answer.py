@@ -14,7 +14,15 @@ import numpy as np
 
 from tfa.core.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, BadTokens
-from tfa.maps.confidence import ALTERNATIVES, DomainShiftMonitor, ImageScores, Located, compute_confidence, locate_photo
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    DomainShiftMonitor,
+    ImageScores,
+    Located,
+    compute_confidence,
+    judge_answer,
+    locate_photo,
+)
 from tfa.maps.state import DATABASE, MapState
 from tfa.method.scorer import Scorer
 from tfa.search.gallery import DAMAGED, QueryVectors, check_k
@@ -184,7 +192,8 @@ def answer_photos(
         sure_images = set(best[sure[row]].tolist())
         hits = make_hits(place_map.images, best, scores_of_row, confidence[row], inliers, sure_images)
         located = locate_photo(ranked, row, place_map.images, place_map.reach)
-        answers.append(make_answer(hits, located, calibration=place_map.calibration))
+        answer = make_answer(hits, located, calibration=place_map.calibration)
+        answers.append(judge_answer(answer, ranked.indices.shape[1], reranked=answer.reranked))
     return answers
 
 

@@ -16,7 +16,10 @@ least 30:
 
 a is the answer and z the z-score in the photo's row. A neighboring frame does not lower the confidence; another place
 with the same score does. An answer is sure if it is reranked, its confidence is at least 0.92, and its lead at least
-0.75.
+0.75. Its verdict is then *recognized*. Other answers are *probable* from a confidence of 0.65 on.
+
+With fewer than 10 images to choose from, other places are too few to compare with: confidence is multiplied by
+images / 10, and no answer is sure.
 
 The confidence of a later hit is computed as if it were the answer, but is never above that of the hit before it. One
 formula serves all heads; an answer that is not reranked has no lead. The constants were fitted on labeled public
@@ -49,7 +52,17 @@ from tfa.method.carriers import MEAN
 from tfa.method.scorer import GLOBAL, Scorer, SecondOrderSide
 from tfa.online.sequence_filter import EARTH_RADIUS, estimate_step, project_to_meters
 from tfa.search.gallery import ExactSearch, QueryVectors
-from tfa.types import Answer, Answers, ExpectedRecall, ImageRecord, Place, Position
+from tfa.types import (
+    NOT_RECOGNIZED,
+    PROBABLE,
+    RECOGNIZED,
+    Answer,
+    Answers,
+    ExpectedRecall,
+    ImageRecord,
+    Place,
+    Position,
+)
 from tfa.verification.reranking import UNVERIFIED, Reranked
 
 if TYPE_CHECKING:
@@ -119,6 +132,8 @@ def score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndar
 ALTERNATIVES = 30  # minimum number of images that an answer is compared with
 _LOWEST, _HIGHEST = 0.01, 0.9933  # clipping range of Σ p_c s_c
 SURE_CONFIDENCE, SURE_LEAD = 0.92, 0.75
+PROBABLE_CONFIDENCE = 0.65  # minimum confidence of a probable answer, also of frames
+FEW_MAP_IMAGES = 10  # images below which confidence shrinks and no answer is sure
 SURE_FRAME = 0.9  # minimum probability of a sure frame, see `DomainShiftMonitor`
 _MAX_LEAD = 2.0  # a larger lead does not raise the confidence
 _EPSILON = 1e-12
@@ -185,10 +200,22 @@ def compute_confidence(ranked: Reranked, image_scores: ImageScores, k: int) -> t
 
     `ranked` must hold all reranked images, and at least 30 images if the map has them.
     """
-    features = compute_features(ranked, image_scores, k)
+    features, images = compute_features(ranked, image_scores, k), ranked.indices.shape[1]
     # A later hit is a worse answer, even if more images show its place.
-    confidence = np.minimum.accumulate(features.confidence(), axis=1)
-    return confidence, features.sure(confidence)
+    confidence = np.minimum.accumulate(features.confidence(), axis=1) * shrink_confidence(images)
+    return confidence, features.sure(confidence) & (images >= FEW_MAP_IMAGES)
+
+
+def shrink_confidence(images: int) -> float:
+    """Return the factor of confidence with this number of images to choose from, 1 from `FEW_MAP_IMAGES` on."""
+    return min(images / FEW_MAP_IMAGES, 1.0)
+
+
+def note_few_images(images: int) -> list[str]:
+    """Warn of a map with too few images to tell places apart."""
+    if images >= FEW_MAP_IMAGES:
+        return []
+    return [f"the map has only {images} images; below {FEW_MAP_IMAGES} no photo is recognized, at most probable"]
 
 
 def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Features:
@@ -276,9 +303,44 @@ def estimate_answer_recall(answers: Iterable[Answer], *, outside: bool = False) 
 
 
 def collect_answers(answers: Sequence[Answer], notice: str | None = None, *, outside: bool = False) -> Answers:
-    """Collect answers in order, with the expected recall on similar photos."""
+    """Collect answers in order, with the expected recall; photos from outside the map are at most recognized singly."""
     expected = estimate_answer_recall(answers, outside=outside)
-    return Answers(answers=list(answers), expected_recall=expected, notice=notice)
+    judged = [reject_outside(one) if outside else one for one in answers]
+    return Answers(answers=judged, expected_recall=expected, notice=notice)
+
+
+# --- verdict --------------------------------------------------------------------------------------
+
+PATCHES_LEAD = "its patches match one place far better than others"
+FRAMES_AGREE = "this frame and those before it agree on the place"
+NOT_CLEARLY = "one place leads, but not clearly"
+NOT_RERANKED = "one place leads, but the answer was not reranked"
+NONE_STANDS_OUT = "no candidate stands out"
+OUTSIDE_MAP = "these photos match the map no better than chance"
+LOST_FOR = "the camera has been lost for"
+SMALL_MAP = f"there are fewer than {FEW_MAP_IMAGES} map images to compare with"
+
+
+def judge_answer(answer: Answer, images: int, *, reranked: bool) -> Answer:
+    """Add verdict and reason to an answer with hits, by confidence and the number of `images` to choose from."""
+    if answer.sure:
+        return replace(answer, verdict=RECOGNIZED, reason=PATCHES_LEAD if answer.lost is None else FRAMES_AGREE)
+    few = SMALL_MAP if images < FEW_MAP_IMAGES else None
+    if answer.hits and answer.confidence >= PROBABLE_CONFIDENCE:
+        return replace(answer, verdict=PROBABLE, reason=few or (NOT_CLEARLY if reranked else NOT_RERANKED))
+    return replace(answer, reason=few or NONE_STANDS_OUT) if answer.hits else answer
+
+
+def reject_outside(answer: Answer) -> Answer:
+    """Lower a probable answer if its photo is one of many that match no image better than chance."""
+    if answer.sure or answer.reason not in (NOT_CLEARLY, NOT_RERANKED, NONE_STANDS_OUT):
+        return answer
+    return replace(answer, verdict=NOT_RECOGNIZED, reason=OUTSIDE_MAP)
+
+
+def blame_flaw(answer: Answer, flaw: str | None) -> Answer:
+    """Give a flaw of the photo, such as blur, as the reason unless the answer is recognized."""
+    return answer if flaw is None or answer.sure else replace(answer, reason=flaw)
 
 
 # --- place ----------------------------------------------------------------------------------------
@@ -484,6 +546,11 @@ class DomainShiftMonitor:
         return len(self._excess) >= MIN_PHOTOS and float(np.median(self._excess)) < STAND_OUT
 
     @property
+    def has_evidence(self) -> bool:
+        """Whether a photo was reranked."""
+        return bool(self._excess)
+
+    @property
     def stands_out(self) -> bool:
         """Whether the last frames of a drive match map images better than chance."""
         return stand_out(self._excess)
@@ -491,10 +558,11 @@ class DomainShiftMonitor:
     def warning(self, name: str = "MAP") -> str | None:
         """Return a sentence with advice if a limit is exceeded, or None; `name` is the map."""
         common, evidence, reasons = self.common, self.evidence, []
+        advice = f"calibrate the map for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
         if self.is_outside:
             return (
-                "these photos may not show this map: they match its images no better than chance. If they do show it, "
-                f"calibrate the map for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
+                "these photos match the map images no better than chance: either their camera, season or light is very "
+                f"different, or they do not show this place. If they show it, {advice}"
             )
         if common is not None and common >= COMMON_LIMIT:
             reasons.append(f"photos of different places share a shift of {common:.2f} (limit {COMMON_LIMIT})")
@@ -503,8 +571,8 @@ class DomainShiftMonitor:
         if not reasons:
             return None
         return (
-            f"these photos differ from those the map is made for: {'; '.join(reasons)}. "
-            f"Calibrate it for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
+            "these photos differ from those the map is made for, or they do not show this place: "
+            f"{'; '.join(reasons)}. If they show it, {advice}"
         )
 
 

@@ -19,7 +19,7 @@ from tfa.encoders import DEFAULT_ENCODER, Encoder, count_depths, describe_device
 from tfa.errors import BadImage, BadSpec, BadWeights, NoImages, StoreConflict, UnknownEncoder, WeightsMissing
 from tfa.maps.answer import answer_tokens, make_where, resolve_candidates
 from tfa.maps.calibrate import note_dropped
-from tfa.maps.confidence import DomainShiftMonitor, collect_answers
+from tfa.maps.confidence import DomainShiftMonitor, blame_flaw, collect_answers, note_few_images
 from tfa.maps.describe import note_close_decisions, summarize_map
 from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
@@ -31,12 +31,14 @@ from tfa.maps.upkeep import load_tokens
 from tfa.online.sequence_filter import Motion, SequenceSpec
 from tfa.photos.find_positions import PositionsLike, find_positions
 from tfa.photos.images import (
+    NOTHING_SHOWN,
     HashedPhoto,
     Photo,
     PhotosLike,
     as_rgb,
     check_photos,
     expand_photos,
+    find_flaw,
     find_images,
     name_photo,
     split_nameable,
@@ -46,6 +48,7 @@ from tfa.pipeline import encode, read_source
 from tfa.search.store import MapLocation
 from tfa.types import (
     PAPER_ENCODER,
+    UNREADABLE,
     Answer,
     Answers,
     BuildOptions,
@@ -224,7 +227,7 @@ class Map:
         records = make_records(encoded, places, first_id=0, fitted=True)
         state = make_state(fitted, map_spec, records, describe_encoder(encoder, options.weights))
         place_map = cls(MemoryStorage(state), encoder, options)
-        place_map.notes = [*encoder.notes, *fitted.notes]
+        place_map.notes = [*encoder.notes, *fitted.notes, *note_few_images(len(records))]
         place_map.skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return place_map
 
@@ -472,7 +475,7 @@ class Map:
 
     def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
-    ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
+    ) -> Iterator[tuple[list[tuple[str, str | None, str | None]], Tokens | None]]:
         """Encode photos in batches. The encoder is loaded with the first readable photo.
 
         Args:
@@ -480,25 +483,27 @@ class Map:
             strict: Raise if a photo cannot be read.
 
         Yields:
-            Batches: each photo's name with its error or None, and the tokens of readable photos.
+            Batches: each photo's name, error and flaw (`find_flaw`), and the tokens of photos that show something.
         """
         for start in range(0, len(photos), _QUERY_BATCH):
             images: list[Any] = []
-            named: list[tuple[str, str | None]] = []
+            named: list[tuple[str, str | None, str | None]] = []
             some: Sequence[Any] = photos[start : start + _QUERY_BATCH]
             encoded = [photo for photo in some if isinstance(photo, EncodedPhoto)]
             if encoded:
                 rows = [one.row for one in encoded if one.row is not None]
-                yield [(str(one.path), one.error) for one in encoded], encoded[0].tokens.select(rows) if rows else None
+                yield [(str(one.path), one.error, None) for one in encoded], encoded[0].tokens.select(rows) if rows else None
                 continue
             for photo in some:
                 try:
-                    images.append(as_rgb(photo))
-                    named.append((name_photo(photo), None))
+                    image = as_rgb(photo)
+                    flaw = find_flaw(image)
+                    images += [] if flaw in NOTHING_SHOWN else [image]
+                    named.append((name_photo(photo), None, flaw))
                 except (BadImage, OSError) as error:
                     if strict:
                         raise
-                    named.append((name_photo(photo), str(error)))
+                    named.append((name_photo(photo), str(error), None))
             yield named, Tokens(*self.encoder.encode(images), grid=self.encoder.grid) if images else None
 
     def encode_photos(
@@ -623,8 +628,11 @@ class Map:
         self.check(options)  # before photos are read
         for named, tokens in self.encode_batches(photos, strict):
             answers = iter([] if tokens is None else self.answer_tokens(tokens, options, shift))
-            for name, error in named:
-                yield Answer(query=name, error=error) if error is not None else replace(next(answers), query=name)
+            for name, error, flaw in named:
+                if error is not None or flaw in NOTHING_SHOWN:
+                    yield Answer(query=name, error=error, reason=flaw or UNREADABLE, place_missing=flaw)
+                else:
+                    yield blame_flaw(replace(next(answers), query=name), flaw)
 
     def follow(
         self,

@@ -31,12 +31,18 @@ from tfa.maps.answer import (
 from tfa.maps.confidence import (
     ALTERNATIVES,
     CAMERA_LOST,
+    FEW_MAP_IMAGES,
+    LOST_FOR,
     SURE_FRAME,
     DatabaseScores,
     DomainShiftMonitor,
     Located,
+    blame_flaw,
     collect_answers,
+    judge_answer,
     locate_frame,
+    reject_outside,
+    shrink_confidence,
 )
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import make_partial_scorer
@@ -44,9 +50,10 @@ from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation, AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.sequence_filter import SequenceSpec
-from tfa.photos.images import Photo, PhotosLike, expand_photos
+from tfa.photos.images import NOTHING_SHOWN, Photo, PhotosLike, expand_photos
 from tfa.search.gallery import DAMAGED, check_k
-from tfa.types import Answer, Answers, Hit, QueryOptions
+from tfa.types import NO_HITS, UNREADABLE, Answer, Answers, Hit, QueryOptions
+from tfa.verification.reranking import UNVERIFIED
 
 if TYPE_CHECKING:
     from tfa.maps.map import Map
@@ -108,36 +115,39 @@ class Tracker:
     def _follow_drive(self) -> None:
         """Start a new drive, or none if photos are not frames."""
         self._waiting.clear()
+        self._lost_frames = 0  # since the camera was last located
         motion = self.place_map.motion(self.spec.reach) if self.sequence else None
         self._follower.follow_along(motion)
         self._lost: float | None = None if motion is None else 1 - self.spec.p_recover
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
-    def step(self, photo: Photo | Tokens) -> Answer:
+    def step(self, photo: Photo | Tokens, flaw: str | None = None) -> Answer:
         """Answer the next photo of the camera.
 
         Args:
             photo: A photo as for `PlaceMap.query`, or its tokens.
+            flaw: What is wrong with the pixels of a photo given as tokens (`tfa.photos.images.find_flaw`).
 
         Returns:
             The answer, adapted to earlier photos; `error` is set if the photo cannot be read. With a lag, the answer
             to the photo that many frames earlier; the first `lag` answers are empty.
         """
         if isinstance(photo, Tokens):
-            answer = self.answer("", photo)
-            return Answer() if answer is None else answer
-        return next(self.steps([photo]), Answer())
+            answer = self.skip("", flaw=flaw) if flaw in NOTHING_SHOWN else self.answer("", photo, flaw)
+        else:
+            answer = next(self.steps([photo]), None)
+        return Answer(reason="later frames are needed to answer this one") if answer is None else answer
 
     def steps(self, photos: Sequence[Photo]) -> Iterator[Answer]:
         """Answer the next photos in order, encoding them in batches. With a lag, the last answers are held back."""
         for named, tokens in self.place_map.encode_batches(photos):
             row = 0
-            for name, error in named:
-                if error is not None or tokens is None:
-                    answer = self._unread(name, error)
+            for name, error, flaw in named:
+                if error is not None or flaw in NOTHING_SHOWN or tokens is None:
+                    answer = self.skip(name, error, flaw)
                 else:
-                    answer = self.answer(name, tokens.select([row]))
+                    answer = self.answer(name, tokens.select([row]), flaw)
                     row += 1
                 if answer is not None:
                     yield answer
@@ -147,8 +157,11 @@ class Tracker:
         while self._waiting:
             yield self._release()
 
-    def answer(self, name: str, tokens: Tokens) -> Answer | None:
-        """Answer the next photo by tokens of the map's encoder; None while a lag holds its answer back."""
+    def answer(self, name: str, tokens: Tokens, flaw: str | None = None) -> Answer | None:
+        """Answer the next photo by tokens of the map's encoder; None while a lag holds its answer back.
+
+        `flaw` says what is wrong with its pixels (`tfa.photos.images.find_flaw`).
+        """
         self._follow_map()
         place_map, options = self.place_map, self.options
         scorer = self._follower.scorer.scorer
@@ -169,7 +182,9 @@ class Tracker:
         self._lost = None if frame.belief is None else frame.belief.lost
         calibration = name_calibration(self.calibration)
         answering = AnsweringMap(place_map.images, self._image_scores, place_map.reach, calibration)
-        return self._hold_back(_Waiting(name, frame, answering, self.shift_monitor.stands_out))
+        monitor = self.shift_monitor
+        outside = monitor.is_outside if frame.belief is None else monitor.has_evidence and not monitor.stands_out
+        return self._hold_back(_Waiting(name, frame, answering, monitor.stands_out, outside, flaw))
 
     def _hold_back(self, answer: Answer | _Waiting) -> Answer | None:
         """Return the answer that is due, if any."""
@@ -184,8 +199,8 @@ class Tracker:
     def _answer_frame(self, waiting: _Waiting, later: int) -> Answer:
         frame = self._follower.look_back(waiting.frame, later)
         answer = self._make_answer(frame, waiting.answering, waiting.stands_out)
-        lost = None if frame.belief is None else frame.belief.lost
-        return dataclasses.replace(answer, query=waiting.name, lost=lost, adaptation_photos=frame.adaptation_photos)
+        answer = blame_flaw(reject_outside(answer) if waiting.outside else answer, waiting.flaw)
+        return dataclasses.replace(answer, query=waiting.name, adaptation_photos=frame.adaptation_photos)
 
     def _make_answer(self, frame: StreamFrame, answering: AnsweringMap, stands_out: bool) -> Answer:
         k, images, belief, ranked = self.options.k, answering.images, frame.belief, frame.ranked
@@ -196,24 +211,32 @@ class Tracker:
             raise BadMap(DAMAGED)
         hits: list[Hit] = []
         located: Located = (None, CAMERA_LOST)
+        self._lost_frames = self._lost_frames + 1 if belief.is_lost else 0
+        shrunk = shrink_confidence(len(images))
         if not belief.is_lost:
             inliers = dict(zip(ranked.indices[0].tolist(), ranked.inliers[0].tolist(), strict=True))
             best = np.argsort(-belief.rank, kind="stable")[:k]
             # A later hit between two likely images can have more mass around it, but is not a better answer.
-            trust = np.minimum.accumulate(belief.mass[best])
-            sure = set(best[trust >= SURE_FRAME].tolist()) if stands_out else set()
+            trust = np.minimum.accumulate(belief.mass[best]) * shrunk
+            sure = set(best[trust >= SURE_FRAME].tolist()) if stands_out and len(images) >= FEW_MAP_IMAGES else set()
             hits = make_hits(images, best, frame.scores, trust, inliers, sure)
             located = locate_frame(belief.places, images, answering.reach)
-        return make_answer(hits, located, confidence=belief.confidence, calibration=answering.calibration)
+        confidence, frames = belief.confidence * shrunk, self._lost_frames
+        answer = make_answer(hits, located, confidence=confidence, calibration=answering.calibration)
+        reason = f"{LOST_FOR} {frames} frame{'' if frames == 1 else 's'}" if frames else answer.reason
+        answer = dataclasses.replace(answer, lost=belief.lost, reason=reason)
+        return judge_answer(answer, len(images), reranked=bool((ranked.inliers != UNVERIFIED).any()))
 
-    def _unread(self, name: str, error: str | None) -> Answer | None:
+    def skip(self, name: str, error: str | None = None, flaw: str | None = None) -> Answer | None:
+        """Pass over the next photo, which cannot be read or shows nothing; the filter expects motion meanwhile."""
         self._follow_map()
         belief = self._follower.skip()
         self._lost = None if belief is None else belief.lost
-        return self._hold_back(self._empty_answer(name, error))
+        return self._hold_back(self._empty_answer(name, flaw or UNREADABLE, error))
 
-    def _empty_answer(self, name: str, error: str | None = None) -> Answer:
-        return Answer(query=name, error=error, lost=self._lost, adaptation_photos=self._follower.scorer.counted)
+    def _empty_answer(self, name: str, reason: str = NO_HITS, error: str | None = None) -> Answer:
+        counted = self._follower.scorer.counted
+        return Answer(query=name, reason=reason, error=error, lost=self._lost, adaptation_photos=counted)
 
     # --- changes of the map ----------------------------------------------------------------------------------------
 
@@ -295,6 +318,8 @@ class _Waiting:
     frame: StreamFrame
     answering: AnsweringMap
     stands_out: bool  # see `DomainShiftMonitor`
+    outside: bool  # whether the last photos match no image better than chance
+    flaw: str | None
 
 
 def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:

@@ -438,6 +438,47 @@ def resize(image: Image.Image, size: tuple[int, int], resample: str = "bilinear"
     return image if image.size == size else image.resize(size, Image.Resampling[resample.upper()])
 
 
+# --- flaws ----------------------------------------------------------------------------------------
+
+BLACK = "the photo is black; the lens may be covered"
+COVERED = "the photo shows nothing but one color; the lens may be covered"
+BLURRED = "the photo is blurred"
+NOTHING_SHOWN = (BLACK, COVERED)  # flaws of photos that are not searched
+_COARSE, _FINE, _STEP = 64, 322, 8  # sides in pixels at which flaws are measured; distance of the wider difference
+_LEAST_CONTRAST = 6  # gray levels between neighboring pixels of the coarse photo
+_DARK = 32  # gray level of a black photo's brightest parts
+_LEAST_SHARPNESS = 0.2  # differences between neighbors, relative to those between pixels eight apart
+
+
+def find_flaw(image: Image.Image) -> str | None:
+    """Return what keeps an RGB photo from being recognized: BLACK, COVERED or BLURRED; None if nothing does.
+
+    The sharpest edge of a photo is a few pixels wide, so neighbors differ there nearly as much as pixels eight apart.
+    The limits fire on no photo of eight public datasets (docs/explanation/confidence.md).
+    """
+    fine = _shrink(image, _FINE).convert("L")
+    coarse = _shrink(fine, _COARSE)
+    if _measure_edges(coarse, 1) < _LEAST_CONTRAST:
+        return BLACK if coarse.getextrema()[1] < _DARK else COVERED  # type: ignore[operator]
+    if min(fine.size) < _COARSE:  # too small to tell
+        return None
+    near, far = (_measure_edges(fine, step) for step in (1, _STEP))
+    return BLURRED if near < _LEAST_SHARPNESS * far else None
+
+
+def _shrink(image: Image.Image, side: int) -> Image.Image:
+    scale = min(side / max(image.size), 1.0)
+    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    return image.resize(size, Image.Resampling.BOX, reducing_gap=1.0)
+
+
+def _measure_edges(gray: Image.Image, step: int) -> float:
+    """Return the largest difference between pixels that are `step` apart; 0 for a single pixel."""
+    levels = np.asarray(gray, np.int16)
+    across, down = np.abs(levels[:, step:] - levels[:, :-step]), np.abs(levels[step:] - levels[:-step])
+    return float(max(across.max(initial=0), down.max(initial=0)))
+
+
 # --- as files -------------------------------------------------------------------------------------
 
 PhotoFile = tuple[str, bytes]  # name and content

@@ -1,4 +1,4 @@
-"""Collect the report on a map as JSON: headline, advice, facts, evidence, duplicates, hubs and aged images."""
+"""Collect the report on a map as JSON: headline, advice, facts, duplicates, hubs and aged images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tfa.core.text import format_command, list_rules
 from tfa.maps import PlaceMap
 from tfa.maps.map import REFIT_SHARE
 from tfa.maps.upkeep import Confirmed, format_time
-from tfa.report.evidence import Evidence, collect_evidence
 from tfa.report.neighbors import (
     NEAR_COSINE,
     NEIGHBOR_COUNT,
@@ -23,7 +22,7 @@ from tfa.report.neighbors import (
     group_near_duplicates,
     measure_resemblance,
 )
-from tfa.types import Answers, CalibrateOptions, ExpectedRecall, Hit, ImageRecord
+from tfa.types import Answers, CalibrateOptions, ExpectedRecall, Hit, ImageRecord, Verdict
 from tfa.version import __version__
 
 # --- JSON types -----------------------------------------------------------------------------------
@@ -94,6 +93,8 @@ class UnsureAnswer(Value):
     query: str = req("The photo.")
     hit: ReportHit = req("Its best hit.")
     sure: bool = req("Whether the hit can be relied on.")
+    verdict: Verdict = req("recognized (reliable), probable or not recognized.")
+    reason: str = req("Reason of the verdict.")
 
 
 class MapReport(Value):
@@ -102,7 +103,6 @@ class MapReport(Value):
     tfa: str = req("Release of tfa.")
     headline: str = req("The report in a line.")
     map: dict[str, Any] = req("As `tfa info --json`, without photos and evidence.")
-    evidence: Evidence = req("Evidence of the active head.")
     queries: int = req("Images used as queries.", ge=0)
     answers: int = req("Hits of each query that count.", ge=1)
     returned_by: list[int] = req("For each image, how many queries return it.")
@@ -288,36 +288,6 @@ def _counted(number: int, noun: str) -> str:
 
 _LEAST = 6  # least confident answers, and least similar images, to list
 
-# Sentences on decisions by name and first word of the choice, as `tfa.maps.describe.list_decisions` writes them.
-_DECISIONS = (
-    ("representation", "second-order", "A photo is described by how its patches vary together."),
-    ("representation", "", "A photo is described by how its patches differ from a vocabulary of visual words."),
-    ("carrier", "original", "Photos are compared by their descriptors without damping common patterns."),
-    ("carrier", "", "Patterns that most photos share, such as sky and road, count less when photos are compared."),
-    ("centering", "on the map", "The average of the map images is subtracted from every photo."),
-    ("centering", "", "The average of your camera's photos is subtracted from its queries: it holds season and light."),
-    ("scores", "calibrated", "Map images that match almost any photo of your camera get lower scores."),
-    ("scores", "", "Scores are used without a correction for each map image."),
-    ("reranking", "on", "The best images are reranked by comparing where their matching patches lie."),
-    ("reranking", "", "The best images are not reranked, so no answer is sure."),
-    ("assignment", "hard", "A patch counts for its nearest visual word only."),
-    ("assignment", "soft", "A patch counts for several visual words near it."),
-    ("assignment", "", "Scores with one and with several visual words per patch are mixed."),
-    ("global token", "used", "The encoder's summary of the whole photo counts in addition to the patches."),
-    ("global token", "", "Only patches count, not the encoder's summary of the whole photo."),
-    ("source words", "", "Visual words from elsewhere, or of this map, that every photo is described with as well."),
-    ("map words", "", "Visual words that were found in the map's photos."),
-    ("strengths", "", "How strongly descriptors are reshaped, computed from the photos."),
-)
-
-
-def explain_decision(row: Mapping[str, Any]) -> str:
-    """Explain a decision in a sentence without technical terms; its reason if there is none."""
-    for name, choice, sentence in _DECISIONS:
-        if row["name"] == name and str(row["choice"]).startswith(choice):
-            return sentence
-    return str(row["reason"])
-
 
 def collect_report(
     place_map: PlaceMap, answers: Answers | None = None, called: str | None = None, aged_days: float = DAYS
@@ -343,7 +313,6 @@ def collect_report(
         "tfa": __version__,
         "headline": write_headline(info, duplicates, recall, advice),
         "map": facts,
-        "evidence": collect_evidence(place_map),
         "queries": len(found.queries),
         "answers": NEIGHBOR_COUNT,
         "returned_by": count_answers(found).tolist(),
@@ -358,18 +327,6 @@ def collect_report(
         "advice": [one.sentence for one in advice],
         "rules": list_rules(),
     }
-
-
-def list_heads(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the heads of a map with their decisions, each with an explanation in `about`, the active head first."""
-
-    def describe(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {"title": title, "decided": [{**row, "about": explain_decision(row)} for row in rows]}
-
-    plain = describe("Without a calibration", facts["decided"])
-    calibrated = {one["name"]: describe(f"Calibration {one['name']}", one["decided"]) for one in facts["calibrations"]}
-    first = calibrated.pop(facts["answers"]["calibration"], None)
-    return [*([] if first is None else [first]), plain, *calibrated.values()]
 
 
 def recall_facts(info: Mapping[str, Any], answers: Answers | None) -> list[dict[str, Any]]:
@@ -389,7 +346,8 @@ def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:
     """List the queried photos with the least confident answers, each with its best hit."""
     answered = [one for one in answers or [] if one.hits]
     return [
-        {"query": one.query, "hit": {**one.hits[0].to_dict(), "path": one.hits[0].image}, "sure": one.sure}
+        {"query": one.query, "hit": {**one.hits[0].to_dict(), "path": one.hits[0].image}}
+        | {name: getattr(one, name) for name in ("sure", "verdict", "reason")}
         for one in sorted(answered, key=lambda one: one.confidence)[:_LEAST]
     ]
 
@@ -397,7 +355,10 @@ def _least_recognised(answers: Answers | None) -> list[dict[str, Any]]:
 def _advise_on_shift(answers: Answers | None, name: str) -> list[Advice]:
     if answers is None or answers.notice is None:
         return []
-    sentence = "Calibrate with photos of this camera: they look different from the photos the map was made for."
+    sentence = (
+        "Calibrate with photos of this camera: they look different from the photos the map was made for, or they do "
+        "not show this place."
+    )
     return [_advise("calibrate for these photos", sentence, format_command("tfa", "calibrate", name, "PHOTOS"))]
 
 

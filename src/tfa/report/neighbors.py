@@ -1,40 +1,15 @@
-"""Similarity among map images: near duplicates, hubs, isolated images and sampled pairs."""
+"""Similarity among map images: near duplicates, hubs and isolated images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.core.arrays import l2_normalize
-from tfa.method.carriers import MEAN
 from tfa.method.evidence import NO_ANSWER
-from tfa.method.scorer import GLOBAL, ResidualSide, Scorer, ScoreTerm, SecondOrderSide
-from tfa.search.gallery import Gallery
+from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm, SecondOrderSide
 
-MOST_PAIRS = 2000
-_PAIR_BLOCK = 256  # rows in memory at once
-
-Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]  # computes inner products of pairs of rows
-
-
-def sample_similarity(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
-    """Compute the similarity of sampled pairs of images with the original descriptors and with the final head.
-
-    Half of the pairs are neighbors in the map's order, which often show one place; the others are random (seed 0).
-    """
-    rows, original = _original(scorer, alive)
-    if len(rows) < 2:
-        return None
-    near = np.linspace(0, len(rows) - 2, min(most // 2, len(rows) - 1)).round().astype(np.int64)
-    drawn = np.random.default_rng(0).integers(0, len(rows), (2, most - len(near)))
-    drawn = drawn[:, drawn[0] != drawn[1]]
-    one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
-    level = image_level(scorer, rows)
-    final = sum(term.weight * _dots(term.gallery, rows[one], rows[other]) for term in scorer.terms)
-    final = final + level[one] + level[other] + scorer.bias[rows[other]]
-    return {"original": original(one, other).tolist(), "final": final.tolist()}
+_ROW_BLOCK = 256  # rows in memory at once
 
 
 def image_level(scorer: Scorer, rows: np.ndarray) -> np.ndarray:
@@ -55,47 +30,9 @@ def _level(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> np.ndarr
     """Compute ⟨Uᵀμ, z⟩ + ‖μ‖² / 2 for each image."""
     mean = side.mean.astype(np.float64)
     origin = side.mean_coordinates.astype(np.float64)
-    blocks = [rows[low : low + _PAIR_BLOCK] for low in range(0, len(rows), _PAIR_BLOCK)]
+    blocks = [rows[low : low + _ROW_BLOCK] for low in range(0, len(rows), _ROW_BLOCK)]
     along = [term.gallery.take(block).astype(np.float64) @ origin for block in blocks]
     return np.concatenate([np.empty(0), *along]) + mean @ mean / 2
-
-
-def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Pairs]:
-    """Return the gallery rows whose original descriptor is stored, and a function for products of pairs."""
-    local = [term for term in scorer.terms if term.side != GLOBAL and term.gamma != MEAN]
-    term = next((term for term in local if term.gamma is None), local[0])
-    side = scorer.sides[term.side]
-    if isinstance(side, SecondOrderSide):
-        return alive, _second_order_pairs(side, term, alive)
-    if term.gamma is None:
-        return alive, lambda one, other: _dots(term.gallery, alive[one], alive[other])
-    side = next(side for side in scorer.sides if isinstance(side, ResidualSide) and side.geometry is not None)
-    assert side.geometry is not None
-    assert side.anchors is not None
-    rows, _, kept = np.intersect1d(alive, side.geometry.anchors, return_indices=True)
-    anchors = Gallery.of(side.anchors)
-    return rows, lambda one, other: _dots(anchors, kept[one], kept[other])
-
-
-def _second_order_pairs(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> Pairs:
-    """Return ⟨v, v'⟩ if the map stores z, else the cosine of z and z', since φ_γ drops the length of z."""
-    if term.gamma is None:
-        level = _level(side, term, rows)
-        return lambda one, other: _dots(term.gallery, rows[one], rows[other]) + level[one] + level[other]
-    assert isinstance(term.gamma, float)
-    power = side.eigenvalues ** (term.gamma / 2)
-
-    def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        pairs = (l2_normalize(term.gallery.take(rows[[a, b]]) * power) for a, b in zip(one, other, strict=True))
-        return np.array([float(left @ right) for left, right in pairs])
-
-    return cosines
-
-
-def _dots(gallery: Gallery, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Compute inner products of pairs of rows, with two rows in memory at once."""
-    pairs = (gallery.take([a, b]) for a, b in zip(one, other, strict=True))
-    return np.array([float(left @ right) for left, right in pairs])
 
 
 MOST_QUERIES = 2000  # images used as queries; evenly spaced in a larger map

@@ -171,15 +171,15 @@ class MapCameras(SavedState):
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, key: CameraKey, tokens: Tokens, options: QueryOptions) -> Answer:
-        """Answer the next photo of a camera.
+    def answer(self, key: CameraKey, tokens: Tokens, options: QueryOptions, flaw: str | None = None) -> Answer:
+        """Answer the next photo of a camera; `flaw` says what is wrong with its pixels.
 
         One thread calls this, in the order of arrival. A photo adapts the camera after it was answered.
         """
         with self._lock:
             camera = self._camera(key, options)
             camera.tracker.rebind(self._map, options, sequence=options.sequence)
-            answer = camera.tracker.step(tokens)
+            answer = camera.tracker.step(tokens, flaw)
             camera.last_used = time.time()
             self._cameras[key] = camera
             self._cameras.move_to_end(key)

@@ -19,8 +19,9 @@ from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
-from tfa.maps.confidence import WINDOW_PHOTOS, DomainShiftMonitor, estimate_answer_recall
+from tfa.maps.confidence import WINDOW_PHOTOS, DomainShiftMonitor, blame_flaw, estimate_answer_recall, reject_outside
 from tfa.maps.state import MapState
+from tfa.photos.images import NOTHING_SHOWN, find_flaw
 from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.middleware import Metrics
 from tfa.service.problems import Refused, refuse_busy
@@ -55,7 +56,7 @@ class RecentQueries:
                 del self._heads[next(iter(self._heads))]
             answers = current.answer_tokens(tokens, options, recent.shift_monitor)
             recent.answers.extend(replace(answer, hits=[], place=None) for answer in answers if answer)
-        return answers
+            return [reject_outside(one) for one in answers] if recent.shift_monitor.is_outside else answers
 
     def summary(self, state: MapState) -> dict[str, Any]:
         """Summarize the last queries of the active head as JSON."""
@@ -230,7 +231,7 @@ class QueryQueue:
                 with self._settled([query]):
                     self._answer_batch([query])
             return
-        current = self._current()
+        current, flaws = self._current(), [find_flaw(query.image) for query in batch]
         groups: dict[QueryOptions, list[int]] = {}
         for row, query in enumerate(batch):
             if query.options is None:
@@ -238,9 +239,11 @@ class QueryQueue:
             elif query.camera is not None:  # in order of arrival, since each photo adapts the next ones
                 with self._settled([query]):
                     assert self._cameras is not None, "a query without cameras is refused before"
-                    answer = self._cameras.answer(query.camera, tokens.select([row]), query.options)
+                    answer = self._cameras.answer(query.camera, tokens.select([row]), query.options, flaws[row])
                     self._metrics.camera_photos.labels(self.name).inc()
                     self._settle(query, answer)
+            elif flaws[row] in NOTHING_SHOWN:
+                self._settle(query, Answer(reason=str(flaws[row]), place_missing=flaws[row]))
             else:
                 # Queries of one group may differ in k, of which the largest is used, and the confidence limits.
                 kind = replace(query.options, k=1, min_confidence=0.0, sure=False)
@@ -250,8 +253,8 @@ class QueryQueue:
             with self._settled(group):
                 counts = [query.options.k for query in group if query.options is not None]
                 answers = self.recent.answer(current, tokens.select(rows), replace(kind, k=max(counts)))
-                for query, k, answer in zip(group, counts, answers, strict=True):
-                    self._settle(query, replace(answer, hits=answer.hits[:k]))
+                for row, query, k, answer in zip(rows, group, counts, answers, strict=True):
+                    self._settle(query, blame_flaw(replace(answer, hits=answer.hits[:k]), flaws[row]))
 
     def _settle(self, query: WaitingQuery, answer: Answer) -> None:
         query.future.set_result(replace(answer, seconds=time.perf_counter() - query.since))

@@ -37,7 +37,8 @@ def answers_in(folder: Path, position: Position) -> list[Answer]:
         Hit(id=3, image="map/3.png", score=1.5, confidence=0.97, position=position, inliers=12, sure=True),
         Hit(id=4, image="map/4.png", score=0.25, confidence=0.5, position=None, inliers=3),
     ]
-    sure = {"sure": True, "reranked": True, "place": Place(position=there, radius=12.5, share=0.9, images=3)}
+    verdict = {"verdict": "recognized", "reason": "its patches match"}
+    sure = {**verdict, "sure": True, "reranked": True, "place": Place(position=there, radius=12.5, share=0.9, images=3)}
     return [
         Answer(query=str(folder / "a.jpg"), hits=hits, confidence=0.97, **sure),
         Answer(

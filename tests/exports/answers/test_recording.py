@@ -54,6 +54,9 @@ def test_others_read_what_was_answered(answers, tmp_path, read):
     assert [time for time, topic, _ in messages if topic == "/tfa/matches"] == times
     assert [one.header.stamp.sec * SECOND + one.header.stamp.nanosec for one in found] == times
     assert (found[0].query, found[0].map_name, found[0].calibration) == (answers[0].query, "town.tfa", "night")
+    verdicts = [(one.verdict, one.reason) for one in found]
+    assert verdicts[0] == ("recognized", "its patches match")
+    assert verdicts[1][0] == "not recognized"
     assert found[1].query.endswith('ä, "b"\\n.png')
     first, second = found[0].matches
     assert (first.image, first.score, first.confidence, first.sure, first.has_position) == (
@@ -71,9 +74,12 @@ def test_others_read_what_was_answered(answers, tmp_path, read):
     assert of("/tfa/pose", messages) == []
     told = of("/tfa/diagnostics", messages)
     assert [int(one.status[0].level) for one in told] == [0, 1, 2, 1, 0]
+    assert told[0].status[0].message == "recognized: its patches match"
+    assert told[1].status[0].message == "not recognized: nothing was found"
     assert pairs(told[3])["lost"] == "0.75"
     assert pairs(told[0]) | {"query": ""} == {
-        "query": "", "confidence": "0.97", "sure": "true", "reranked": "true", "radius": "12.5", "milliseconds": "12.5",
+        "query": "", "verdict": "recognized", "reason": "its patches match",
+        "confidence": "0.97", "sure": "true", "reranked": "true", "radius": "12.5", "milliseconds": "12.5",
         "time": "known", "expected_recall": str(told_recall(answers)[0]),
         "expected_recall_low": str(told_recall(answers)[1]), "expected_recall_high": str(told_recall(answers)[2]),
     }  # fmt: skip

@@ -50,6 +50,8 @@ def test_gdal_reads_geojson(answers, tmp_path):
     numbers = {"score": 1.5, "inliers": 12, "radius": 12.5, "image_alt": 34.5, "image_heading": 120.0}
     assert {name: columns[name][0] for name in numbers} == numbers
     assert (columns["lost"][3], columns["place_missing"][3]) == (0.75, "the camera is lost")
+    assert list(columns["verdict"][:2]) == ["recognized", "not recognized"]
+    assert columns["reason"][0] == "its patches match"
     assert columns["error"][2] == "c.jpg cannot be opened"
     written = json.loads((tmp_path / "a.geojson").read_text("utf-8"))
     assert "crs" not in written  # RFC 7946 knows one
@@ -68,7 +70,8 @@ def test_gdal_reads_csv(answers, tmp_path):
     assert content.count(b"\r\n") == content.count(b"\n") == 6
     rows = list(csv.DictReader(content.decode().splitlines()))
     assert rows[0] | {"query": ""} == {
-        **dict.fromkeys(ANSWER_COLUMNS, ""), "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
+        **dict.fromkeys(ANSWER_COLUMNS, ""), "verdict": "recognized", "reason": "its patches match",
+        "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
         "confidence": "0.97", "sure": "true", "reranked": "true", "inliers": "12", "lat": repr(LAT), "lon": repr(LON),
         "radius": "12.5", "image_lat": "52.5", "image_lon": "13.25", "image_alt": "34.5", "image_heading": "120.0",
     }  # fmt: skip

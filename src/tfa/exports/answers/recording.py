@@ -44,6 +44,8 @@ MATCH = "".join(f"{kind} {name}\n" for name, kind in _MATCH_FIELDS.items())
 MATCHES = """\
 std_msgs/Header header
 string query
+string verdict
+string reason
 string map_name
 string calibration
 tfa_msgs/Match[] matches
@@ -85,7 +87,8 @@ class Messages:
         own = [self._match(hit, degrees) for hit in answer.hits]
         return self._new(
             "tfa_msgs", "Matches", header=self._header(time, "camera"), query=called(answer),
-            map_name=make_printable(map_name), calibration=make_printable(calibration), matches=own,
+            verdict=answer.verdict, reason=make_printable(answer.reason), map_name=make_printable(map_name),
+            calibration=make_printable(calibration), matches=own,
         )  # fmt: skip
 
     def pose(self, time: int, place: Place, best: Position | None) -> Any:
@@ -150,9 +153,7 @@ def _number(value: float | None) -> float:
 def _level(answer: Answer) -> tuple[int, str]:
     if answer.error is not None:
         return ERROR, make_printable(answer.error)
-    if answer.sure and answer.hits:
-        return OK, "sure"
-    return WARN, "not sure" if answer.hits else "no place"
+    return OK if answer.sure and answer.hits else WARN, f"{answer.verdict}: {answer.reason}"
 
 
 def diagnostic_values(
@@ -161,6 +162,8 @@ def diagnostic_values(
     """Return the key-value pairs of a diagnostic, without unknown values."""
     values: dict[str, Any] = {
         "query": called(answer),
+        "verdict": answer.verdict,
+        "reason": make_printable(answer.reason),
         "confidence": answer.confidence,
         "sure": answer.sure,
         "reranked": answer.reranked,

@@ -46,7 +46,7 @@ from tfa.maps.building.passes import (
 )
 from tfa.maps.building.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
 from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, WorkResult, name_result
-from tfa.maps.confidence import measure_reach
+from tfa.maps.confidence import measure_reach, note_few_images
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader
 from tfa.maps.state import DATABASE, MapState, describe_encoder, find_common_folder, make_state
@@ -205,7 +205,7 @@ class _Build:
         collection.seal(self.sharding.index)
         if patches is not None:
             seal_patches(self.publisher.store, patches)
-        self.notes += self.runner.notes()
+        self.notes += [*self.runner.notes(), *note_few_images(ids[-1])]
         facts = VersionFacts(
             next_id=ids[-1], placed=sum(done.placed for done in results.values()), encoder=state.encoder,
             reach=measure_reach(state.images),

@@ -2,13 +2,13 @@
 import { call, chooseMap, chosenMap, events, setApiKey, announce, apiKey } from "./api.js";
 import { startRecognizing } from "./recognize.js";
 import { startCalibrating } from "./calibrate.js";
-import { showDecisions } from "./decisions.js";
 import { alertIn, byId, count, make, say } from "./dom.js";
 import { refuseStrayDrops } from "./files.js";
 import { startMap } from "./photos.js";
+import { showReport } from "./report.js";
 import { startTabs } from "./tabs.js";
 
-const views = { recognize: startRecognizing(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
+const views = { recognize: startRecognizing(), map: startMap(), calibrate: startCalibrating(), report: { show: showReport } };
 const stale = new Set(Object.keys(views));
 let shown = "recognize";
 let facts = null;
@@ -71,7 +71,7 @@ function startApiKey() {
     setApiKey(byId("api-key").value.trim());
     byId("api-key").value = "";
     form.hidden = true; // shown again if the service refuses this key
-    for (const id of ["map-alert", "calibrate-alert", "decisions-alert"]) alertIn(id, null);
+    for (const id of ["map-alert", "calibrate-alert", "report-alert"]) alertIn(id, null);
     await load();
     announce("access");
   });

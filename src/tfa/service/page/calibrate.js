@@ -2,7 +2,6 @@
 import { call, events, formOf, announce } from "./api.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
-import { decidedList } from "./report.js";
 import { showCameras, startCameras } from "./cameras.js";
 
 let chosen = null;
@@ -66,7 +65,15 @@ async function calibrate(event) {
 const percent = (share) => `${(100 * share).toFixed(0)}\u00a0%`;
 
 const recallInWords = (recall) => `Expected R@1 on similar photos: ${percent(recall.share)} `
-  + `(${percent(recall.low)} to ${percent(recall.high)}); ${percent(recall.sure)} sure.`;
+  + `(${percent(recall.low)} to ${percent(recall.high)}); ${percent(recall.sure)} recognized.`;
+
+/** List every decision with its reason and its margin. */
+function decidedList(rows) {
+  return make("dl", { class: "decided" }, ...rows.flatMap((row) => [
+    make("dt", {}, `${row.name}: `, make("b", {}, row.choice)),
+    make("dd", {}, row.reason, row.margin
+      ? make("span", { class: row.margin.within_noise ? "noise" : "margin" }, `${row.reason ? "; " : ""}${row.margin.text}`) : null)]));
+}
 
 /** Show decisions before and after in one table, and mark changes. */
 function showChanges(name, before, after, result) {

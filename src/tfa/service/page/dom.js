@@ -1,7 +1,5 @@
 // Helpers to build elements. Text is only inserted as text nodes, so nothing from the service is parsed as HTML.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 export const byId = (id) => document.getElementById(id);
 
 function fill(node, attributes, children) {
@@ -20,10 +18,6 @@ export const change = (node, attributes) => fill(node, attributes, []);
 /** Make an element: attributes by name, functions as listeners, then text or elements. */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
-}
-
-export function makeSvg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
 /** Show the message of an error, or hide the alert if there is none. */

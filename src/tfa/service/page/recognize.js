@@ -13,7 +13,6 @@ let place = null; // position estimate of the last query
 let refused = false; // whether the last query was refused because of the API key
 let running = null; // controller of the running query, so that a newer one can abort it
 let plan = null;
-let rules = {}; // definitions from the service
 
 const options = () => entered(byId("recognize-options"));
 const calibrations = make("select"); // filled by `show`
@@ -71,33 +70,24 @@ async function recognize(file) {
 function showAnswer(answer) {
   [hits, place] = [answer.hits, answer.place ?? null];
   const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
-  const best = `confidence ${number(answer.confidence, 2)}`;
   const adapted = answer.camera ? `, adapted by ${count(answer.adaptation_photos, "photo")} of ${answer.camera}` : "";
-  const isLost = typeof answer.lost === "number" && answer.lost > answer.confidence;
-  const none = isLost
-    ? `Lost${adapted}: the probability that this frame shows no place of the map is ${number(answer.lost, 2)}. Send the next frame.`
-    : options().sure && !answer.sure
-      ? `No match is sure: the best has ${best}. Set Sure to no in the options to see it.`
-      : `No match is confident enough: the best has ${best}. Lower the min confidence in the options to see it.`;
+  const withheld = options().sure && !answer.sure ? "Set Sure to no" : options().min_confidence > answer.confidence ? "Lower the min confidence" : null;
+  const none = withheld ? `The matches are withheld. ${withheld} in the options to see them.` : `No matches${adapted}.`;
   say("recognize-status", hits.length
     ? `${count(hits.length, "match", "matches")}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
   showVerdict(answer);
   byId("hits").replaceChildren(...hits.map(hitCard));
-  const order = typeof answer.lost === "number" ? rules.order_sequence : answer.reranked ? rules.order_verified : rules.order_unverified;
-  byId("hits-order").hidden = !hits.length || !order;
-  byId("hits-order").replaceChildren(byId("hits-order").firstElementChild,
-    ...[rules.sure, rules.confidence, order].filter(Boolean).map((words) => make("p", {}, words)));
 }
 
-const verdict = (sure) => (sure ? make("span", { class: "sure" }, "✓ sure") : make("span", { class: "unsure" }, "not sure"));
-
-/** The answer in a line: sure or not, confidence, and position with its radius. */
+/** The banner: verdict, reason and confidence, and the position with its radius. */
 function showVerdict(answer) {
   const where = place
     ? `position ${positionInWords(place.position)} ±\u00a0${number(place.radius, 0)}\u00a0m (${count(place.images, "image")}, ${number(100 * place.share, 0)}\u00a0% agreement)`
     : hits.some((hit) => hit.position) && answer.place_missing ? `no position: ${answer.place_missing}` : null;
-  byId("verdict").hidden = !hits.length;
-  byId("verdict").replaceChildren(verdict(answer.sure), [` · confidence ${number(answer.confidence, 2)}`, where].filter(Boolean).join(" · "));
+  const lines = [`${answer.reason} · confidence ${number(answer.confidence, 2)}`, where].filter(Boolean);
+  change(byId("verdict"), { class: `verdict ${answer.verdict.replace(" ", "-")}` });
+  byId("verdict").replaceChildren(make("strong", {}, `${answer.sure ? "✓ " : ""}${answer.verdict}`), ...lines.map((line) => make("span", {}, line)));
+  byId("verdict").hidden = false;
 }
 
 function hitCard(hit, index) {
@@ -111,7 +101,7 @@ function hitCard(hit, index) {
     image,
     make("div", {},
       make("h4", {}, make("span", { class: "rank", "aria-label": `Match ${index + 1}:` }, String(index + 1)), hit.image),
-      make("p", {}, `Confidence ${number(hit.confidence, 2)} · `, verdict(hit.sure)),
+      make("p", {}, `Confidence ${number(hit.confidence, 2)}`),
       bar(hit.confidence, `Confidence in ${hit.image}`, hit.sure ? "is-sure" : ""),
       make("p", { class: "quiet" }, [inliers, where].filter(Boolean).join(" · ")),
       why));
@@ -139,7 +129,6 @@ function forget() {
 
 /** Fill the choices that depend on the map; a visible answer stays. */
 async function show(facts) {
-  rules = facts.rules || {};
   const select = calibrations;
   const before = select.value;
   const active = facts.active ? `active (${facts.active})` : "active (none)";

@@ -1,21 +1,29 @@
-// The report on the map, as `tfa report` writes it: advice, expected recall, outliers and decisions.
-import { showPhoto } from "./api.js";
-import { count, make, number } from "./dom.js";
+// The report view, as `tfa report` writes it: advice, expected recall and outliers.
+import { call, showPhoto } from "./api.js";
+import { alertIn, byId, count, make, number, say } from "./dom.js";
 
 const SHOWN = 6; // images of a strip, groups of near duplicates
+const LOADING = "Computing the report. After an edit this takes seconds, or minutes for a map of many thousands of images.";
+let latest = 0; // number of the last request; results of earlier ones are dropped
 
-export const card = (title, kind, ...children) => make("section", { class: `card ${kind}` }, make("h3", {}, title), ...children);
-
-const sentence = (words) => `${words.replace(/^./, (first) => first.toUpperCase())}.`;
-
-/** List every decision with an explanation, its reason and its margin. */
-export function decidedList(rows) {
-  return make("dl", { class: "decided" }, ...rows.flatMap((row) => [
-    make("dt", {}, `${row.name}: `, make("b", {}, row.choice)),
-    row.about ? make("dd", { class: "about" }, row.about) : null,
-    make("dd", {}, row.reason, row.margin
-      ? make("span", { class: row.margin.within_noise ? "noise" : "margin" }, `${row.reason ? "; " : ""}${row.margin.text}`) : null)]));
+export async function showReport() {
+  latest += 1;
+  const mine = latest;
+  alertIn("report-alert", null);
+  byId("report-body").replaceChildren();
+  say("report-status", LOADING);
+  try {
+    const report = await call("v1/report");
+    if (mine !== latest) return;
+    byId("report-body").replaceChildren(...reportCards(report));
+  } catch (error) {
+    if (mine !== latest) return;
+    alertIn("report-alert", error);
+  }
+  say("report-status", "");
 }
+
+const card = (title, ...children) => make("section", { class: "card" }, make("h3", {}, title), ...children);
 
 function tile(image, note) {
   const photo = make("img", { alt: `Map image ${image.image}` });
@@ -36,8 +44,7 @@ function advice(sentence) {
   return make("li", {}, action, command ? make("code", { class: "command" }, command) : null);
 }
 
-export function reportCards(report) {
-  const [answering, ...others] = report.heads;
+function reportCards(report) {
   const { lonely, hubs, duplicates, rules } = report;
   const nearest = (image) => `nearest ${number(image.cosine, 2)}`;
   const least = lonely.length
@@ -51,17 +58,14 @@ export function reportCards(report) {
     : [make("p", {}, "No image is returned far more often than the average.")];
   return [
     make("p", { class: "headline" }, report.headline),
-    card("What to do", "", report.advice.length
+    card("What to do", report.advice.length
       ? make("ul", { class: "advice" }, ...report.advice.map(advice))
       : make("p", {}, "Nothing to do: no problem was found.")),
-    ...(report.recall.length ? [card("Expected recall", "",
+    ...(report.recall.length ? [card("Expected recall",
     ...report.recall.map((one) => make("p", {}, `Like ${one.photos_like}: ${one.text}.`)),
     rule(`${rules.expected_recall} ${rules.sure}`))] : []),
-    card("Weak spots", "", ...least, rule(rules.least_recognised)),
-    card("Near duplicates", "", ...near, rule(rules.near_duplicate)),
-    card("Hubs", "", ...returned, rule(rules.hub)),
-    card("How the map was configured", "", make("p", {}, sentence(report.what_answers.text)), decidedList(answering.decided),
-      rule([rules.verification, rules.within_noise].join(" ")),
-      ...others.map((head) => make("details", {}, make("summary", {}, head.title), decidedList(head.decided)))),
+    card("Weak spots", ...least, rule(rules.least_recognised)),
+    card("Near duplicates", ...near, rule(rules.near_duplicate)),
+    card("Hubs", ...returned, rule(rules.hub)),
   ];
 }

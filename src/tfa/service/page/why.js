@@ -71,7 +71,7 @@ function sections(photos, why, hit) {
 function summary(why, hit) {
   const patches = why.grid[0] * why.grid[1];
   const sentences = [
-    `Confidence ${number(hit.confidence, 2)}, ${hit.sure ? "sure" : "not sure"}.`,
+    `Confidence ${number(hit.confidence, 2)}.`,
     `${halfCarriedBy(why.query_heat)} of the ${patches} patches of your photo make up half of the support for the match.`,
   ];
   if (why.matches) sentences.push(`${count(why.matches.length, "inlier")}: matching patches in the same spatial arrangement in both photos.`);

@@ -1,4 +1,4 @@
-"""Routes that describe maps (decisions, evidence, report, positions) and the service (health, metrics)."""
+"""Routes that describe maps (contents, report, positions) and the service (health, metrics)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tfa.core.plain import Value, req
 from tfa.core.text import list_rules
-from tfa.report.collect import collect_report, list_heads
-from tfa.report.evidence import collect_evidence
+from tfa.report.collect import collect_report
 from tfa.service.auth import reader, reading_router
 from tfa.service.bodies import reply
 from tfa.service.context import Chosen, Running, image_url
@@ -118,15 +117,9 @@ def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
     )
 
 
-@map_router.get("/evidence")
-async def get_evidence(service: Running, live: Chosen) -> dict[str, Any]:
-    """Return the evidence for the decisions of the active head: candidates, spectrum, similarities of pairs."""
-    return await service.work(lambda: _cache_result(live, "evidence", collect_evidence))
-
-
 @map_router.get("/report")
 async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
-    """Return the result of `tfa report`: headline, advice, decisions, near duplicates, hubs, isolated images."""
+    """Return the result of `tfa report`: headline, advice, near duplicates, hubs, isolated images."""
     return await service.work(lambda: _cache_result(live, "report", lambda place_map: _report(live, place_map)))
 
 
@@ -151,12 +144,9 @@ def _report(live: LiveMap, place_map: Any) -> dict[str, Any]:
         }
 
     found = collect_report(place_map, called=live.path_name)
-    plain = ("tfa", "headline", "near", "queries", "answers", "returned_by", "recall", "advice", "rules", "evidence")
-    facts = found["map"]
+    plain = ("tfa", "headline", "near", "queries", "answers", "returned_by", "recall", "advice", "rules")
     return {
         **{key: found[key] for key in plain},
-        "what_answers": facts["answers"],
-        "heads": list_heads(facts),
         "duplicates": [{"images": [shown(one) for one in group["images"]]} for group in found["duplicates"]],
         **{key: [shown(one) for one in found[key]] for key in ("hubs", "lonely", "least_alike")},
     }

@@ -19,7 +19,7 @@ from tfa.service.cameras import CameraInfo, CameraKey
 from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
 from tfa.service.live import LiveMap
 from tfa.service.problems import Refused, choose_status
-from tfa.types import Answer, Answers, QueryOptions
+from tfa.types import UNREADABLE, Answer, Answers, QueryOptions
 
 # --- queries ---------------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> Respo
         except TfaError as error:
             if choose_status(error) == 503:
                 raise
-            answers.append(Answer(query=upload.name, error=error.public))
+            answers.append(Answer(query=upload.name, error=error.public, reason=UNREADABLE))
     return reply(collect_answers(answers))
 
 
