@@ -40,8 +40,8 @@ def test_the_answer_is_told_with_its_matches(run, town):
     hit, found = answer_of(town), explain_match(town, "near.png").result
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0] == "near.png"
-    assert lines[1] == f"answer 1: {hit.image}, id {hit.id}"
-    assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}, sure"
+    assert lines[1] == f"answer 1: photos/{Path(hit.image).name}, id {hit.id}"
+    assert lines[2] == f"confidence {hit.confidence:.2f}, recognized"
     assert lines[3] == f"{found.consistent} inliers of {found.mutual} mutual matches"
     assert lines[4] == found.view
     assert lines[5] == f"reranking is {found.verification.reason}"
@@ -113,7 +113,7 @@ def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
     drawn = []
     monkeypatch.setattr("tfa.explain.draw_montage.draw_montage", lambda rows, path: drawn.extend(rows))
     for rerank in (True, False):
-        write_montage(Path("answer.png"), town.query_many(["near.png"], k=2, rerank=rerank), 0.0)
+        write_montage(Path("answer.png"), town.query_many(["near.png"], k=2, rerank=rerank).answers)
     hits = town.query("near.png", k=2, rerank=True)
     verified, plain = drawn
     assert [tile.caption_lines[2] for tile in verified.tiles] == [f"{hit.inliers} inliers" for hit in hits]
