@@ -51,3 +51,4 @@ def test_the_confidence_page_has_the_constants_of_the_code():
     assert f"{confidence.VERIFIED_CONSTANTS.per_lead:g} clip(lead, 0, 2)" in text
     assert f"at least {confidence.SURE_CONFIDENCE:g}" in text
     assert f"at least {confidence.SURE_LEAD:g}" in text
+    assert f"confidence is at least {confidence.PROBABLE_CONFIDENCE:g}" in text

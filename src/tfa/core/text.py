@@ -49,7 +49,7 @@ def list_rules() -> dict[str, str]:
         "sure": "A photo is recognized (sure) if its best hit was reranked, has a confidence of at least 0.92, and its "
         "patch evidence is ahead of other places by at least 0.75. Rely on these answers: no confidence threshold "
         "works for every map.",
-        "probable": "Other photos are probable from a confidence of 0.65 on, else not recognized.",
+        "probable": "Other photos are probable from a confidence of 0.75 on, else not recognized.",
         "expected_recall": "Expected recall is the mean confidence of the answers and needs no labels. Its interval "
         "contained the true recall nine times out of ten on public datasets.",
         "near_duplicate": "Near duplicates have a cosine of 0.9 or more with the first photo of their group, after the "

@@ -16,7 +16,7 @@ least 30:
 
 a is the answer and z the z-score in the photo's row. A neighboring frame does not lower the confidence; another place
 with the same score does. An answer is sure if it is reranked, its confidence is at least 0.92, and its lead at least
-0.75. Its verdict is then *recognized*. Other answers are *probable* from a confidence of 0.65 on.
+0.75. Its verdict is then *recognized*. Other answers are *probable* from a confidence of 0.75 on.
 
 With fewer than 10 images to choose from, other places are too few to compare with: confidence is multiplied by
 images / 10, and no answer is sure.
@@ -132,7 +132,7 @@ def score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndar
 ALTERNATIVES = 30  # minimum number of images that an answer is compared with
 _LOWEST, _HIGHEST = 0.01, 0.9933  # clipping range of Σ p_c s_c
 SURE_CONFIDENCE, SURE_LEAD = 0.92, 0.75
-PROBABLE_CONFIDENCE = 0.65  # minimum confidence of a probable answer, also of frames
+PROBABLE_CONFIDENCE = 0.75  # minimum confidence of a probable answer, also of frames
 FEW_MAP_IMAGES = 10  # images below which confidence shrinks and no answer is sure
 SURE_FRAME = 0.9  # minimum probability of a sure frame, see `DomainShiftMonitor`
 _MAX_LEAD = 2.0  # a larger lead does not raise the confidence
