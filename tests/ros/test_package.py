@@ -159,7 +159,8 @@ def test_the_page_is_followed(service, monkeypatch, tmp_path, capsys):
     stub_rclpy.LOG.lines.clear()
     names["Listener"]()
     kinds = {name: message_class(f"tfa_msgs/msg/{name}") for name in ("Match", "Matches")}
-    for sure in (False, True):
-        match = kinds["Match"](image="05.png", sure=sure)
-        transport.deliver("/tfa/matches", kinds["Matches"](query="7.5", matches=[match]))
-    assert stub_rclpy.LOG.lines == [("info", "7.5: 05.png")]
+    for verdict in ("probable", "recognized"):
+        match = kinds["Match"](image="05.png", sure=verdict == "recognized")
+        said = {"verdict": verdict, "reason": "one place leads", "matches": [match]}
+        transport.deliver("/tfa/matches", kinds["Matches"](query="7.5", **said))
+    assert stub_rclpy.LOG.lines == [("info", "7.5: probable, one place leads"), ("info", "7.5: 05.png")]
