@@ -44,7 +44,7 @@ class Reply:
 
     status: int
     reason: str
-    headers: Mapping[str, str]
+    headers: Any  # a mapping that ignores case
     content: bytes
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tfa.encoders.int8 import graph_path
 
 from studies.speed.fit import synthetic_tokens
 from studies.speed.measure import COLUMNS, Bar, Line, cells, compared, format_bytes, measure_in_turn, thread_count
@@ -36,6 +35,7 @@ from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.encoders.catalogue import fast_fingerprint
+from tfa.encoders.onnx_encoder import graph_path
 from tfa.maps import PlaceMap
 from tfa.maps.storage import MemoryStorage
 from tfa.maps.stored_head import INTEGERS

@@ -121,7 +121,7 @@ def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *
     """Return the serialized model. `int8` encodes in 8-bit integers, one photo at a time."""
     from tfa.encoders.onnx_encoder import ENCODER_OPSET, portable_tokens
 
-    encoder = place_map.encoder
+    encoder: Any = place_map.encoder
     if not hasattr(encoder, "weights"):  # of another distribution, or a hub model
         raise TfaError(
             f"the encoder {encoder.id} cannot be exported; only those that tfa encoders lists can. Export the head "

@@ -492,7 +492,8 @@ class Map:
             encoded = [photo for photo in some if isinstance(photo, EncodedPhoto)]
             if encoded:
                 rows = [one.row for one in encoded if one.row is not None]
-                yield [(str(one.path), one.error, None) for one in encoded], encoded[0].tokens.select(rows) if rows else None
+                named = [(str(one.path), one.error, None) for one in encoded]
+                yield named, encoded[0].tokens.select(rows) if rows else None
                 continue
             for photo in some:
                 try:

@@ -244,7 +244,7 @@ class EncodedImages:
     tokens: Tokens
     skipped: list[tuple[Path, str]]
 
-    def as_photos(self, paths: Sequence[Path]) -> list[EncodedPhoto]:
+    def as_photos(self, paths: Sequence[Path]) -> list[Any]:
         """Return the input photos in a form that queries accept."""
         errors, rows = dict(self.skipped), iter(range(len(self.paths)))
         found = [None if path in errors else next(rows) for path in paths]
