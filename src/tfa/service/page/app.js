@@ -1,5 +1,6 @@
 // Start the page: tabs, map chooser and API key; refresh views after changes.
 import { call, chooseMap, chosenMap, events, setApiKey, announce, apiKey } from "./api.js";
+import { startCamera } from "./camera.js";
 import { startRecognizing } from "./recognize.js";
 import { startCalibrating } from "./calibrate.js";
 import { alertIn, byId, count, make, say } from "./dom.js";
@@ -8,7 +9,7 @@ import { startMap } from "./photos.js";
 import { showReport } from "./report.js";
 import { startTabs } from "./tabs.js";
 
-const views = { recognize: startRecognizing(), map: startMap(), calibrate: startCalibrating(), report: { show: showReport } };
+const views = { recognize: startRecognizing(), camera: startCamera(), map: startMap(), calibrate: startCalibrating(), report: { show: showReport } };
 const stale = new Set(Object.keys(views));
 let shown = "recognize";
 let facts = null;

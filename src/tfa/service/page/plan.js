@@ -22,7 +22,7 @@ export function project(kind, points) {
 export class Plan {
   /** Fill `section`, which has a title; `instead` is shown if there are no positions. */
   constructor(section, instead = null) {
-    Object.assign(this, { section, instead, places: [], hits: [], estimate: null, pointed: null, picked: null });
+    Object.assign(this, { section, instead, places: [], hits: [], estimate: null, path: [], pointed: null, picked: null });
     const id = (name) => `${section.id}-${name}`;
     this.canvas = make("canvas", { id: id("canvas"), class: "plan-canvas", tabindex: "0", role: "application", "aria-describedby": id("words") });
     this.words = make("p", { id: id("words"), class: "quiet" });
@@ -47,9 +47,9 @@ export class Plan {
     this.choose(null);
   }
 
-  /** Show hits and a position estimate, `{ position, radius }` or null. */
-  show(hits, estimate = null) {
-    Object.assign(this, { hits, estimate: this.locate(estimate) });
+  /** Show hits, a position estimate, `{ position, radius }` or null, and the path of earlier estimates. */
+  show(hits, estimate = null, path = []) {
+    Object.assign(this, { hits, estimate: this.locate(estimate), path: path.map((one) => this.locate(one)).filter(Boolean) });
     const empty = this.places.length === 0;
     this.section.hidden = empty && !this.instead;
     this.drawn.hidden = empty;
@@ -101,9 +101,17 @@ export class Plan {
       brush.fillStyle = color("second");
       this.view.dot(brush, at(picked), 7);
     }
+    this.drawPath(brush, color("good"));
     if (this.estimate) this.drawEstimate(brush, color("good"));
     this.drawHits(brush, color);
     this.describe();
+  }
+
+  drawPath(brush, ink) {
+    brush.beginPath();
+    for (const place of this.path) brush.lineTo(...this.view.spot(at(place)));
+    Object.assign(brush, { strokeStyle: ink, lineWidth: 2 });
+    brush.stroke();
   }
 
   drawEstimate(brush, ink) {
@@ -140,7 +148,7 @@ export class Plan {
     const known = new Set(this.places.map((place) => place.id));
     const there = this.hits.filter((hit) => known.has(hit.id));
     const matches = there.length === 1 ? "the match of your photo" : `the ${there.length} matches of your photo, 1 is the best`;
-    const circle = this.estimate ? "; circle: the estimated position" : "";
+    const circle = (this.estimate ? "; circle: the estimated position" : "") + (this.path.length > 1 ? "; line: the path" : "");
     const words = `${count(this.places.length, "position")}${there.length ? `; numbered: ${matches}` : ""}${circle}.`;
     const way = this.kind === "latlon" ? "North is up." : "y is up, x to the right.";
     const text = `${words} ${way} Drag to move, scroll or pinch to zoom, click a dot to see its image.`;

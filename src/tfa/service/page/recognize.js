@@ -5,6 +5,7 @@ import { fileZone, preview } from "./files.js";
 import { entered, inputsOf } from "./form.js";
 import { Plan } from "./plan.js";
 import { showStart } from "./start.js";
+import { fillVerdict } from "./verdict.js";
 import { hideWhy, showWhy } from "./why.js";
 
 let photo = null; // file of the last query
@@ -75,19 +76,8 @@ function showAnswer(answer) {
   const none = withheld ? `The matches are withheld. ${withheld} in the options to see them.` : `No matches${adapted}.`;
   say("recognize-status", hits.length
     ? `${count(hits.length, "match", "matches")}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
-  showVerdict(answer);
+  fillVerdict(byId("verdict"), answer);
   byId("hits").replaceChildren(...hits.map(hitCard));
-}
-
-/** The banner: verdict, reason and confidence, and the position with its radius. */
-function showVerdict(answer) {
-  const where = place
-    ? `position ${positionInWords(place.position)} ±\u00a0${number(place.radius, 0)}\u00a0m (${count(place.images, "image")}, ${number(100 * place.share, 0)}\u00a0% agreement)`
-    : hits.some((hit) => hit.position) && answer.place_missing ? `no position: ${answer.place_missing}` : null;
-  const lines = [`${answer.reason} · confidence ${number(answer.confidence, 2)}`, where].filter(Boolean);
-  change(byId("verdict"), { class: `verdict ${answer.verdict.replace(" ", "-")}` });
-  byId("verdict").replaceChildren(make("strong", {}, `${answer.sure ? "✓ " : ""}${answer.verdict}`), ...lines.map((line) => make("span", {}, line)));
-  byId("verdict").hidden = false;
 }
 
 function hitCard(hit, index) {
