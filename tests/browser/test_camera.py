@@ -35,13 +35,14 @@ def write_video(path: Path, photos: list[Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[str]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         encoder = load_encoder()
     except WeightsMissing as error:
         pytest.skip(f"the default encoder's weights are not available: {error}")
-    photos = sorted((TOWN / "references").iterdir())[10:38]
+    photos = sorted((TOWN / "references").iterdir())[12:32]
     place_map = PlaceMap.build(photos, encoder=encoder, positions=TOWN / "positions.csv")
+    place_map.save(tmp_path_factory.mktemp("camera") / "town.tfa")
     with serving([place_map], ServiceSettings(port=0)) as (url, _):
         yield f"{url}/"
 
