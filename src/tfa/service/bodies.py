@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -88,6 +89,7 @@ MAX_FILES = 2048  # files to parse at most; the settings limit photos further
 MAX_FIELDS = 256  # form fields that are not photos; a list has one for each item
 FIELD_BYTES = 1_000_000  # largest form field that is not a photo, such as the positions of a batch
 PHOTO_KEYS = ("image", "images")
+JSON_MARKS = 20_000  # commas and brackets of a JSON body; base64 has none, a position has four
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 
@@ -220,11 +222,31 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
     return uploads, {key: values[0] if len(values) == 1 else values for key, values in texts.items()}
 
 
-async def _from_json(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that a client sent; ValueError if it is not JSON or has too many parts.
+
+    Parsing holds Python's lock, so that another thread does not help. The parts are counted first, which is fast.
+    """
+    content = text.encode() if isinstance(text, str) else text
+    escapes = content.count(b"\\")  # a few programs write every / of base64 as \\/
+    if sum(map(content.count, (b",", b"[", b"{"))) > JSON_MARKS or escapes > JSON_MARKS + len(content) // 16:
+        raise ValueError(f"it has more than {JSON_MARKS:,} parts")
     try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise Refused(400, f"the body is not JSON; {EXAMPLE}") from None
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+async def _from_json(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
+    return await asyncio.to_thread(_read_json, await request.body(), settings)
+
+
+def _read_json(content: bytes, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
+    try:
+        body = parse_json(content)
+    except ValueError as error:
+        problem = str(error) if type(error) is ValueError else "it is not JSON"
+        raise Refused(400, f"the body cannot be read: {problem}; {EXAMPLE}") from None
     if not isinstance(body, dict):
         raise Refused(422, f"the body is a JSON {type(body).__name__}; {EXAMPLE}")
     texts = [body.pop("image")] if "image" in body else []

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tfa.core.text import make_printable
 from tfa.service.problems import HEADERS, Refused, problem
-from tfa.service.settings import ServiceSettings, is_loopback
+from tfa.service.settings import SLACK, ServiceSettings, is_loopback
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
 request_log = getLogger("tfa.requests")
@@ -76,7 +76,7 @@ class MeasureRequests:
 
 # --- middleware ------------------------------------------------------------------------------------------------------
 
-_MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that accept several photos
+_ONE, _MANY = ("/v1/query", "/v1/explain"), ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes with photos
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -94,8 +94,9 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        many = scope["path"].rstrip("/") in _MANY
-        limit = self.settings.many_bytes if many else self.settings.single_bytes
+        path = scope["path"].rstrip("/")
+        many = path in _MANY
+        limit = self.settings.many_bytes if many else self.settings.single_bytes if path in _ONE else SLACK
         refusal = Refused(
             413,
             f"request larger than {format_megabytes(limit)}; the limit for one photo is "

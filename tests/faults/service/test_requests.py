@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from tests.faults.service.hostile import MUTATED_KINDS, deep_form, deep_json, long_comment, mutated, png_bomb, saved
 from tests.service.conftest import add, ask, picture
+from tfa.service import bodies
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize(
@@ -109,3 +115,38 @@ def test_forms_of_any_shape_are_refused(client, campaign):
                 assert 400 <= refused.status_code < 500, (path, body[:80], refused.text)
     assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
     campaign.count("malformed request bodies", 5 * len(bodies))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" + b"[]," * 60_000 + b"1]", b'{"k": [' + b"1," * 60_000 + b"1]}", b'{"image": "' + b"\\/" * 60_000 + b'"}'],
+)
+def test_json_of_many_parts_is_refused_before_it_is_parsed(client, body, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(bodies, "json", SimpleNamespace(loads=lambda _: pytest.fail("it is parsed")))
+        for path in ("/v1/query", "/v1/query/batch", "/v1/images", "/v1/calibrations", "/v1/explain"):
+            refused = client.post(path, content=body, headers=JSON)
+            assert (refused.status_code, "more than 20,000 parts" in refused.json()["error"]) == (400, True)
+        positions = "[" + "[]," * 60_000 + "1]"
+        assert "too long" in add(client, ("a.png", picture(40)), positions=positions).json()["error"]
+
+
+def test_json_is_parsed_beside_the_event_loop(client, monkeypatch):
+    loops, parse = [], bodies.parse_json
+
+    def watched(text):
+        try:
+            loops.append(asyncio.get_running_loop())
+        except RuntimeError:
+            loops.append(None)
+        return parse(text)
+
+    monkeypatch.setattr(bodies, "parse_json", watched)
+    text = base64.b64encode(picture(5)).decode().replace("/", "\\/")
+    answer = client.post("/v1/query", content=f'{{"k": 1, "image": "{text}"}}', headers=JSON)
+    assert (answer.json()["hits"][0]["id"], loops) == (5, [None])
+
+
+def test_routes_without_photos_take_small_bodies_only(client):
+    refused = client.post("/v1/calibrations/active", content=b"[" * 100_000, headers=JSON)
+    assert refused.status_code == 413
