@@ -167,19 +167,25 @@ def _suggest_instead(photo: object) -> str:
 # --- jpeg scans -----------------------------------------------------------------------------------
 
 MOST_SCANS = 100  # a progressive photo has about ten
+SCAN_PIXELS = 10**9  # pixels of all scans together, which take about a second; 20 scans are always allowed
 _SOI, _EOI, _SOS = b"\xff\xd8", 0xD9, 0xDA
 # A marker after a scan: 0xFF in image data is followed by zero, and restarts (0xD0 to 0xD7) belong to the scan.
 _MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 
 
-def too_many_scans(content: bytes) -> int:
+def limit_scans(size: tuple[int, int]) -> int:
+    """Return how many scans a JPEG of this size may have: the larger it is, the fewer."""
+    return min(MOST_SCANS, max(20, SCAN_PIXELS // max(1, size[0] * size[1])))
+
+
+def too_many_scans(content: bytes, size: tuple[int, int] = (1, 1)) -> int:
     """Return the number of scans of a JPEG if it is above the limit; 0 for all other files."""
     # Metadata and appended data may contain these two bytes by chance, so this is an upper bound.
-    if not content.startswith(_SOI) or content.count(b"\xff\xda") <= MOST_SCANS:
+    if not content.startswith(_SOI) or content.count(b"\xff\xda") <= limit_scans(size):
         return 0
     scans = sum(kind == _SOS for kind, _ in _markers(content))
-    return scans if scans > MOST_SCANS else 0
+    return scans if scans > limit_scans(size) else 0
 
 
 def _has_end(content: bytes) -> bool:
@@ -353,10 +359,11 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
         if photo == b"":
             raise ValueError(EMPTY_FILE)
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
-            scans = too_many_scans(_content(image)) if image.format in ("JPEG", "MPO") else 0
+            scans = too_many_scans(_content(image), image.size) if image.format in ("JPEG", "MPO") else 0
             if not scans:
                 return decode(image)
-            reason = f"it has {scans:,} scans, at most {MOST_SCANS} are allowed; save it as an ordinary JPEG"
+            most = f"at most {limit_scans(image.size)} are allowed"
+            reason = f"it has {scans:,} scans, {most}; save it as an ordinary JPEG"
     except UnidentifiedImageError:
         reason = "it is not an image, or Pillow does not support its format"
         if Path(name or shorten_photo_name(photo)).suffix.lower() in _HEIC - image_extensions():
@@ -622,7 +629,7 @@ def _has_whole_container(content: bytes) -> bool:
     try:
         with Image.open(io.BytesIO(content)) as image:
             if image.format in ("JPEG", "MPO"):
-                return _has_end(content) and not too_many_scans(content)
+                return _has_end(content) and not too_many_scans(content, image.size)
             image.verify()  # checks the checksums of a PNG; no effect for most formats
     except Exception:  # readers of damaged headers may raise anything
         return False

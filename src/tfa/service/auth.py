@@ -184,7 +184,8 @@ def _admit(request: Request, credentials: HTTPAuthorizationCredentials | None) -
     request.state.api_key = None if known is None else known.name
     address = "unknown" if request.client is None else request.client.host
     # Callers without a valid key may be guessing keys, so they are limited by address.
-    pause = service.rates.wait(f"address {address}" if known is None else f"API key {known.name}")
+    request.state.caller = f"address {address}" if known is None else f"API key {known.name}"
+    pause = service.rates.wait(request.state.caller)
     if pause:
         most = f"{service.rates.per_second:g} requests a second"
         raise Refused(429, f"more than {most}; retry in {pause} s", {"Retry-After": str(pause)})

@@ -21,7 +21,7 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.service.auth import AuditLog, RateLimit
 from tfa.service.bodies import Upload
-from tfa.service.decoders import DECODER_COUNT, Decoded, SharedEncoder, shared_decoders
+from tfa.service.decoders import DECODER_COUNT, Decoded, FairTurns, SharedEncoder, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live import Copies, LiveMap
 from tfa.service.middleware import Metrics
@@ -45,7 +45,7 @@ class Service:
         self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
-        self._decoding = 0  # photos waiting for a decoder; only the event loop changes it
+        self._turns = FairTurns(DECODER_COUNT, settings.max_waiting)
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
@@ -85,22 +85,17 @@ class Service:
         except Exception:
             _log.exception("warm-up failed: the service will not become ready")
 
-    async def decode(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
-        """Decode a photo at the encoder's input size, in another process, a few at a time."""
+    async def decode(self, upload: Upload, encoder: SharedEncoder, request: Request) -> Decoded:
+        """Decode a photo at the encoder's input size, in another process, when it is the caller's turn."""
         if not self._warm:
             raise refuse_busy("the service is loading its encoder; retry in a moment")
-        if self._decoding >= self.settings.max_waiting:  # each photo takes memory
-            raise refuse_busy(f"{self._decoding} photos are waiting to be decoded; retry in a moment")
 
         def decode() -> Decoded:
             photo = shared_decoders().decode(upload, self.settings, encoder.reads)
             return replace(photo, image=encoder.prepare(photo.image))
 
-        self._decoding += 1
-        try:
+        async with self._turns.take(request.state.caller):
             return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
-        finally:
-            self._decoding -= 1
 
     async def work(self, call: Callable[[], _T]) -> _T:
         """Run a slow call in a thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import json
@@ -10,7 +11,8 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -24,12 +26,12 @@ from PIL import Image
 import tfa
 from tfa.encoders import Encoder
 from tfa.service.bodies import Upload
-from tfa.service.problems import Refused
+from tfa.service.problems import Refused, refuse_busy
 from tfa.service.settings import ServiceSettings
 
 # --- decoders --------------------------------------------------------------------------------------------------------
 
-DECODER_COUNT = 2  # photos decoded at once; each takes up to three bytes per pixel
+DECODER_COUNT = 3  # photos decoded at once, all but one of the same caller; each takes up to three bytes per pixel
 _START_SECONDS = 60.0  # time for a process to start
 _ATTEMPTS = 2  # tries for a photo whose decoder dies, which may have another cause
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
@@ -193,6 +195,60 @@ def shared_decoders() -> DecoderPool:
     pool = DecoderPool()
     atexit.register(pool.close)
     return pool
+
+
+class FairTurns:
+    """Turns at the decoders: callers take them by rotation, and one decoder is always left for other callers.
+
+    If too many photos wait, the caller with most of them is refused. Not thread-safe: only the event loop calls it.
+    """
+
+    def __init__(self, decoders: int, most_waiting: int) -> None:
+        self._free, self._each, self._most = decoders, max(1, decoders - 1), most_waiting
+        self._running: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # the next caller first
+
+    @contextlib.asynccontextmanager
+    async def take(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it."""
+        if sum(map(len, self._waiting.values())) >= self._most:  # each photo takes memory
+            self._refuse_longest(caller)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        self._start_next()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._free += 1
+                self._running -= Counter([caller])  # leaves no zeros
+            elif turn in self._waiting.get(caller, ()):  # the client disconnected while it waited
+                self._waiting[caller].remove(turn)
+            self._start_next()
+
+    def _refuse_longest(self, caller: str) -> None:
+        longest = max(self._waiting, key=lambda one: len(self._waiting[one]))
+        refusal = refuse_busy(f"{len(self._waiting[longest])} of your photos wait to be decoded; retry in a moment")
+        if len(self._waiting.get(caller, ())) >= len(self._waiting[longest]):
+            raise refusal
+        turn = self._waiting[longest].pop()
+        if not turn.done():
+            turn.set_exception(refusal)
+
+    def _start_next(self) -> None:
+        while self._free:
+            caller = next((one for one, all in self._waiting.items() if all and self._running[one] < self._each), None)
+            if caller is None:
+                break
+            turn = self._waiting[caller].popleft()
+            self._waiting.move_to_end(caller)
+            if not turn.done():  # done: its client disconnected just now
+                self._free -= 1
+                self._running[caller] += 1
+                turn.set_result(None)
+        for idle in [one for one, all in self._waiting.items() if not all]:
+            del self._waiting[idle]
 
 
 class SharedEncoder:

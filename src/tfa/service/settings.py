@@ -101,7 +101,7 @@ class ServiceSettings(Options):
     stop_seconds: float = opt(
         STOP_SECONDS, "Time limit for shutdown; two thirds are for running requests.", ge=1, le=3600
     )
-    decode_seconds: float = opt(10.0, "Time limit for decoding a photo.", ge=0.1, le=3600)
+    decode_seconds: float = opt(5.0, "Time limit for decoding a photo.", ge=0.1, le=3600)
     cameras: int = opt(64, "Cameras of a map; a new one replaces the least recently used. 0: off.", ge=0, le=4096)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -19,10 +20,11 @@ from tests.faults.service.hostile import many_scans
 from tests.service.conftest import ask, picture
 from tests.waiting import PATIENCE, wait_until
 from tfa.errors import BadImage
-from tfa.photos.images import MOST_SCANS, as_rgb, too_many_scans
+from tfa.photos.images import MOST_SCANS, as_rgb, limit_scans, too_many_scans
 from tfa.service import decoders
 from tfa.service.bodies import Upload
-from tfa.service.decoders import DecoderPool, shared_decoders
+from tfa.service.decoders import DecoderPool, FairTurns, shared_decoders
+from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 
 SIZE = (6000, 6000)
@@ -46,7 +48,7 @@ def unread_bytes(process: subprocess.Popen[bytes]) -> int:
 def test_scans_are_counted_before_they_are_decoded(tmp_path, monkeypatch):
     (tmp_path / "evil.jpg").write_bytes(EVIL)
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("it is decoded"))
-    with pytest.raises(BadImage, match=r"evil\.jpg cannot be opened: it has 3,000 scans, at most 100 are allowed"):
+    with pytest.raises(BadImage, match=r"evil\.jpg cannot be opened: it has 3,000 scans, at most 27 are allowed"):
         as_rgb(tmp_path / "evil.jpg")
 
 
@@ -54,6 +56,14 @@ def test_as_many_scans_as_are_allowed_are_read():
     assert as_rgb(many_scans(MOST_SCANS)).size == (64, 48)
     with pytest.raises(BadImage, match=f"{MOST_SCANS + 1} scans"):
         as_rgb(many_scans(MOST_SCANS + 1))
+
+
+def test_a_large_photo_may_have_fewer_scans(monkeypatch):
+    assert [limit_scans(size) for size in ((4000, 2500), (7000, 7000), (13_000, 13_000), (1, 1))] == [100, 20, 20, 100]
+    monkeypatch.setattr("tfa.photos.images.SCAN_PIXELS", 64 * 48 * 30)
+    assert as_rgb(many_scans(30)).size == (64, 48)
+    with pytest.raises(BadImage, match="it has 31 scans, at most 30 are allowed"):
+        as_rgb(many_scans(31))
 
 
 def test_bytes_behind_a_picture_and_in_its_metadata_are_no_scans():
@@ -77,7 +87,7 @@ def test_a_photo_that_takes_too_long_is_given_up_and_the_next_is_read(serve, cam
     patient, client = serve(), serve(decode_seconds=0.1)
     attempts = campaign.size(1, 20)
     for _ in range(attempts):
-        answer = ask(client, many_scans(MOST_SCANS, SIZE), "slow.jpg")  # as slow as is allowed: about a second
+        answer = ask(client, many_scans(limit_scans(SIZE), SIZE), "slow.jpg")  # as slow as is allowed: about a second
         assert answer.status_code == 422, answer.text
         assert "slow.jpg takes more than 0.1 s to decode; save it again" in answer.json()["error"]
         assert ask(patient, picture(5), k=1).json()["hits"][0]["id"] == 5
@@ -85,20 +95,54 @@ def test_a_photo_that_takes_too_long_is_given_up_and_the_next_is_read(serve, cam
 
 
 def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign):
-    hasty, client, attempts = serve(decode_seconds=3), serve(), campaign.size(1, 20)
+    hasty, client, attempts = serve(decode_seconds=3, edit_api_key="e"), serve(), campaign.size(1, 20)
+    callers = [{"Authorization": f"Bearer {key}"} for key in ("e", "none")]
     for _ in range(attempts):
         for decoder in shared_decoders()._all:
             pause(decoder)
-        with ThreadPoolExecutor(4) as senders:
-            refused = [senders.submit(ask, hasty, picture(4)) for _ in shared_decoders()._all]
-            # If this thread gets no time, they may be refused before it sees both decoders busy.
+        with ThreadPoolExecutor(5) as senders:
+            sent = {"files": {"image": ("dusk.png", picture(4))}}
+            refused = [senders.submit(hasty.post, "/v1/query", **sent, headers=callers[n % 2]) for n in range(3)]
+            # If this thread gets no time, they may be refused before it sees all decoders busy.
             wait_until(lambda all=refused: shared_decoders()._idle.empty() or any(one.done() for one in all))
             later = [senders.submit(ask, client, picture(4)) for _ in range(2)]  # these wait for the same decoders
-            assert [future.result(PATIENCE).status_code for future in refused] == [422, 422]
+            assert [future.result(PATIENCE).status_code for future in refused] == [422] * 3
             assert [future.result(PATIENCE).status_code for future in later] == [200, 200]
         assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
         assert client.get("/readyz").status_code == 200
-    campaign.count("hanging photo decoders", 2 * attempts)
+    campaign.count("hanging photo decoders", 3 * attempts)
+
+
+def test_a_caller_with_many_photos_delays_no_other_caller():
+    async def run() -> None:
+        turns, ended, started, loop = FairTurns(3, 4), asyncio.Event(), list[str](), asyncio.get_running_loop()
+
+        async def decode(name: str) -> None:
+            async with turns.take(name[0]):
+                started.append(name)
+                await ended.wait()
+
+        flood = [loop.create_task(decode(f"f{number}")) for number in range(6)]
+        await asyncio.sleep(0)
+        assert started == ["f0", "f1"]  # a decoder is left for another caller
+        honest = loop.create_task(decode("h0"))
+        await asyncio.gather(flood[5], return_exceptions=True)
+        assert started == ["f0", "f1", "h0"]
+        assert (flood[5].exception().status, honest.done()) == (503, False)  # only the caller with most is refused
+        later = [loop.create_task(decode("h1"))]
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="3 of your photos wait"):
+            await decode("f6")
+        flood[2].cancel()
+        await asyncio.gather(flood[2], return_exceptions=True)
+        later.append(loop.create_task(decode("g0")))
+        await asyncio.sleep(0)
+        ended.set()
+        await asyncio.gather(*flood[:2], *flood[3:5], honest, *later)
+        assert started[3:] == ["f3", "h1", "g0", "f4"]  # they take turns
+        assert (turns._free, turns._running, turns._waiting) == (3, {}, {})
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 def test_a_decoder_that_dies_is_replaced(campaign):
@@ -149,7 +193,7 @@ def test_decoders_know_no_api_keys_and_end_with_the_service(monkeypatch):
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert all(not os.path.exists(f"/proc/{pid}") for pid in ended.stdout.split())
-    assert len(ended.stdout.split()) == 2
+    assert len(ended.stdout.split()) == decoders.DECODER_COUNT
 
 
 def test_services_of_a_process_share_their_decoders():

@@ -17,7 +17,7 @@ from tfa.maps.calibrate import check_request
 from tfa.maps.describe import list_differences
 from tfa.service.auth import describe_caller, editing_router, reading_router
 from tfa.service.bodies import Upload, body_schema, file_name, read_photos, reply
-from tfa.service.context import Chosen, Running, Service, wait_for
+from tfa.service.context import Chosen, Running, get_service, wait_for
 from tfa.service.jobs import Job
 from tfa.service.live import LiveMap
 from tfa.service.problems import Refused
@@ -61,7 +61,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
     """
     uploads, options = await read_photos(request, CalibrateOptions, service.settings)
     await service.work(lambda: check_request(live.current_map.state, options.name, options.budget))
-    uploads, names, left_out = await _keep_readable(uploads, service, live)
+    uploads, names, left_out = await _keep_readable(uploads, request, live)
     caller, folder = describe_caller(request), Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
 
     def work(progress: Progress) -> dict[str, Any]:
@@ -88,7 +88,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
 
 
 async def _keep_readable(
-    uploads: list[Upload], service: Service, live: LiveMap
+    uploads: list[Upload], request: Request, live: LiveMap
 ) -> tuple[list[Upload], list[str], list[tuple[str, str]]]:
     """Return the photos that can be decoded, their file names, and the skipped photos with reasons.
 
@@ -97,7 +97,7 @@ async def _keep_readable(
     whole, names, skipped = list[Upload](), list[str](), list[tuple[str, str]]()
     for upload in uploads:
         try:
-            photo = await service.decode(upload, live.encoder)
+            photo = await get_service(request).decode(upload, live.encoder, request)
         except Refused as refusal:
             if refusal.status != 422 or len(uploads) == 1:
                 raise

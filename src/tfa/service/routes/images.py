@@ -99,7 +99,7 @@ async def post_images(request: Request, service: Running, live: Chosen) -> Respo
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
         try:
-            photo = await service.decode(upload, live.encoder)
+            photo = await service.decode(upload, live.encoder, request)
             photos.append(NewPhoto(file_name(upload, photo.kind), upload.content, photo.image, place))
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:

@@ -16,7 +16,7 @@ from tfa.maps.confidence import collect_answers
 from tfa.service.auth import editing_router, reading_router, refusals, visible_owner, who
 from tfa.service.bodies import Upload, body_schema, read_photo, read_photos, reply
 from tfa.service.cameras import CameraInfo, CameraKey
-from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
+from tfa.service.context import Chosen, Running, find_record, get_service, image_url, wait_for
 from tfa.service.live import LiveMap
 from tfa.service.problems import Refused, choose_status
 from tfa.types import UNREADABLE, Answer, Answers, QueryOptions
@@ -39,7 +39,7 @@ async def query_photo(request: Request, service: Running, live: Chosen) -> Respo
     """Find where a photo was taken."""
     upload, options = await read_photo(request, QueryOptions, service.settings)
     camera = _check_query(request, live, options)
-    query = await _start(service, live, upload, options, camera)
+    query = await _start(request, live, upload, options, camera)
     return reply(await _finish(live, upload, query, options))
 
 
@@ -51,7 +51,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> Respo
     queries: list[Future[Answer]] = []
     for upload in uploads:  # decode one by one; the queue encodes them in batches
         try:
-            queries.append(await _start(service, live, upload, options, camera))
+            queries.append(await _start(request, live, upload, options, camera))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
@@ -82,9 +82,9 @@ def _check_query(request: Request, live: LiveMap, options: QueryOptions) -> Came
 
 
 async def _start(
-    service: Service, live: LiveMap, upload: Upload, options: QueryOptions, camera: CameraKey | None
+    request: Request, live: LiveMap, upload: Upload, options: QueryOptions, camera: CameraKey | None
 ) -> Future[Answer]:
-    photo = await service.decode(upload, live.encoder)
+    photo = await get_service(request).decode(upload, live.encoder, request)
     return live.queries.answer(photo.image, options, camera)
 
 
@@ -102,7 +102,7 @@ async def post_explain(request: Request, service: Running, live: Chosen) -> dict
     """Explain the match of a photo with a map image: patches, visual words and score terms."""
     upload, options = await read_photo(request, ExplainOptions, service.settings)
     record = await find_record(service, live, options.id)
-    photo = await service.decode(upload, live.encoder)
+    photo = await service.decode(upload, live.encoder, request)
     tokens = await wait_for(live.queries.tokens(photo.image))
     explanation = await service.work(lambda: live.explain(tokens, record.id, options.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
