@@ -352,13 +352,17 @@ fast = true
 min-confidence = 0.9
 "frames.every" = "2s"       # a key of --set
 ```
+
+Each command names the file on standard error. A `tfa.toml` in the current folder may come from someone else, so it may not set
+options that delete, expose or write data: {guarded}.
+To use them, move them to your own file, or name the file in `TFA_CONFIG`.
 """
 
 
 def settings_page() -> str:
     """Write settings of all commands, options as Python classes, and settings of the service."""
     from tfa import types as values
-    from tfa.cli.options import FILE_VARIABLE, OF_THE_CACHE, SHARED, name_variable
+    from tfa.cli.options import FILE_VARIABLE, GUARDED, OF_THE_CACHE, SHARED, name_variable
     from tfa.core.plain import Options
 
     commands = list_commands(bench=False)
@@ -382,8 +386,9 @@ def settings_page() -> str:
     keys = write_table(("key", "commands"), [(f"`{key}`", ", ".join(used)) for key, used in sorted(listed.items())])
     classes = [one for one in vars(values).values() if isinstance(one, type) and issubclass(one, Options)]
     service = importlib.import_module("tfa.service.settings").ServiceSettings
+    intro = _SETTINGS_INTRO.format(guarded=", ".join(f"`{name}`" for name in sorted(GUARDED)))
     return write_page(
-        "Settings", _SETTINGS_INTRO, "## Settings of several commands", shared, "## Keys of --set",
+        "Settings", intro, "## Settings of several commands", shared, "## Keys of --set",
         "Rarely used options are set with `--set KEY=VALUE` or as a key of the command's table.", keys,
         "## Options in Python", "Classes of the Python API, defined in [`types.py`](../../src/tfa/types.py).",
         *(write_options_class(cls) for cls in classes if cls is not Options),

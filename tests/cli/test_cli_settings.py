@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
+
+from tfa.cli.app import app
+from tfa.cli.options import GUARDED
 
 
 @pytest.fixture
@@ -44,8 +48,9 @@ def test_a_file_of_this_folder_counts_before_that_of_the_user_and_a_named_one_be
     assert settings(run)["threads"] == (3, "named.toml")
 
 
-def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(run, here):
-    (here / "tfa.toml").write_text("cache-limit = 3\n[cache]\nprune = true\nmax-size = 0\n")
+def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(run, here, monkeypatch):
+    monkeypatch.setenv("TFA_CONFIG", "mine.toml")
+    (here / "mine.toml").write_text("cache-limit = 3\n[cache]\nprune = true\nmax-size = 0\n")
     assert json.loads(run("cache", "--json").stdout)["deleted"] == {"files": 0, "bytes": 0}
     assert json.loads(run("cache", "--json", "--max-size", "1").stdout)["limit"] == 3_000_000_000
     refused = run("cache", "--clear")
@@ -72,6 +77,54 @@ def test_a_mistake_names_the_file_the_setting_and_what_is_allowed(run, here, wri
     assert told.exit_code == 2
     assert "tfa.toml" in told.stderr
     assert said in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("cache = '/'\n", "cache can delete"),
+        ("cache-limit = 0\n", "cache-limit can delete"),
+        ("[cache]\nclear = true\n", "clear of [cache] can delete"),
+        ("[build]\nforce = true\n", "force of [build] can delete"),
+        ("[build.build]\nwork = '/'\n", "build.work of [build] can delete"),
+        ("[build]\nset = ['build.work=/']\n", "build.work of [build] can delete"),
+        ("[query]\no = ['/etc/x.csv']\n", "out of [query] can delete"),
+        ("[serve]\nhost = '0.0.0.0'\n", "host of [serve] can delete"),
+        ("[serve]\napi-key = 'k'\n", "read-api-key of [serve] can delete"),
+    ],
+)
+def test_the_working_folder_may_not_destroy_expose_or_write(run, here, written, said, monkeypatch):
+    (here / "tfa.toml").write_text(written)
+    refused = run("config")
+    assert (refused.exit_code, f"tfa.toml: {said}, expose or write data" in refused.stderr) == (2, True), refused.stderr
+    monkeypatch.setenv("TFA_CONFIG", "tfa.toml")
+    assert run("config").exit_code == 0
+    monkeypatch.delenv("TFA_CONFIG")
+    (here / "home" / "tfa").mkdir(parents=True)
+    (here / "tfa.toml").rename(here / "home" / "tfa" / "tfa.toml")
+    assert run("config").exit_code == 0
+
+
+def test_every_option_that_names_a_file_to_write_is_guarded():
+    commands = [("tfa", typer.main.get_group(app))]
+    for where, command in commands:
+        if hasattr(command, "commands"):
+            commands += [(f"{where} {name}", one) for name, one in command.commands.items()]
+        for param in () if hasattr(command, "commands") else command.params:
+            about = getattr(param, "type_descriptor", None)
+            if (
+                param.param_type_name == "option"
+                and "Path" in str(about.annotation)
+                and not about.parameter_info.exists
+            ):
+                names = {spelt.lstrip("-") for spelt in param.opts}
+                assert names & GUARDED or names <= {"ground-truth", "positives", "records", "photos"}, (where, names)
+
+
+def test_a_file_in_effect_is_named(run, here):
+    assert run("config").stderr == ""
+    (here / "tfa.toml").write_text("quiet = true\n")
+    assert run("config").stderr == "note: settings from tfa.toml\n"
 
 
 def test_a_named_file_that_is_not_there_is_an_error(run, here, monkeypatch):

@@ -24,6 +24,7 @@ from tfa.cli.console import (
     end_without_memory,
     examples,
     join_lines,
+    note,
     open_missing,
     show_error,
 )
@@ -237,6 +238,8 @@ def tfa(
 ) -> None:
     """Build a map from photos, and find where other photos were taken. No training, no labels."""
     read = Settings.find()
+    if read.file is not None:
+        note(f"settings from {read.file}")
     read.set_environment()
     context.default_map = read.defaults(context.command, context)
 

@@ -422,6 +422,13 @@ FILE_NAME = "tfa.toml"
 FILE_VARIABLE = "TFA_CONFIG"  # the environment variable that names the file
 OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # settings without an option
 _PLAIN = (str, int, float, bool)
+# Options that delete, expose or write data. A tfa.toml in the working folder may come from someone else.
+GUARDED = frozenset({
+    "activate", "again", "clear", "drop", "force", "prune", "yes",
+    "api-keys", "build.ray", "cors", "edit-api-key", "host", "no-auth", "proxy", "rate-limit", "read-api-key",
+    "audit-log", "build.patches_at", "build.work", "cache", "cache-limit", "frames.folder", "html", "montage", "out",
+    "to",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -431,6 +438,7 @@ class Settings:
     file: Path | None = None
     shared: dict[str, Any] = dataclasses.field(default_factory=dict)
     verbs: dict[str, Any] = dataclasses.field(default_factory=dict)  # tables by command; those of `bench` are nested
+    guards: bool = False  # whether the file was not chosen by the user
 
     @classmethod
     def find(cls) -> Settings:
@@ -440,12 +448,13 @@ class Settings:
             if not Path(named).is_file():
                 raise BadSpec(f"{FILE_VARIABLE}={named}: the file does not exist; correct or unset {FILE_VARIABLE}")
             return cls.read(Path(named))
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / FILE_NAME
-        readable = (path for path in (Path(FILE_NAME), home) if os.access(path, os.R_OK) and path.is_file())
-        return next(map(cls.read, readable), cls())
+        readable = (
+            path for path in (Path(FILE_NAME), _find_home_file()) if os.access(path, os.R_OK) and path.is_file()
+        )
+        return next((cls.read(path, guards=path == Path(FILE_NAME)) for path in readable), cls())
 
     @classmethod
-    def read(cls, file: Path) -> Settings:
+    def read(cls, file: Path, *, guards: bool = False) -> Settings:
         """Read a file; an unknown setting is an error."""
         try:
             with file.open("rb") as opened:
@@ -460,7 +469,18 @@ class Settings:
                 f"{file}: {unknown[0]} is not a setting for all commands; allowed: {allowed}. Options of one command "
                 "belong in its table, such as [query]"
             )
-        return cls(file, shared, {key: value for key, value in content.items() if isinstance(value, dict)})
+        read = cls(file, shared, {key: value for key, value in content.items() if isinstance(value, dict)}, guards)
+        read._guard(shared, "")
+        return read
+
+    def _guard(self, names: Iterable[str], where: str) -> None:
+        """Reject guarded options of a file that the user did not choose."""
+        refused = sorted(GUARDED.intersection(names)) if self.guards else []
+        if refused:
+            raise BadSpec(
+                f"{self.file}: {refused[0]}{where} can delete, expose or write data, so the working folder may not set "
+                f"it; move it to {_find_home_file()}, or set {FILE_VARIABLE}={self.file} if you trust this file"
+            )
 
     def set_environment(self) -> None:
         """Put settings of the cache into the environment."""
@@ -504,6 +524,9 @@ class Settings:
             allowed = ", ".join(sorted(options)) + (f"; and {', '.join(sorted(settable))}" if settable else "")
             command = f"tfa {where.replace('.', ' ')}"
             raise BadSpec(f"{self.file}: {unknown[0]} of [{where}] is not an option of {command}; allowed: {allowed}")
+        self._guard(
+            [name.lstrip("-") for key in values for name in getattr(options.get(key), "opts", [key])], f" of [{where}]"
+        )
         chosen = {key: self.shared[key] for key in SHARED if key in self.shared and key in options}
         chosen |= {key: value for key, value in values.items() if key in options}
         made = {options[key].name: self._checked(options[key], context, key, value) for key, value in chosen.items()}
@@ -511,6 +534,7 @@ class Settings:
                  if name in SHARED and name in self.shared]  # fmt: skip
         lines += [self._write_setting(settable, key, value) for key, value in values.items() if key in settable]
         typed = [made["set"]] if isinstance(made.get("set"), str) else made.get("set", [])
+        self._guard([str(line).partition("=")[0] for line in typed], f" of [{where}]")
         for line in typed:
             self._check("set", line, split_setting, line, settable, where)
         return {**made, "set": [*lines, *typed]} if lines or typed else made
@@ -537,6 +561,10 @@ class Settings:
             raise BadSpec(f"{self.file}: {key} = {value!r} must be a text, a number, true, false, or a list of these")
         self._check(key, value, parameter.process_value, context, value)
         return value
+
+
+def _find_home_file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / FILE_NAME
 
 
 def _flatten(values: dict[str, Any]) -> dict[str, Any]:
