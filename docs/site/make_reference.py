@@ -353,8 +353,8 @@ min-confidence = 0.9
 "frames.every" = "2s"       # a key of --set
 ```
 
-Each command names the file on standard error. A `tfa.toml` in the current folder may come from someone else, so it may not set
-options that delete, expose or write data: {guarded}.
+Each command names the file on standard error. A `tfa.toml` in the current folder may come from someone else, so it
+may not set options that delete, expose or write data: {guarded}.
 To use them, move them to your own file, or name the file in `TFA_CONFIG`.
 """
 

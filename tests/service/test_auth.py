@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import json
+import socket
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.service.conftest import add, ask, ids, picture
 from tfa.errors import BadSpec
 from tfa.service import auth
 from tfa.service import settings as service_settings
+from tfa.service.server import BoundedServer, bind_socket, run_server
 from tfa.service.settings import ServiceSettings, is_loopback
 
 READ, EDIT = {"Authorization": "Bearer read-me"}, {"Authorization": "Bearer edit-me"}
@@ -148,3 +153,40 @@ def test_cors_is_off_unless_asked_for(serve):
     assert client.options("/v1/query", headers=asked).headers["access-control-allow-origin"] == "https://a.example"
     assert client.delete("/v1/images/3", headers=asked).status_code == 200
     assert client.delete("/v1/images/4", headers={"Origin": "https://b.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("proxies", "address"),
+    [((), "127.0.0.1"), (("10.0.0.1",), "127.0.0.1"), (("127.0.0.1",), "9.9.9.9"), (("127.0.0.0/8",), "9.9.9.9")],
+)
+def test_a_forwarded_address_is_believed_from_a_named_proxy_only(serve, tmp_path, monkeypatch, proxies, address):
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    app, started = serve(edit_api_key="e", audit_log=str(tmp_path / "log"), proxies=proxies).app, []
+    monkeypatch.setattr(BoundedServer, "run", lambda server, sockets: started.append(server.config))
+    run_server(app, None)
+    started[0].load()
+    as_proxy = TestClient(started[0].loaded_app, base_url="http://localhost", client=("127.0.0.1", 5000))
+    refused = as_proxy.delete("/v1/images/3", headers={"X-Forwarded-For": "9.9.9.9", "Authorization": "Bearer guess"})
+    assert refused.status_code == 401
+    assert json.loads((tmp_path / "log").read_text())["address"] == address
+
+
+def test_a_proxy_is_named_by_its_address():
+    with pytest.raises(BadSpec, match=r"'proxy.example' is not a proxy address; use the form 127\.0\.0\.1"):
+        ServiceSettings(proxies=("proxy.example",))
+
+
+def test_small_answers_are_sent_at_once():
+    async def run(listening: socket.socket) -> int:
+        async def note(reader, writer):
+            accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        accepted = asyncio.get_running_loop().create_future()
+        async with await asyncio.start_server(note, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname()[:2])
+            writer.close()
+            return await accepted
+
+    with bind_socket(ServiceSettings(port=0)) as listening:
+        assert asyncio.run(run(listening))

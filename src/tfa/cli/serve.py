@@ -68,6 +68,9 @@ def serve(
     cors: Annotated[
         list[str] | None, _access(metavar="ORIGIN", help="Web origin that may call the service; repeat for more.")
     ] = None,
+    proxy: Annotated[
+        list[str] | None, _access(metavar="ADDRESS", help="Proxy whose X-Forwarded-For to trust; repeat for more.")
+    ] = None,
     rate_limit: Annotated[
         float, _limit(min=0, metavar="N", help="Maximum requests per second per API key (0: unlimited).")
     ] = 100.0,
@@ -109,7 +112,7 @@ def serve(
         host=host, port=port, read_api_key=read_api_key or None, edit_api_key=edit_api_key or None,
         api_keys=() if api_keys is None else read_api_keys(api_keys), rate_limit=rate_limit,
         audit_log=None if audit_log is None else str(audit_log), no_auth=no_auth, cors=tuple(cors or ()),
-        max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
+        proxies=tuple(proxy or ()), max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
     )  # fmt: skip
     with bind_socket(settings) as listening:  # report a taken port before loading the encoder
         opened = open_maps(maps, encoding, not quiet, patch_cache)

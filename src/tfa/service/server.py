@@ -132,7 +132,9 @@ def bind_socket(settings: ServiceSettings) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         # Clients that connect before the app runs wait instead of being refused.
-        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        made = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        # asyncio sends small responses at once (TCP_NODELAY) only if the socket states its protocol.
+        return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=made.detach())
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]  # drop the repeated address
         raise TfaError(f"cannot listen on {settings.host}:{port}: {reason}; choose another --port or --host") from None
@@ -186,6 +188,7 @@ def run_server(
     if log_requests:
         request_log.handlers = [logging.StreamHandler()]
         request_log.setLevel(logging.INFO)
+    proxies = app.state.service.settings.proxies
     config = uvicorn.Config(
         app,
         http=type("Connection", (BoundedConnection,), {"most": raise_file_limit()}),
@@ -194,6 +197,8 @@ def run_server(
         access_log=False,
         ws="none",
         server_header=False,
+        proxy_headers=bool(proxies),  # uvicorn's default believes any program on this machine
+        forwarded_allow_ips=list(proxies),
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
     )

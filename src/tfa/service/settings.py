@@ -90,6 +90,7 @@ class ServiceSettings(Options):
     audit_log: str | None = opt(None, "File that gets a line for each edit request.")
     no_auth: bool = opt(False, "Allow unauthenticated access from other machines.")
     cors: tuple[str, ...] = opt((), "Origins whose pages may send requests.")
+    proxies: tuple[str, ...] = opt((), "Addresses of proxies whose X-Forwarded-For names the client.")
     max_upload: int = opt(20_000_000, "Bytes of one photo.", ge=1, le=2**31)
     max_pixels: int = opt(50_000_000, "Width × height, checked before a photo is decoded.", ge=1, le=PILLOW_MOST)
     max_batch: int = opt(64, "Photos of one request.", ge=1, le=1024)
@@ -114,6 +115,11 @@ class ServiceSettings(Options):
         for origin in self.cors:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise BadSpec(f"{origin!r} is not an origin; use the form https://example.org")
+        for proxy in self.proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise BadSpec(f"{proxy!r} is not a proxy address; use the form 127.0.0.1 or 10.0.0.0/8") from None
         if not is_loopback(self.host) and not self.closed and not self.no_auth:
             raise BadSpec(
                 f"other machines can reach {self.host}, and without a read API key anyone there can query the map and "

@@ -25,6 +25,7 @@ from tfa.client import Client
 pytestmark = pytest.mark.kill
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy" / "nginx.conf"
 SECRET = "e" * 16
+PROXIED = ("--read_api_key", '"r"', "--proxies", '["127.0.0.1"]', "--audit_log")
 
 
 def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
@@ -69,7 +70,8 @@ def proxied(town, tmp_path):
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with serving(town, tmp_path / "log", "--edit_api_key", json.dumps(SECRET), "--read_api_key", '"r"') as child:
+    audit = json.dumps(str(tmp_path / "audit.jsonl"))
+    with serving(town, tmp_path / "log", "--edit_api_key", json.dumps(SECRET), *PROXIED, audit) as child:
         text = EXAMPLE.read_text()
         for old, new in (
             ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
@@ -110,6 +112,11 @@ def _wait_for(client: httpx2.Client) -> None:
         except httpx2.ConnectError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_the_example_of_a_proxy_states_the_address_of_the_client(proxied, tmp_path):
+    assert proxied.delete("/v1/images/99", headers={"X-Forwarded-For": "9.9.9.9"}).status_code == 404
+    assert json.loads((tmp_path / "audit.jsonl").read_text())["address"] == "127.0.0.1"  # not what the client sent
 
 
 def test_the_example_of_a_proxy_passes_on_what_clients_and_browsers_send(proxied):
