@@ -161,13 +161,49 @@ def test_a_disk_that_cannot_be_written_fails_no_query_and_is_tried_again(serve, 
     assert listed(client) == {"cam0": 6}
 
 
-def test_files_that_cannot_be_listed_fail_neither_queries_nor_edits(serve, town, monkeypatch, caplog):
-    client = serve()
+def test_two_services_of_a_map_leave_each_other_their_cameras(serve, town, monkeypatch):
+    monkeypatch.setattr(kept, "SAVED_EVERY", 1)
+    first, second = serve(cameras=1), serve(cameras=1)
+    ask(first, DRIVE[0], camera="one")
+    ask(second, DRIVE[0], camera="two")
+    both = sorted([file_of("one"), file_of("two")])
+    wait_until(lambda: files(town) == both)
+    add(first, ("a.png", picture(40)))  # saves the cameras of both
+    second.get("/v1/map")
+    second.__exit__(None, None, None)
+    assert files(town) == both
+    third = serve(cameras=1, read_api_key="r")  # neither may use nor delete what anonymous clients left
+    third.__exit__(None, None, None)
+    assert files(town) == both
+    ask(first, DRIVE[0], camera="three")
+    wait_until(lambda: files(town) == sorted([file_of("three"), file_of("two")]))
 
-    def unreadable(self, pattern):
+
+def test_a_camera_that_another_service_uses_is_not_deleted(serve, town, monkeypatch):
+    monkeypatch.setattr(kept, "SAVED_EVERY", 1)
+    first = serve()
+    ask(first, DRIVE[0], camera="one")
+    wait_until(lambda: files(town) == [file_of("one")])
+    second = serve(cameras=1)
+    before = kept._stamp(town / file_of("one"))
+    ask(first, DRIVE[1], camera="one")
+    wait_until(lambda: kept._stamp(town / file_of("one")) != before)
+    ask(second, DRIVE[0], camera="two")  # forgets the first camera
+    wait_until(lambda: file_of("two") in files(town))
+    second.__exit__(None, None, None)
+    assert files(town) == sorted([file_of("one"), file_of("two")])
+
+
+def test_files_that_cannot_be_removed_fail_neither_queries_nor_edits(serve, town, monkeypatch, caplog):
+    monkeypatch.setattr(kept, "SAVED_EVERY", 1)
+    client = serve(cameras=1)
+    ask(client, DRIVE[0], camera="one")
+    wait_until(lambda: files(town) == [file_of("one")])
+
+    def fails(self, missing_ok=False):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(type(town), "glob", unreadable)
+    monkeypatch.setattr(type(town), "unlink", fails)
+    assert ask(client, picture(4), camera="cam0", k=1).json()["hits"][0]["id"] == 4
     assert add(client, ("a.png", picture(40))).json()["added"] == [14]
-    assert ask(client, picture(40), camera="cam0", k=1).json()["hits"][0]["id"] == 14
     wait_until(lambda: "cannot remove old cameras of town.tfa" in caplog.text)

@@ -149,6 +149,8 @@ class MapCameras(SavedState):
         super().__init__(place_map, "cameras")
         self._most, self._owners = most, tuple(owners)
         self._cameras: OrderedDict[CameraKey, TrackedCamera] = OrderedDict()
+        # Files that this service loaded or wrote; another service of the map may have others, and rewrite these.
+        self._stamps: dict[str, tuple[int, int] | None] = {}
         self._take(place_map)
         self._load()
         self._keeper.submit(self._keep)
@@ -262,9 +264,10 @@ class MapCameras(SavedState):
         with self._lock:
             kept = {key.file_name for key in self._cameras}
         try:
-            for path in self._folder.glob(FILES):
-                if path.name not in kept:
-                    path.unlink(missing_ok=True)
+            for name in self._stamps.keys() - kept:
+                if self._stamps[name] == _stamp(self._folder / name):
+                    (self._folder / name).unlink(missing_ok=True)
+                del self._stamps[name]
         except OSError as error:
             problems.append(f"cannot remove old cameras of {self._folder.name}: {error}")
         return problems
@@ -283,16 +286,22 @@ class MapCameras(SavedState):
             about = {"session": key.name, "owner": key.owner, "head": camera.head, "calibration": tracker.calibration}
             contents = tracker.adaptation.contents({**about, "last_used": camera.last_used})
         write_tensors(self._folder / key.file_name, *contents)  # without the lock, so that queries continue
-        camera.saved = seen
+        camera.saved, self._stamps[key.file_name] = seen, _stamp(self._folder / key.file_name)
 
     def _load(self) -> None:
         """Load saved cameras whose head the map still has."""
         loaded = []
         for path in self._folder.glob(FILES):
+            stamp = _stamp(path)
             try:
-                loaded.append(self._load_camera(path))
+                camera = self._load_camera(path)
+                if camera.key.owner not in self._owners:  # of another service, or of a deleted API key
+                    _log.info("leaving %s: its API key is not known to this service", path.name)
+                    continue
+                loaded.append(camera)
             except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
                 _log.warning("removing %s, its camera starts over: %s", path.name, error)
+            self._stamps[path.name] = stamp
         loaded.sort(key=lambda camera: camera.last_used)
         self._cameras.update((camera.key, camera) for camera in loaded)
         for owner in self._owners:
@@ -305,10 +314,17 @@ class MapCameras(SavedState):
         if self._digests.get(calibration) != about["head"]:
             raise BadFile(f"its head is no longer in {self._folder.name}")
         key = CameraKey(str(about.get("owner", ANONYMOUS)), name)
-        if key.owner not in self._owners:
-            raise BadFile("its API key is not known to this service")
         tracker = Tracker(self._map, QueryOptions(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes if a file is written again; None if it does not exist."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
 
 
 WRITTEN_EVERY = 60.0  # minimum seconds between writes
