@@ -30,6 +30,7 @@ def started(monkeypatch, folder):
 
     monkeypatch.setattr(app, "create_app", create_app)
     monkeypatch.setattr(running, "run_server", run)
+    monkeypatch.setattr(running, "hide_secrets", lambda *variables: seen.update(hidden=variables))
     monkeypatch.setattr(verb, "open_maps", opened)
     return seen
 
@@ -37,7 +38,9 @@ def started(monkeypatch, folder):
 def test_a_map_is_served_on_this_machine_by_default(run, started):
     result = run("serve", "town.tfa", "--port", "0")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.strip() == f"serving town (2 images) at {started['address']}"
+    assert result.stdout.splitlines()[0] == f"serving town (2 images) at {started['address']}"
+    assert result.stdout.splitlines()[1].startswith("photo decoders: hard limits")
+    assert started["hidden"] == ("TFA_READ_API_KEY", "TFA_EDIT_API_KEY")
     assert started["address"].startswith("http://127.0.0.1:")
     settings = started["settings"]
     assert (settings.read_api_key, settings.edit_api_key, settings.cors) == (None, None, ())

@@ -101,7 +101,8 @@ def serve(
     logged on standard error, unless --quiet is set.
     """
     from tfa.service.app import create_app
-    from tfa.service.server import address_of, bind_socket, run_server
+    from tfa.service.decoders import shared_decoders
+    from tfa.service.server import address_of, bind_socket, hide_secrets, run_server
     from tfa.service.settings import ServiceSettings, read_api_keys
 
     if not maps:
@@ -114,11 +115,14 @@ def serve(
         audit_log=None if audit_log is None else str(audit_log), no_auth=no_auth, cors=tuple(cors or ()),
         proxies=tuple(proxy or ()), max_upload=max_upload, max_pixels=max_pixels, max_batch=max_batch, cameras=cameras,
     )  # fmt: skip
+    hide_secrets("TFA_READ_API_KEY", "TFA_EDIT_API_KEY")
     with bind_socket(settings) as listening:  # report a taken port before loading the encoder
+        shared_decoders().warm_up()
         opened = open_maps(maps, encoding, not quiet, patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.name} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
+        say(f"photo decoders: {shared_decoders().describe()}")
         if not settings.editable:
             note("edits are off: a read API key is set, but no edit API key")
         if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:

@@ -35,6 +35,7 @@ DECODER_COUNT = 3  # photos decoded at once, all but one of the same caller; eac
 _START_SECONDS = 60.0  # time for a process to start
 _ATTEMPTS = 2  # tries for a photo whose decoder dies, which may have another cause
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "LANG", "LC_ALL", "SYSTEMROOT")  # variables
 PIPE_BYTES = 2**20  # pipe size; pixels pass in fewer pieces than with the default
 _STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
 Reads = tuple[int, int, str] | None  # encoder input: width, height, resampling
@@ -55,6 +56,7 @@ class Decoder:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: subprocess.Popen[bytes] | None = None  # the process, once it has started up
+        self.confined: list[str] = []  # protections of the process
 
     def decode(self, upload: Upload, settings: ServiceSettings, reads: Reads = None) -> Decoded:
         """Decode a photo, resized to the encoder's input size if known.
@@ -87,8 +89,8 @@ class Decoder:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
-            # Pass no API keys, and the path of this package; -P keeps the working directory out of the path.
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("TFA_")}
+            # Pass no secrets, and the path of this package; -P keeps the working directory out of the path.
+            environment = {name: value for name, value in os.environ.items() if name in _PASSED}
             package = str(Path(tfa.__file__).parents[1])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
             environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread uses address space
@@ -110,7 +112,7 @@ class Decoder:
             clock.daemon = True
             clock.start()
             assert process.stdout is not None
-            json.loads(process.stdout.readline())  # raises ValueError if the process ended
+            self.confined = json.loads(process.stdout.readline())["confined"]  # raises ValueError if the process ended
             clock.cancel()
             self._ready = process
 
@@ -183,6 +185,12 @@ class DecoderPool:
                 decoder.start()
             finally:
                 self._idle.put(decoder)
+
+    def describe(self) -> str:
+        """List the protections of the decoders, when one of them has started."""
+        decoder = self._all[0]
+        decoder._wait_for_start(decoder.start())
+        return ", ".join(decoder.confined) or "no protection on this system but a time limit"
 
     def close(self) -> None:
         for decoder in self._all:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +34,7 @@ except ImportError:  # no resource limits on this system
 REQUEST_HEAD_SECONDS = 10.0  # time for request headers to arrive
 SPARE_FILES = 64  # file descriptors reserved for maps, logs, photos and decoders
 MOST_FILES = 2**20
+_SET_DUMPABLE = 4  # option of prctl
 LOGGED_EVERY = 60.0  # minimum seconds between log lines that clients can trigger
 late = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _log = getLogger("tfa.service")
@@ -100,6 +103,20 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         log_rarely("accept", "cannot accept connections: %s", error)
     else:
         loop.default_exception_handler(context)
+
+
+def hide_secrets(*variables: str) -> None:
+    """Remove variables from the environment, and keep other processes of the user from reading this process."""
+    for name in variables:
+        if sys.platform == "linux" and name in os.environ:
+            library = ctypes.CDLL(None)
+            library.getenv.restype = ctypes.c_void_p
+            ctypes.memset(
+                library.getenv(name.encode()), 0, len(os.fsencode(os.environ[name]))
+            )  # /proc shows this memory
+        os.environ.pop(name, None)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def raise_file_limit() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,6 +195,65 @@ def test_decoders_know_no_api_keys_and_end_with_the_service(monkeypatch):
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert all(not os.path.exists(f"/proc/{pid}") for pid in ended.stdout.split())
     assert len(ended.stdout.split()) == decoders.DECODER_COUNT
+
+
+_HOSTILE = """
+import os, resource, socket
+from tfa.service.decoder_process import confine
+print(*confine(), sep=", ")
+tries = {
+    "read": lambda: open("/etc/passwd"),
+    "write": lambda: open("evil", "w"),
+    "delete": lambda: os.unlink(__file__),
+    "run": lambda: os.execv("/bin/true", ["true"]),
+    "fork": os.fork,
+    "connect": lambda: socket.socket(),
+    "kill": lambda: os.kill(os.getppid(), 0),
+    "limit": lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE),
+    "memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40)),
+}
+for name, attempt in tries.items():
+    try:
+        print(name, "allowed", attempt())
+    except (OSError, ValueError) as error:
+        print(name, "refused")
+"""
+
+
+def test_code_in_a_decoder_reads_writes_runs_and_sends_nothing(tmp_path):
+    program = tmp_path / "hostile.py"
+    program.write_text(_HOSTILE)
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    active, *outcomes = ran.stdout.splitlines()
+    assert active.startswith("hard limits")
+    if "seccomp" not in active:
+        pytest.skip(f"this kernel or architecture has no seccomp: {active}")
+    assert len(outcomes) == 9
+    assert {outcome.split()[1] for outcome in outcomes} == {"refused"}, outcomes
+
+
+def test_decoders_get_no_variables_and_say_how_they_are_confined(monkeypatch):
+    monkeypatch.setenv("SOME_PASSWORD", "secret")
+    pool = DecoderPool(1)
+    try:
+        assert pool.describe().startswith("hard limits")
+        assert b"secret" not in Path(f"/proc/{pool._all[0].start().pid}/environ").read_bytes()
+        limits = Path(f"/proc/{pool._all[0].start().pid}/limits").read_text()
+        assert re.search(r"Max file size +0 +0 ", limits)
+        assert re.search(r"Max cpu time +600 +600 ", limits)
+    finally:
+        pool.close()
+
+
+def test_api_keys_leave_the_environment_and_no_other_process_reads_the_service():
+    code = (
+        "import ctypes, os; from tfa.service.server import hide_secrets as h; h('TFA_EDIT_API_KEY', 'NONE');"
+        "c = ctypes.CDLL(None); print(c.prctl(3, 0, 0, 0, 0)); c.prctl(4, 1, 0, 0, 0);"
+        "print(os.environ.get('TFA_EDIT_API_KEY'), b'secret' in open('/proc/self/environ', 'rb').read())"
+    )
+    environment = {**os.environ, "TFA_EDIT_API_KEY": "secret"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert ran.stdout.split() == ["0", "None", "False"]
 
 
 def test_services_of_a_process_share_their_decoders():
