@@ -196,18 +196,21 @@ class Client(ServiceConnection):
         files = [read_photo_file(photo) for photo in expand_photos(photos)]
         return EditReport.from_dict(self._post("/v1/images", "images", files, fields))
 
-    def remove(self, ids: Sequence[int]) -> EditReport:
+    def remove(self, ids: Sequence[int], *, revision: int | None = None) -> EditReport:
         """Remove images from the answers, one edit each.
 
         Args:
             ids: Ids of the images.
+            revision: Map revision of the ids, from `info()`; refused if the map changed since. [default: any]
 
         Returns:
             Ids of the removed images, and the revision.
         """
         report, removed = EditReport(), list[int]()
         for image_id in ids:
-            report = EditReport.from_dict(self._call("DELETE", f"/v1/images/{image_id}"))
+            expected = {} if revision is None else {"revision": revision}
+            report = EditReport.from_dict(self._call("DELETE", f"/v1/images/{image_id}", expected))
+            revision = None if revision is None else report.revision
             removed += report.removed
         return replace(report, removed=removed)
 

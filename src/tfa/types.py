@@ -28,7 +28,7 @@ StorageType = Literal["float16", "float32", "int7"]
 STORAGES: tuple[str, ...] = get_args(StorageType)
 Candidates = int | Literal["auto"]
 PAPER_ENCODER = "dinov2-b14@322"  # the paper's encoder and input size for ground datasets
-CAMERA_PATTERN = "[A-Za-z0-9._-]{1,64}"
+CAMERA_PATTERN = "[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"  # part of an address, where a name of dots leads elsewhere
 Verdict = Literal["recognized", "probable", "not recognized"]
 RECOGNIZED, PROBABLE, NOT_RECOGNIZED = VERDICTS = get_args(Verdict)
 NO_HITS = "nothing was found"

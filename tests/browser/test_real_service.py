@@ -150,7 +150,7 @@ def test_a_camera_with_a_name_adapts_its_answers_and_is_reset(open_page, town, t
         page.click(".options summary")
         page.fill("[name=camera]", "a b")
         ask(page, town[1] / "05.png")
-        wait_for_text(page, "#recognize-alert", "is not allowed: must match [A-Za-z0-9._-]{1,64}")
+        wait_for_text(page, "#recognize-alert", "is not allowed: must match [A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
         page.fill("[name=camera]", "door")
         ask(page, town[1] / "05.png")
         wait_for_text(page, "#recognize-status", "adapted by 0 photos of door")

@@ -211,6 +211,19 @@ def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
             ask(wrong)
 
 
+def test_images_are_removed_from_the_revision_that_the_client_saw():
+    sent = []
+
+    class Recorded(Client):
+        def _call(self, method, path, parameters=None, **body):
+            sent.append((method, path, parameters))
+            return {"removed": [int(path.rpartition("/")[2])], "revision": 4 + len(sent)}
+
+    assert Recorded("http://127.0.0.1:9").remove([3, 8], revision=4).removed == [3, 8]
+    Recorded("http://127.0.0.1:9").remove([9])
+    assert [parameters for *_, parameters in sent] == [{"revision": 4}, {"revision": 5}, {}]
+
+
 def test_refusals_come_with_their_sentence_and_status(served):
     client, _, _ = served
     with pytest.raises(ServiceError, match="API key missing") as refusal:

@@ -65,16 +65,16 @@ def test_two_cameras_do_not_mix_and_a_batch_is_a_stream(client, town):
     assert [one["name"] for one in client.get("/v1/cameras").json()["cameras"]] == ["c", "B.b", "a"]
 
 
-@pytest.mark.parametrize("name", ["a b", "../x", "x" * 65, "straße", "a/b", "\n"])
+@pytest.mark.parametrize("name", ["a b", "../x", "x" * 65, "straße", "a/b", "\n", ".", "..", ".front"])
 def test_a_name_that_is_none_is_refused(client, name):
     answer = ask(client, DRIVE[0], camera=name)
     assert answer.status_code == 422
-    assert "is not allowed: must match [A-Za-z0-9._-]{1,64}" in answer.json()["error"]
+    assert "is not allowed: must match [A-Za-z0-9_-][A-Za-z0-9._-]{0,63}" in answer.json()["error"]
     assert listed(client) == {}
 
 
 def test_names_of_all_allowed_characters(client):
-    for name in ("x" * 64, "..", ".", "-", "Cam_0.front-left"):
+    for name in ("x" * 64, "-", "Cam_0.front-left"):
         assert ask(client, DRIVE[0], camera=name).json()["camera"] == name
         assert client.get("/v1/cameras").json()["cameras"][0]["name"] == name
     assert client.get("/v1/cameras/Cam_0.front-left").json()["seen"] == 1

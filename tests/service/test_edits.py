@@ -110,6 +110,15 @@ def test_positions_may_be_named(client):
     assert parse_positions({"b": {"x": 1, "y": 2}}, ["a", "b"])[1].x == 1
 
 
+def test_an_image_is_removed_from_the_revision_that_the_caller_saw(client):
+    for sent in ({"params": {"revision": 7}}, {"headers": {"If-Match": '"7"'}}, {"headers": {"If-Match": "x"}}):
+        refused = client.delete("/v1/images/5", **sent)
+        assert (refused.status_code, "town has revision 1, not " in refused.json()["error"]) == (409, True)
+    assert client.delete("/v1/images/5", params={"revision": 1}).json()["removed"] == [5]
+    assert client.delete("/v1/images/6", headers={"If-Match": '"2"'}).json()["removed"] == [6]
+    assert client.delete("/v1/images/7", headers={"If-Match": "*"}).json()["removed"] == [7]
+
+
 def test_a_removed_image_answers_no_more(client, town):
     told = client.delete("/v1/images/5").json()
     assert (told["removed"], told["revision"]) == ([5], 2)

@@ -44,7 +44,7 @@ PARAMETERS = (
     Parameter("stale_after", 5.0, "seconds without an image until diagnostics report STALE", 0.1, 3600),
 )
 RERANK: dict[str, dict[str, str]] = {"auto": {}, "always": {"rerank": "true"}, "never": {"rerank": "false"}}
-CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # same as in the service
+CAMERA_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # same as in the service
 
 
 def checked(values_by_name: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ BASE_BYTES = 2**30  # address space for Python and its libraries
 PIXEL_BYTES = 32  # address space per pixel while it is decoded, rotated and written
 HARD_CPU_SECONDS = 600  # processor time of a process, which the parent then replaces
 _NO_NEW_PRIVS, _SECCOMP = 38, 22  # options of prctl
-# Architecture → its number, the number of prlimit64, and the system calls that decoding needs: read, write, close, seek,
+# Architecture → its number, that of prlimit64, and those of the calls that decoding needs: read, write, close, seek,
 # memory, futex, signals, times, exit and getrandom. Files, processes, threads and sockets are not among them.
 _CALLS: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "x86_64": (0xC000003E, 302, (0, 1, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 28, 60, 96, 98, 131, 202, 219, 228,

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import Response
 
 from tfa.core.plain import Options, Value, opt, req
 from tfa.errors import BadPositions
+from tfa.maps import PlaceMap
 from tfa.maps.upkeep import format_time
 from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, file_name, parse_json, read_photos, reply
@@ -131,8 +132,22 @@ def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
 
 
 @images_edits.delete("/images/{id}", response_model=EditReport)
-async def remove_image(service: Running, live: Chosen, id: ImageId) -> Response:
+async def remove_image(
+    service: Running,
+    live: Chosen,
+    id: ImageId,
+    revision: Annotated[int | None, Query(ge=0, description="Map revision of the id; 409 if it changed.")] = None,
+    if_match: Annotated[str | None, Header(description="The same, as a header.")] = None,
+) -> Response:
     """Remove an image from the answers. Its descriptors stay until `tfa refit`, and its file stays."""
     await find_record(service, live, id)
-    report, revision = await wait_for(live.edit("remove", lambda current: current.remove([id])))
-    return reply(replace(report, revision=revision))
+    expected = (if_match or "*").strip('"') if revision is None else str(revision)
+
+    def remove(current: PlaceMap) -> EditReport:
+        if expected not in ("*", str(current.state.revision)):
+            sentence = f"{live.name} has revision {current.state.revision}, not {expected[:20]}; nothing was removed"
+            raise Refused(409, f"{sentence}. List the images again, since ids may name other photos")
+        return current.remove([id])
+
+    report, now = await wait_for(live.edit("remove", remove))
+    return reply(replace(report, revision=now))
