@@ -48,6 +48,15 @@ def test_a_map_is_served_on_this_machine_by_default(run, started):
     assert started["log_requests"] is True
 
 
+def test_a_file_of_api_keys_that_others_can_read_is_noted(run, started, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text(f"office edit {'e' * 16}\n")
+    for mode, noted in ((0o644, True), (0o600, False)):
+        keys.chmod(mode)
+        result = run("serve", "town.tfa", "--port", "0", "--api-keys", str(keys))
+        assert (f"other users of this machine can access {keys}; run: chmod 600" in result.stderr) is noted
+
+
 def test_memory_for_patches_is_for_maps_in_stores(run, started):
     assert run("serve", "memory://x/town", "--port", 0, "--patch-cache", "1.5MB").exit_code == 0
     assert started["patch_cache"] == 1_500_000

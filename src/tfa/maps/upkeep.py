@@ -111,6 +111,8 @@ def write_upload(map_folder: Path, name: str, digest: str, content: bytes) -> Pa
     """Write a photo to the map's folder, by digest and name. Durable on return."""
     folder = map_folder / UPLOADS / digest[:16]
     path = folder / name
+    if not folder.resolve().is_relative_to(map_folder.resolve()):
+        raise BadMap(f"{map_folder / UPLOADS} links to a folder outside of the map; replace it by a folder", map_folder)
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
         for parent in (folder.parent, map_folder):

@@ -65,6 +65,7 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect repeats the Host header
         exception_handlers=dict.fromkeys(ANSWERED, answer_problem),
     )
     app.state.service = service

@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 
 from tfa.core.plain import Options, hints, to_plain
 from tfa.errors import BadSpec
@@ -85,6 +86,7 @@ def file_name(upload: Upload, kind: str) -> str:
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
+MultiPartParser.spool_max_size = 2**31  # in memory, within the limit of a body: /tmp may not be writable
 MAX_FILES = 2048  # files to parse at most; the settings limit photos further
 MAX_FIELDS = 256  # form fields that are not photos; a list has one for each item
 FIELD_BYTES = 1_000_000  # largest form field that is not a photo, such as the positions of a batch

@@ -145,7 +145,11 @@ class OriginGuard:
     def _objection(self, scope: Scope) -> str | None:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self.settings.checks_host and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        try:
+            name, origin_host = urlsplit(f"//{host}").hostname or "", urlsplit(origin or "").netloc
+        except ValueError:  # such as an open bracket
+            return "the Host or Origin header is not valid"
+        if self.settings.checks_host and not is_loopback(name):
             # The name is not repeated: a page of another site could have chosen it.
             return (
                 "this service has no API keys and accepts local host names only; start it with --read-api-key or with "
@@ -153,7 +157,7 @@ class OriginGuard:
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None
-        if origin in self.settings.cors or urlsplit(origin).netloc == host:
+        if origin in self.settings.cors or origin_host == host:
             return None
         return f"requests from pages of {origin} are not allowed; start the service with --cors {origin} to allow them"
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import random
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,36 @@ def test_the_host_header_is_not_echoed(client):
     refused = client.get("/v1/map", headers={"Host": "evil<script>.example"})
     assert refused.status_code == 403
     assert "evil" not in refused.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"read_api_key": "r"}])
+def test_headers_that_are_no_addresses_are_refused(serve, settings):
+    client = serve(raises=False, **settings)
+    for headers in ({"Host": "["}, {"Host": "localhost", "Origin": "http://["}, {"Host": "[::1"}):
+        for method, path in (("GET", "/v1/map"), ("POST", "/v1/query"), ("GET", "/none")):
+            refused = client.request(method, path, headers=headers)
+            assert (refused.status_code, "header is not valid" in refused.text) == (403, True), (headers, path)
+
+
+def test_a_slash_at_the_end_leads_nowhere(serve):
+    client = serve(read_api_key="r")
+    refused = client.get("/v1/map/", headers={"Host": "evil.example"}, follow_redirects=False)
+    assert (refused.status_code, "evil" in str(refused.headers)) == (404, False)
+
+
+def test_a_large_photo_needs_no_temporary_file(client, monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: pytest.fail("a file is made"))
+    large = picture(5, kind="BMP", size=(800, 600))
+    assert len(large) > 1_400_000
+    assert ask(client, large, k=1).json()["hits"][0]["id"] == 5
+
+
+def test_photos_are_not_written_through_a_link(client, town, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (town / "photos").symlink_to(tmp_path / "elsewhere")
+    refused = add(client, ("a.png", picture(40)))
+    assert (refused.status_code, "links to a folder outside of the map" in refused.json()["error"]) == (409, True)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_mutated_photos_are_answered_or_refused(client, campaign):
