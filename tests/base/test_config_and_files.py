@@ -2,6 +2,8 @@ import errno
 import json
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +115,23 @@ def test_names_that_are_not_utf8_survive_json(tmp_path):
     storage.write_json(tmp_path / "a.json", [name, "é"])
     assert json.loads((tmp_path / "a.json").read_text("utf-8")) == [name, "é"]
     assert storage.hash_json(name) != storage.hash_json("caf\\udce9.jpg")
+
+
+def test_files_follow_the_umask(tmp_path):
+    code = f"from tfa.core.files import *; write_json(Path({str(tmp_path / 'a.json')!r}), 1)"
+    for mask, mode in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
+        subprocess.run([sys.executable, "-c", code], check=True, umask=mask)
+        assert (tmp_path / "a.json").stat().st_mode & 0o777 == mode
+
+
+def test_a_header_of_very_many_tensors_is_refused(tmp_path, monkeypatch):
+    entries = {f"t{n}": np.zeros(0, np.float32) for n in range(4)}
+    storage.write_tensors(tmp_path / "t.safetensors", entries, {"a": "b"})
+    monkeypatch.setattr(storage, "MOST_TENSORS", 4)
+    assert len(storage.map_tensors(tmp_path / "t.safetensors")[0]) == 4
+    monkeypatch.setattr(storage, "MOST_TENSORS", 3)
+    with pytest.raises(storage.BadFile, match=r"t\.safetensors has an unreadable .* more than 3 tensors"):
+        storage.map_tensors(tmp_path / "t.safetensors")
 
 
 @pytest.mark.parametrize("failing", ["fsync", "chmod", "replace"])

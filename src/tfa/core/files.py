@@ -118,6 +118,8 @@ def _remove_if_left(path: Path, ours: Callable[[str], bool]) -> None:
             os.close(handle)
 
 
+UMASK = os.umask(0o077)  # the only way to read it is to set it
+os.umask(UMASK)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
@@ -209,6 +211,7 @@ TENSOR_TYPES = {
     "I64": np.int64, "F64": np.float64, "F32": np.float32, "I32": np.int32, "F16": np.float16,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip  # in the order of the safetensors library
+MOST_TENSORS = 50_000
 _DIMENSIONS = 32  # maximum dimensions of a numpy array
 _Result = TypeVar("_Result")
 
@@ -242,7 +245,7 @@ def _replace(path: Path, folder: OpenFolder | None, write: Callable[[Path, int],
             try:
                 hold(handle)  # protects it from `tidy`
                 result = write(path.parent / name, handle)
-                folder.chmod(name, 0o644)  # created private, but maps and caches may be shared
+                folder.chmod(name, 0o666 & ~UMASK)  # created private, but maps and caches may be shared
                 os.fsync(handle)
             finally:
                 os.close(handle)  # Windows cannot rename an open file
@@ -389,7 +392,10 @@ def _parse_tensor_header(file: BinaryIO, size: int, path: Path) -> tuple[dict[st
     if not 0 <= length <= min(size - 8, _HEADER_BYTES):
         raise BadFile(f"{path} is not a complete safetensors file ({size} bytes)", path)
     try:
-        entries = parse_json(file.read(length))
+        text = file.read(length)
+        if text.count(b"{") > MOST_TENSORS + 2:  # each takes time, here and when it is mapped
+            raise ValueError(f"it has more than {MOST_TENSORS:,} tensors")
+        entries = parse_json(text)
         metadata = _checked_entries(entries)
     except ValueError as error:
         raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None

@@ -58,6 +58,19 @@ def test_gdal_reads_geojson(answers, tmp_path):
     assert list(written["features"][0]["properties"]) == [*ANSWER_COLUMNS, "located_by"]
 
 
+def test_a_spreadsheet_runs_no_text_of_a_csv(tmp_path):
+    names = ["=1+1.png", "+x.png", "-x.png", "@x.png", "a=b.png"]
+    write_answers(tmp_path / "a.csv", [Answer(query=name) for name in names])
+    with open(tmp_path / "a.csv", encoding="utf-8", newline="") as file:
+        assert [row["query"] for row in csv.DictReader(file)] == [
+            "'=1+1.png",
+            "'+x.png",
+            "'-x.png",
+            "'@x.png",
+            "a=b.png",
+        ]
+
+
 def test_gdal_reads_csv(answers, tmp_path):
     assert write_answers(tmp_path / "a.CSV", answers) == 3
     points, columns = read(

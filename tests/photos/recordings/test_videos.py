@@ -76,3 +76,17 @@ def test_what_is_no_video_is_refused(tmp_path, monkeypatch):
     with pytest.raises(MissingExtra, match=r"pip install 'tfa-vpr\[video\]'"):
         extract_frames(video, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["ffconcat version 1.0\nfile 'secret.mp4'\n", "#EXTM3U\n#EXTINF:1,\nsecret.mp4\n"])
+def test_a_playlist_that_is_named_as_a_video_reads_no_other_file(tmp_path, text):
+    write_video(tmp_path / "secret.mp4")
+    (tmp_path / "list.mp4").write_text(text)
+    with pytest.raises(BadRecording, match=r"list\.mp4 cannot be read"):
+        extract_frames(tmp_path / "list.mp4", tmp_path / "out")
+
+
+def test_a_name_that_looks_as_a_protocol_is_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_video(tmp_path / "a.mp4").rename("concat:b.mp4")
+    assert extract_frames("concat:b.mp4", tmp_path / "out").photos

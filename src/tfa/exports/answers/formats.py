@@ -38,9 +38,14 @@ def write_csv(path: Path, answers: Sequence[Answer], times: Times, context: Expo
     table.writerow(ANSWER_COLUMNS)
     degrees = degrees_of(answers, context.utm)
     for answer, time in zip(answers, times, strict=True):
-        table.writerow([print_bool(value) for value in flatten_answer(answer, time, degrees).values()])
+        table.writerow([_cell(value) for value in flatten_answer(answer, time, degrees).values()])
     write_text(path, written.getvalue())
     return sum(bool(answer.hits) for answer in answers)
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell; a spreadsheet would run a text that begins as a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else print_bool(value)
 
 
 def write_geojson(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:

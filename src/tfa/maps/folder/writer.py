@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.core.files import (
+    UMASK,
     LockedFolder,
     OpenFolder,
     WrittenFile,
@@ -120,7 +121,7 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
         try:
             with OpenFolder(own.path) as folder, OpenFolder(path.parent) as parent:
                 written = write_all(folder, state)
-                os.chmod(own.path, 0o755)  # mkdtemp makes private folders; maps may be shared
+                os.chmod(own.path, 0o777 & ~UMASK)  # mkdtemp makes private folders; maps may be shared
                 _rename_folder(own.path, path)
                 parent.sync()
         except BaseException:

@@ -436,7 +436,6 @@ def extract_frames(
             made.mkdir()
             parts = _write_all(paths, made, spec, skip_bad, as_progress(progress))
             write_json(made / NOTES, {"asked": request, "recordings": parts})
-            made.chmod(0o755)
             _put_in_place(made, out)
         finally:
             own.remove()

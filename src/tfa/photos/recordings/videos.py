@@ -16,6 +16,8 @@ from tfa.errors import BadRecording, MissingExtra, from_os_error
 from tfa.photos.recordings.recording import FramePicture, RecordedFrame
 
 _EARLIEST = 631_152_000  # 1990 in seconds since 1970; earlier dates mean a clock that was never set
+# A playlist in a file that is named as a video would read other files and addresses.
+_OPENED = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,avi"}
 _TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
 
 
@@ -26,7 +28,7 @@ def open_video(path: Path) -> Iterator[VideoRecording]:
     except ImportError:
         raise MissingExtra("videos need PyAV; install with: pip install 'tfa-vpr[video]'") from None
     with _explain_errors(path):
-        container: Any = av.open(str(path))
+        container: Any = av.open(f"file:{path.absolute()}", options=_OPENED)
     try:
         if not container.streams.video:
             raise BadRecording(f"{path} has no video stream (audio only, or truncated); pass a video", path)
