@@ -47,3 +47,11 @@ def test_non_finite_patches_are_found_when_loaded():
     patches[1, 0, 0] = np.nan
     with pytest.raises(BadTokens, match="image 1"):
         list(Tokens(patches).batches())
+
+
+@pytest.mark.parametrize("kind", [object, "U1", "complex64", "datetime64[s]"])
+def test_tokens_are_real_numbers(kind):
+    wrong = np.zeros((2, 3, 4), kind)
+    for make in (lambda: Tokens(wrong), lambda: Tokens(list(wrong)), lambda: Tokens(np.ones((2, 3, 4)), wrong[:, 0])):
+        with pytest.raises(BadTokens, match=r"tokens have dtype .*, must be real numbers"):
+            make()

@@ -112,6 +112,9 @@ def test_what_does_not_fit_is_refused(create, world):
         searcher.search(queries[:, :5], K)
     with pytest.raises(BadSpec, match="k=0"):
         searcher.search(queries, 0)
+    for k in (1.5, True, float("nan"), "3", None):
+        with pytest.raises(BadSpec, match=r"k=.* is .*, must be int"):
+            searcher.search(queries, k)
     with pytest.raises(BadSpec, match="3 vectors need 3 biases"):
         gather_rows(vectors[:3], bias[:2])
 

@@ -43,6 +43,9 @@ class Tokens:
             )
         elif hasattr(patches, "ndim"):
             patches = np.asarray(patches)
+        for array in [*(patches if isinstance(patches, list) else [patches]), cls]:
+            if (kind := getattr(array, "dtype", None)) is not None and getattr(kind, "kind", "f") in "OUSMmc":
+                raise BadTokens(f"tokens have dtype {kind}, must be real numbers; convert them to float32")
         self.patches: Sequence[np.ndarray] = patches
         self.names = None if names is None else list(names)
         if self.names is not None and len(self.names) != len(patches):

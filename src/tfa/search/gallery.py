@@ -420,7 +420,9 @@ def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.n
 
 
 def check_k(k: int) -> int:
-    """Return k; raise BadSpec if it is below 1."""
+    """Return k; raise BadSpec if it is not an integer of at least 1."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        raise BadSpec(f"k={k!r} is {type(k).__name__}, must be int")
     if k < 1:
         raise BadSpec(f"k={k} is out of range: must be at least 1")
     return k
