@@ -57,17 +57,11 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
             await asyncio.gather(warming, return_exceptions=True)
             await asyncio.to_thread(service.close)
 
-    # No interactive documentation: FastAPI's pages load scripts from other sites.
+    # No interactive documentation: FastAPI's pages load scripts from other sites. A redirect repeats the Host header.
     app = _Application(
-        title="TFA",
-        description=_ABOUT,
-        version=__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,  # a redirect repeats the Host header
-        exception_handlers=dict.fromkeys(ANSWERED, answer_problem),
-    )
+        title="TFA", description=_ABOUT, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+        redirect_slashes=False, exception_handlers=dict.fromkeys(ANSWERED, answer_problem),
+    )  # fmt: skip
     app.state.service = service
     for router in _ROUTERS:
         app.include_router(router)

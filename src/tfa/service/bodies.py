@@ -178,7 +178,7 @@ async def read_photos(
     if kind == "multipart/form-data":
         uploads, fields = await _from_form(request, settings)
     elif kind == "application/json":
-        uploads, fields = await _from_json(request, settings)
+        uploads, fields = await asyncio.to_thread(_from_json, await request.body(), settings)
     else:
         problem = f"Content-Type {kind!r} is not supported" if kind else "Content-Type is missing"
         raise Refused(415, f"{problem}; send multipart/form-data with the photo, or application/json")
@@ -239,11 +239,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-async def _from_json(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
-    return await asyncio.to_thread(_read_json, await request.body(), settings)
-
-
-def _read_json(content: bytes, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
+def _from_json(content: bytes, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
     try:
         body = parse_json(content)
     except ValueError as error:

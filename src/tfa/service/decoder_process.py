@@ -105,15 +105,13 @@ def confine() -> list[str]:
 
 
 def limit_resources(seconds: float, most_pixels: int) -> None:
-    """Set system limits, which also hold if the parent has exited."""
+    """Set the limits of one photo, which also hold if the parent has exited."""
     if resource is None:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = {
         resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + seconds + 2),
         resource.RLIMIT_AS: BASE_BYTES + PIXEL_BYTES * most_pixels,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
     }
     for limit, value in most.items():
         hard = resource.getrlimit(limit)[1]

@@ -55,6 +55,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting = threading.Lock()
         self._ready: subprocess.Popen[bytes] | None = None  # the process, once it has started up
         self.confined: list[str] = []  # protections of the process
 
@@ -86,6 +87,10 @@ class Decoder:
         return Decoded(Image.frombytes("RGB", tuple(result["size"]), pixels), result["kind"])
 
     def start(self) -> subprocess.Popen[bytes]:
+        with self._starting:
+            return self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
@@ -173,18 +178,9 @@ class DecoderPool:
             self._idle.put(decoder)
 
     def warm_up(self) -> None:
-        """Start every idle process, so that the first photos do not wait for it."""
-        idle = []
-        while not self._idle.empty():
-            try:
-                idle.append(self._idle.get_nowait())
-            except queue.Empty:
-                break
-        for decoder in idle:
-            try:
-                decoder.start()
-            finally:
-                self._idle.put(decoder)
+        """Start every process, so that the first photos do not wait for it."""
+        for decoder in self._all:
+            decoder.start()
 
     def describe(self) -> str:
         """List the protections of the decoders, when one of them has started."""

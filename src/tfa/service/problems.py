@@ -44,17 +44,9 @@ INTERNAL_ERROR = (
 )
 # The first match counts; any other TfaError is a problem of the request (422).
 _STATUSES: tuple[tuple[type[TfaError], int], ...] = (
-    (UnknownImage, 404),
-    (BadMap, 409),
-    (StoreUnavailable, 503),
-    (StoreConflict, 409),
-    (MissingExtra, 501),
-    (DiskFull, 507),
-    (OutOfResources, 503),
-    (WeightsMissing, 500),
-    (BadWeights, 500),
-    (BadTokens, 500),
-)
+    (UnknownImage, 404), (BadMap, 409), (StoreUnavailable, 503), (StoreConflict, 409), (MissingExtra, 501),
+    (DiskFull, 507), (OutOfResources, 503), (WeightsMissing, 500), (BadWeights, 500), (BadTokens, 500),
+)  # fmt: skip
 
 
 class Problem(Value):
@@ -138,12 +130,5 @@ async def answer_problem(request: Request, error: Exception) -> JSONResponse:
 
 
 ANSWERED: tuple[type[Exception], ...] = (
-    TfaError,
-    RequestValidationError,
-    ValidationError,
-    HTTPException,
-    ClientDisconnect,
-    OSError,
-    MemoryError,
-    Exception,
-)
+    TfaError, RequestValidationError, ValidationError, HTTPException, ClientDisconnect, OSError, MemoryError, Exception,
+)  # fmt: skip

@@ -207,16 +207,9 @@ def run_server(
         request_log.setLevel(logging.INFO)
     proxies = app.state.service.settings.proxies
     config = uvicorn.Config(
-        app,
-        http=type("Connection", (BoundedConnection,), {"most": raise_file_limit()}),
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        ws="none",
-        server_header=False,
-        proxy_headers=bool(proxies),  # uvicorn's default believes any program on this machine
-        forwarded_allow_ips=list(proxies),
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
-    )
+        app, http=type("Connection", (BoundedConnection,), {"most": raise_file_limit()}), lifespan="on",
+        log_level="warning", access_log=False, ws="none", server_header=False,
+        proxy_headers=bool(proxies), forwarded_allow_ips=list(proxies),  # by default, any local program is believed
+        backlog=BACKLOG, timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
+    )  # fmt: skip
     BoundedServer(config, stop_seconds, app.state.service.jobs.give_up).run(sockets=[listening])
