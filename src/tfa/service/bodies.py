@@ -224,7 +224,7 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
     return uploads, {key: values[0] if len(values) == 1 else values for key, values in texts.items()}
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_sent_json(text: str | bytes) -> Any:
     """Parse JSON that a client sent; ValueError if it is not JSON or has too many parts.
 
     Parsing holds Python's lock, so that another thread does not help. The parts are counted first, which is fast.
@@ -241,7 +241,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def _from_json(content: bytes, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
     try:
-        body = parse_json(content)
+        body = parse_sent_json(content)
     except ValueError as error:
         problem = str(error) if type(error) is ValueError else "it is not JSON"
         raise Refused(400, f"the body cannot be read: {problem}; {EXAMPLE}") from None

@@ -162,8 +162,8 @@ def test_json_of_many_parts_is_refused_before_it_is_parsed(client, body, monkeyp
         assert "too long" in add(client, ("a.png", picture(40)), positions=positions).json()["error"]
 
 
-def test_json_is_parsed_beside_the_event_loop(client, monkeypatch):
-    loops, parse = [], bodies.parse_json
+def test_json_is_parsed_outside_the_event_loop(client, monkeypatch):
+    loops, parse = [], bodies.parse_sent_json
 
     def watched(text):
         try:
@@ -172,7 +172,7 @@ def test_json_is_parsed_beside_the_event_loop(client, monkeypatch):
             loops.append(None)
         return parse(text)
 
-    monkeypatch.setattr(bodies, "parse_json", watched)
+    monkeypatch.setattr(bodies, "parse_sent_json", watched)
     text = base64.b64encode(picture(5)).decode().replace("/", "\\/")
     answer = client.post("/v1/query", content=f'{{"k": 1, "image": "{text}"}}', headers=JSON)
     assert (answer.json()["hits"][0]["id"], loops) == (5, [None])

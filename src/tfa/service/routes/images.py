@@ -15,7 +15,7 @@ from tfa.errors import BadPositions
 from tfa.maps import PlaceMap
 from tfa.maps.upkeep import format_time
 from tfa.service.auth import editing_router, reading_router
-from tfa.service.bodies import body_schema, file_name, parse_json, read_photos, reply
+from tfa.service.bodies import body_schema, file_name, parse_sent_json, read_photos, reply
 from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for
 from tfa.service.live import LARGEST, SMALLEST, LiveMap, NewPhoto
 from tfa.service.problems import Refused
@@ -114,7 +114,7 @@ def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
     """Return the position of each photo, from a list in their order or an object by file name (or JSON text)."""
     if isinstance(value, str):
         try:
-            value = parse_json(value)
+            value = parse_sent_json(value)
         except ValueError:
             raise BadPositions('positions is not JSON, or too long; write [{"lat": 52.5, "lon": 13.4}, null]') from None
     if value is None:
