@@ -226,6 +226,13 @@ SUITE: dict[str, Benchmark] = {
         full={"candidates": 20, "patches": 529, "dimensions": 128, "queries": 16},
         lines=verify_lines,
     ),
+    "requests": Benchmark(
+        title="Requests to a service",
+        run="requests:run_requests_benchmark",
+        floor="The floor is the same bytes sent and returned over a bare connection.",
+        small={"requests": 50},
+        full={"requests": 1000},
+    ),
     PEERS: Benchmark(
         title="Side by side with the peers",
         run="peers:run_peers_benchmark",

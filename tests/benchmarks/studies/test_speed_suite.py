@@ -89,6 +89,7 @@ def test_names_are_chosen_in_the_order_of_the_suite():
 TINY = {
     "fit": {"images": 8, "patches": 9, "channels": 4},
     "calibrate": {"images": 12, "target": 8, "full": 9, "patches": 9, "channels": 4},
+    "requests": {"requests": 3},
     "verify": {"candidates": 2, "patches": 9, "dimensions": 4, "queries": 2},
 }
 
