@@ -248,7 +248,7 @@ def test_a_command_is_summarized_in_one_line():
         ("build", "Recordings", {"--topic", "--every"}),
         ("build", "Encoder", {"--encoder", "--weights", "--device", "--precision"}),
         ("build", "Output", {"--out", "--force", "--json", "--quiet"}),
-        ("serve", "Access", {"--read-api-key", "--edit-api-key", "--api-keys", "--no-auth", "--cors"}),
+        ("serve", "Access", {"--read-api-key", "--edit-api-key", "--api-keys", "--no-auth", "--cors", "--proxy"}),
         (
             "serve",
             "Limits",
