@@ -126,7 +126,7 @@ def serve(
         say(f"photo decoders: {shared_decoders().describe()}")
         if not settings.editable:
             note("edits are off: a read API key is set, but no edit API key")
-        if api_keys is not None and os.name == "posix" and api_keys.stat().st_mode & 0o077:
+        if api_keys is not None and os.name == "posix" and api_keys.stat().st_mode & 0o007:
             note(f"other users of this machine can access {api_keys}; run: chmod 600 {api_keys}")
         if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:
             note("every user of this machine sees an API key on the command line; use --api-keys or TFA_READ_API_KEY")

@@ -36,6 +36,7 @@ def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
     shutil.move(town, maps)
     shutil.move(tmp_path / "cache", maps)
     (maps / "api_keys").write_text(f"office edit {SECRET}\n")
+    (maps / "api_keys").chmod(0o600)
     given_to_the_user(maps)
     options = ("--api-keys", "/mnt/maps/api_keys", "--audit-log", "/mnt/maps/audit.jsonl", "--quiet")
     with Child(maps, lambda _: command(maps, *options), log) as child, Client(child.url, SECRET) as client:
