@@ -7,6 +7,7 @@ all rights that decoding does not need.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -82,7 +83,8 @@ def confine() -> list[str]:
         most = {"CPU": HARD_CPU_SECONDS, "AS": BASE_BYTES + PIXEL_BYTES * pixels, "FSIZE": 0, "CORE": 0, "NOFILE": 16}
         for name, value in most.items():
             hard = resource.getrlimit(limit := getattr(resource, f"RLIMIT_{name}"))[1]
-            resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard),) * 2)
+            with contextlib.suppress(OSError, ValueError):  # some systems refuse some limits
+                resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard),) * 2)
         active.append("hard limits")
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None).prctl
@@ -109,10 +111,8 @@ def limit_resources(seconds: float, most_pixels: int) -> None:
     if resource is None:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
-    most = {
-        resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + seconds + 2),
-        resource.RLIMIT_AS: BASE_BYTES + PIXEL_BYTES * most_pixels,
-    }
+    most = {resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + seconds + 2)}
+    most[resource.RLIMIT_AS] = BASE_BYTES + PIXEL_BYTES * most_pixels
     for limit, value in most.items():
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
