@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -206,18 +207,55 @@ def test_indexes_that_cannot_be_are_refused(postgres):
     store.close()
 
 
-@pytest.mark.parametrize("shards", [False, True], ids=["server", "shards"])
-def test_two_that_write_the_same_images_at_once_both_succeed(request, shards):
-    fixture = request.getfixturevalue("cluster" if shards else "postgres")
-    store = StoreContract.connect(sharded(*fixture) if shards else fixture.url)
-    collection = store.create("twice__v1", 64)
-    vectors, _ = make_vectors(300, 64)
-    with ThreadPoolExecutor(4) as threads:
-        for done in [threads.submit(collection.write, make_entries(np.arange(300), vectors)) for _ in range(8)]:
-            done.result()
-    assert collection.count() == 300
-    store.drop("twice__v1")
+def test_a_connection_lost_inside_a_pipeline_is_closed_and_the_query_answered(postgres):
+    store = StoreContract.connect(postgres.url)
+    vectors, queries = make_vectors(40, 64)
+    collection = store.create("pipeline__v1", 64)
+    collection.write(make_entries(np.arange(40), vectors))
+    answer = collection.nearest(queries[:3], 10)
+    [connection] = store._server._idle
+    send = connection.execute
+
+    def lose(*_given, **_named):
+        raise psycopg.OperationalError("consuming input failed: Connection timed out")
+
+    def send_and_lose(*given, **named):
+        if connection.info.pipeline_status:  # the query is sent, its answer never arrives
+            connection.wait = lose
+        return send(*given, **named)
+
+    connection.execute = send_and_lose
+    for got, expected in zip(collection.nearest(queries[:3], 10), answer, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert connection.wait is lose
+    assert connection.closed
+    assert connection not in store._server._idle
+    assert collection.count() == 40
+    store.drop("pipeline__v1")
     store.close()
+
+
+@pytest.mark.parametrize("threads_of_a_pool", [8, 2], ids=["server", "shards"])
+def test_threads_in_four_pools_that_write_the_same_images_all_succeed(request, threads_of_a_pool):
+    shards = threads_of_a_pool == 2  # each thread connects to three servers then
+    fixture = request.getfixturevalue("cluster" if shards else "postgres")
+    pools = [StoreContract.connect(sharded(*fixture) if shards else fixture.url) for _ in range(4)]
+    collection = pools[0].create("twice__v1", 64)
+    vectors, _ = make_vectors(40, 64)
+    writers = [pool.open("twice__v1") for pool in pools] * threads_of_a_pool
+    begin = threading.Barrier(len(writers))
+
+    def write(collection):
+        begin.wait()
+        collection.write(make_entries(np.arange(40), vectors))
+
+    with ThreadPoolExecutor(len(writers)) as threads:
+        for done in [threads.submit(write, one) for one in writers]:
+            done.result()
+    assert collection.count() == 40
+    pools[0].drop("twice__v1")
+    for one in pools:
+        one.close()
 
 
 def test_names_that_text_cannot_hold_are_kept(postgres):

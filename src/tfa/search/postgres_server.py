@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import errors, sql
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from tfa.errors import BadSpec, DiskFull, StoreConflict, StoreUnavailable, TfaError
 
@@ -142,12 +143,9 @@ class PostgresServer:
                     self._give_back(connection)
                     return answer
                 except psycopg.Error as error:
-                    lost = connection.broken or connection.closed
+                    lost = not self._give_back(connection)
                     if lost:
-                        connection.close()
                         self.close()
-                    else:
-                        self._give_back(connection)
                     # The second attempt names a lost shard in the error, or uses its replica.
                     away = lost or isinstance(error, errors.ConnectionFailure)
                     disturbed = isinstance(error, _DISTURBED)
@@ -175,9 +173,16 @@ class PostgresServer:
                 connection = None
         return connection or self._connected()
 
-    def _give_back(self, connection: PostgresConnection) -> None:
-        with self._lock:
-            self._idle.append(connection)
+    def _give_back(self, connection: PostgresConnection) -> bool:
+        """Keep a connection for the next query if it is idle, or else close it. Return True if it is kept."""
+        state = connection.info  # a connection lost inside a pipeline seems open, but its transaction never ends
+        idle = state.transaction_status == TransactionStatus.IDLE and state.pipeline_status == PipelineStatus.OFF
+        if idle:
+            with self._lock:
+                self._idle.append(connection)
+        else:
+            connection.close()
+        return idle
 
     def _connected(self) -> PostgresConnection:
         where = self.address
