@@ -14,10 +14,13 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store
+from tests.waiting import wait_until
 from tfa.errors import StoreConflict, UnknownImage
 from tfa.maps.store import edits, versions
-from tfa.maps.store.header import Pending, claim_map, header_key, parse_header, read_moments
+from tfa.maps.store import header as header_module
+from tfa.maps.store.header import ABANDONED, Pending, claim_map, header_key, parse_header, read_moments
 from tfa.search.reduced import Moments
+from tfa.search.store import Entries
 from tfa.types import ImageRecord
 
 
@@ -182,13 +185,77 @@ def test_images_are_removed_by_path_and_by_id(town, tmp_path):
     assert {record.id for record in town.records()} == set(names) - set(gone)
 
 
-def test_a_young_edit_of_another_is_not_settled(town):
+def change_header(town, **changes):
     view = town.storage.versions.now(fresh=True)
-    pending = Pending("add", (PLACES, PLACES + 1), time.time(), "process 1 of elsewhere")
-    header = replace(view.header, pending={"x": pending}, next_id=PLACES + 1)
-    assert town.storage.store.swap(header_key("town"), view.content, header.changed().to_bytes())
+    header = replace(view.header, **changes).changed()
+    assert town.storage.store.swap(header_key("town"), view.content, header.to_bytes())
+
+
+@pytest.mark.parametrize("clock", [-3600, 0, 3600], ids=["behind", "equal", "ahead"])
+def test_an_edit_of_another_is_settled_a_minute_after_this_machine_saw_it_whatever_its_clock(town, clock):
+    pending = Pending("add", (PLACES, PLACES + 1), time.time() + clock, "process 1 of elsewhere")
+    change_header(town, pending={"x": pending}, next_id=PLACES + 1)
     town.remove([2])
+    header = town.storage.versions.now(fresh=True).header
+    assert set(header.pending) == {"x"}
+    [(machine, seen)] = header.silent["x"].items()
+    change_header(town, silent={"x": {"elsewhere": seen - 1.5 * ABANDONED, machine: seen - 0.5 * ABANDONED}})
+    town.remove([3])
     assert set(town.storage.versions.now(fresh=True).header.pending) == {"x"}
+    change_header(town, silent={"x": {machine: seen - 1.5 * ABANDONED}})
+    town.remove([4])
+    header = town.storage.versions.now(fresh=True).header
+    assert not header.pending
+    assert not header.silent
+
+
+def fall_silent(town):
+    """Make this machine see the last heartbeat of every pending edit long ago."""
+    long_ago = {edits._read_clock()[0]: -1e9}
+    edits._swap_header(
+        town.storage.versions, lambda view: replace(view.header, silent=dict.fromkeys(view.header.pending, long_ago))
+    )
+
+
+def test_an_addition_with_a_heartbeat_is_not_settled_however_long_it_takes(town, another, tmp_path, monkeypatch):
+    monkeypatch.setattr(header_module, "_HEARTBEAT", 0.02)
+    real, other = edits.write_entries, another()
+
+    def write_slowly(*given):
+        other.remove([2])
+        header = other.storage.versions.now(fresh=True).header
+        assert len(header.pending) == 1
+        fall_silent(other)
+        wait_until(lambda: not other.storage.versions.now(fresh=True).header.silent)
+        other.remove([3])
+        assert len(other.storage.versions.now(fresh=True).header.pending) == 1
+        return real(*given)
+
+    monkeypatch.setattr(edits, "write_entries", write_slowly)
+    assert town.add([photo(tmp_path / "new.png", 40)]).added == [PLACES]
+    assert sound(town) == PLACES - 1
+
+
+@pytest.mark.parametrize("published", [False, True], ids=["same version", "new version"])
+def test_an_addition_that_was_settled_under_way_is_counted(town, another, camera, tmp_path, monkeypatch, published):
+    new = [photo(tmp_path / "new" / f"@{place}@{place}@.png", place) for place in (40, 41, 42)]
+    real, other = edits.write_entries, another()
+
+    def write_slowly(collection, entries):
+        monkeypatch.setattr(edits, "write_entries", real)
+        real(collection, Entries(entries.ids[:1], entries.vectors[:1], entries.payload[:1], entries.full[:1]))
+        fall_silent(other)
+        other.remove([2])
+        assert sound(other) == PLACES
+        if published:
+            other.calibrate(camera, "night")
+        return real(collection, entries)
+
+    monkeypatch.setattr(edits, "write_entries", write_slowly)
+    assert town.add(new).added == [PLACES, PLACES + 1, PLACES + 2]
+    assert sound(town) == PLACES + 2
+    assert len(list(town.records())) == PLACES + 2
+    assert town.storage.versions.now(fresh=True).header.placed == PLACES + 2
 
 
 def test_moments_of_edits_do_not_pile_up(town, tmp_path):

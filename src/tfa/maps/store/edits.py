@@ -3,13 +3,17 @@
     add      claim ids in the header → write patches and images → update count and moments
     remove   update count and moments, hide the images → delete them
 
-A killed editor leaves its `Pending` edit in the header. After a minute the next editor finishes it.
+A killed editor leaves its `Pending` edit in the header. Editors note when their machine first saw the last heartbeat of
+each pending edit, and finish an edit after a minute without another one. Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +26,9 @@ from tfa.maps.store.header import (
     ABANDONED,
     Pending,
     StoreHeader,
+    beat_during,
     header_key,
+    identify_machine,
     make_busy_error,
     name_process,
     pack_moments,
@@ -89,6 +95,7 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
     """Add images and return their ids. All readers find them on return."""
     settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
+    counted: set[int] | None = None  # by a process that took this one for dead
 
     def claim_ids(view: MapView) -> StoreHeader:
         first = view.header.next_id
@@ -96,25 +103,39 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
         return _with(view.header, token, pending, next_id=first + count)
 
     view = _swap_header(versions, claim_ids)
-    first, rows = view.header.pending[token].ids[0], new.rows(view)
+    first = view.header.pending[token].ids[0]
     ids = list(range(first, first + count))
-    if view.patches is not None and view.header.patches is not None:
-        write_added(versions.store, view.header.patches, view.patches, ids, new.tokens)
-    written = view.header.version
-    moments = write_entries(view.active.collection, new.entries(view, view.active, first, rows))
-    placed = sum(record.position is not None for record in new.records)
+    with beat_during(lambda: _swap_header(versions, lambda view: _renew(view.header, token), building=True)):
+        rows = new.rows(view)
+        if view.patches is not None and view.header.patches is not None:
+            write_added(versions.store, view.header.patches, view.patches, ids, new.tokens)
+        written = view.header.version
+        entries = new.entries(view, view.active, first, rows)
+        write_entries(view.active.collection, entries)
 
     def complete(view: MapView) -> StoreHeader | None:
-        nonlocal written, moments
-        if token not in view.header.pending:  # another process took this one for dead and finished the edit
-            return None
+        nonlocal written, counted, entries
+        gone = token not in view.header.pending
         if view.header.version != written:  # a new version was published meanwhile
-            moments = write_entries(view.active.collection, new.entries(view, view.active, first, rows))
+            counted = set(view.active.collection.fetch(ids).ids.tolist()) if gone else None
+            entries = new.entries(view, view.active, first, rows)
+            write_entries(view.active.collection, entries)
             written = view.header.version
-        return _count_images(versions, view, moments, token, placed=placed, fitted=0)
+        elif gone and counted is None:
+            counted = set(json.loads(versions.store.read_latest(_settled_key(view.header, token)) or b"[]"))
+        rest = [place for place, own in enumerate(ids) if own not in (counted or ())]
+        if not rest:
+            return None
+        placed = sum(new.records[place].position is not None for place in rest)
+        return _count_images(versions, view, Moments.of(entries.vectors[rest]), token, placed=placed, fitted=0)
 
     _swap_header(versions, complete, building=True)
     return ids
+
+
+def _settled_key(header: StoreHeader, token: str) -> str:
+    """Return the key of the ids that `_settle_one` counted. It begins as moments do and is erased with the version."""
+    return f"{version_folder(header.name, header.version)}moments-settled-{token}"
 
 
 def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
@@ -176,6 +197,8 @@ def _count_images(
 
 
 def _with(header: StoreHeader, token: str, pending: Pending, **changes: Any) -> StoreHeader:
+    """Add an edit to the header, and note the others."""
+    header = _note_silent(header) or header
     return replace(header, pending={**header.pending, token: pending}, **changes)
 
 
@@ -183,7 +206,32 @@ def _without(header: StoreHeader, token: str) -> StoreHeader | None:
     """Remove a finished edit from the header; None if it is gone already."""
     if token not in header.pending:
         return None
-    return replace(header, pending={key: edit for key, edit in header.pending.items() if key != token})
+    pending = {key: edit for key, edit in header.pending.items() if key != token}
+    return replace(header, pending=pending, silent={key: header.silent[key] for key in header.silent if key in pending})
+
+
+def _renew(header: StoreHeader, token: str) -> StoreHeader | None:
+    """Add a heartbeat of an edit to the header; None if the edit is gone."""
+    rest = _without(header, token)
+    return rest and _with(rest, token, replace(header.pending[token], since=time.time()))
+
+
+def _read_clock() -> tuple[str, float]:
+    """Return this machine, since its start, and its clock, which all its processes share."""
+    return identify_machine().partition("/")[0] or socket.gethostname(), time.monotonic()
+
+
+def _note_silent(header: StoreHeader) -> StoreHeader | None:
+    """Note that this machine sees the last heartbeat of each edit; None if all are noted."""
+    here, now = _read_clock()
+    new = [token for token in header.pending if header.silent.get(token, {}).get(here, math.inf) > now]
+    noted = {token: {**header.silent.get(token, {}), here: now} for token in new}
+    return replace(header, silent={**header.silent, **noted}) if new else None
+
+
+def _is_abandoned(header: StoreHeader, token: str) -> bool:
+    here, now = _read_clock()
+    return now - header.silent.get(token, {}).get(here, now) >= ABANDONED
 
 
 def settle_edits(versions: Versions, *, building: bool = False, patience: float = 0.0) -> MapView:
@@ -191,8 +239,9 @@ def settle_edits(versions: Versions, *, building: bool = False, patience: float 
     deadline = time.monotonic() + patience
     while True:
         view = versions.now(fresh=True)
-        now = time.time()
-        old = [token for token, edit in view.header.pending.items() if now - edit.since >= ABANDONED]
+        if patience:
+            view = _swap_header(versions, lambda view: _note_silent(view.header), building=building)
+        old = [token for token in view.header.pending if _is_abandoned(view.header, token)]
         for token in old:
             _settle_one(versions, token, building=building)
         if not view.header.pending or time.monotonic() >= deadline:
@@ -203,12 +252,13 @@ def settle_edits(versions: Versions, *, building: bool = False, patience: float 
 def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
     def settled(view: MapView) -> StoreHeader | None:
         edit = view.header.pending.get(token)
-        if edit is None:
+        if edit is None or not _is_abandoned(view.header, token):
             return None
         if edit.kind == "remove":
             view.active.collection.delete(list(edit.ids))
             return _without(view.header, token)
         entries = view.active.collection.fetch(range(*edit.ids))
+        versions.store.put(_settled_key(view.header, token), json.dumps(entries.ids.tolist()).encode())
         if not len(entries):
             return _without(view.header, token)
         placed = sum(one.get("position") is not None for one in entries.payload)

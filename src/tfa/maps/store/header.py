@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -103,7 +103,7 @@ class Pending(Value, kw_only=False):
 
     kind: str = req("add or remove.", pattern="add|remove")
     ids: tuple[int, ...] = req("Removed images; for an addition the first id and the one after the last.")
-    since: float = req("Time at which it began, in seconds since 1970.")
+    since: float = req("Time of its last heartbeat on its editor's clock, in seconds since 1970.")
     who: str = req("Process that edits.")
 
 
@@ -132,6 +132,7 @@ class StoreHeader(Value, extras=True):
     editor: str = opt("", "Process that made this revision.")
     edits: int = opt(0, "Edits so far: collections of equal number hold the same images.")
     pending: dict[str, Pending] = opt({}, "Edits under way.")
+    silent: dict[str, dict[str, float]] = opt({}, "When a machine first saw a pending edit's last heartbeat.")
     notes: tuple[str, ...] = opt((), "Notes for the user.")
     previous: dict[str, Any] | None = opt(None, "Header before the last publication, without its own `previous`.")
 
@@ -219,7 +220,7 @@ def _list_maps(store: Store) -> list[str]:
 
 
 _HEARTBEAT = 10.0  # seconds between heartbeats
-ABANDONED = 60.0  # seconds without a heartbeat after which a claim is abandoned
+ABANDONED = 60.0  # seconds without a heartbeat after which a claim or an edit is abandoned
 _PATIENCE = (0.1, 0.4)  # seconds before another attempt to take a claim that changed meanwhile
 _FREE = b"{}"  # content of the document without an owner
 _HELD: set[str] = set()  # tokens of the claims of this process
@@ -230,7 +231,26 @@ def name_process() -> str:
     return f"process {os.getpid()} of {socket.gethostname()}"
 
 
-def _identify_machine() -> str:
+@contextlib.contextmanager
+def beat_during(renew: Callable[[], object]) -> Iterator[None]:
+    """Call `renew` every few seconds from a thread."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(_HEARTBEAT):
+            with contextlib.suppress(TfaError):  # the next heartbeat may reach the store
+                renew()
+
+    thread = threading.Thread(target=beat, name="tfa-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def identify_machine() -> str:
     """Identify the kernel boot and process namespace in which process ids are valid; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -248,7 +268,7 @@ class Builder:
     started: float
     seen: float
     token: str
-    machine: str = ""  # see `_identify_machine`
+    machine: str = ""  # see `identify_machine`
     process: int = 0
 
     @property
@@ -257,7 +277,7 @@ class Builder:
 
     def _ended_here(self) -> bool:
         """Return True if the owner ran on this machine and has exited, or is this process and has released it."""
-        if not self.machine or self.machine != _identify_machine():
+        if not self.machine or self.machine != identify_machine():
             return False
         if self.process == os.getpid():
             return self.token not in _HELD
@@ -274,18 +294,11 @@ class Builder:
 
 
 class Claim:
-    """A claim of this process, with a heartbeat thread."""
+    """A claim of this process, which `claim_map` renews."""
 
     def __init__(self, store: Store, name: str, builder: Builder) -> None:
         self._store, self._name, self._key, self._builder = store, name, claim_key(name), builder
-        self._lock, self._stop, self._lost = threading.Lock(), threading.Event(), False
-        self._thread = threading.Thread(target=self._beat, name="tfa-claim", daemon=True)
-        self._thread.start()
-
-    def _beat(self) -> None:
-        while not self._stop.wait(_HEARTBEAT):
-            with contextlib.suppress(TfaError):  # the next heartbeat may reach the store
-                self.renew()
+        self._lock, self._lost = threading.Lock(), False
 
     def renew(self) -> None:
         """Send a heartbeat."""
@@ -309,8 +322,6 @@ class Claim:
         return None if now is None or now.token == self._builder.token else now
 
     def release(self) -> None:
-        self._stop.set()
-        self._thread.join()
         with contextlib.suppress(TfaError):  # the claim expires anyway
             self._store.swap(self._key, self._builder.to_bytes(), _FREE)
 
@@ -333,13 +344,14 @@ def _read(content: bytes | None) -> Builder | None:
 def claim_map(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
     """Claim a map for a build or calibration. Raises StoreConflict if it is claimed."""
     now = time.time()
-    builder = Builder(name_process(), doing, now, now, secrets.token_hex(8), _identify_machine(), os.getpid())
+    builder = Builder(name_process(), doing, now, now, secrets.token_hex(8), identify_machine(), os.getpid())
     _HELD.add(builder.token)  # first, or another thread could take the claim for a stale one
     try:
         _take(store, name, builder, url)
         claim = Claim(store, name, builder)
         try:
-            yield claim
+            with beat_during(claim.renew):
+                yield claim
         finally:
             claim.release()
     finally:
