@@ -1,6 +1,7 @@
 """Maps that move with their photos, and maps that are read while they are written."""
 
 import json
+import shutil
 import threading
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo, reopened, scores
+from tfa.core.files import hash_file
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import reader, writer
+from tfa.maps.folder.format import compute_digest
 
 # --- where the photos are ----------------------------------------------------------------------------------------
 
@@ -78,6 +81,26 @@ def test_a_reader_that_is_overtaken_many_times_reads_the_newest_map_in_the_end(s
     editor = reopened(saved, cache)
     committed_between(monkeypatch, lambda: (editor.refit(), editor.refit()), times=5)
     assert reopened(saved).state.revision == 11
+
+
+def test_a_reader_pairs_no_header_with_files_of_another_map_at_its_path(saved, tmp_path, monkeypatch):
+    other = shutil.copytree(saved, tmp_path / "other.tfa")
+    images = other / "images-r000001.json"
+    images.write_text(images.read_text().replace("00.png", "99.png"))  # of equal size
+    header = json.loads((other / "map.json").read_text())
+    for entry in header["files"]:
+        entry["sha256"] = hash_file(other / entry["name"])
+    header["digest"] = compute_digest(header)
+    (other / "map.json").write_text(json.dumps(header))
+
+    def replace_folder():
+        saved.rename(tmp_path / "aside.tfa")
+        other.rename(saved)
+
+    committed_between(monkeypatch, replace_folder)
+    opened = reopened(saved)
+    assert opened.images[0].path.endswith("99.png")
+    assert opened.state.digest == header["digest"]
 
 
 def test_reading_while_another_process_edits(saved, cache):

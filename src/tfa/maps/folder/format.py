@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
-from tfa.core.files import hash_file, hash_json, read_json
+from tfa.core.files import OpenFolder, hash_file, hash_json, read_json
 from tfa.core.plain import BadShape, Value, from_plain, opt, req
 from tfa.core.text import format_command
 from tfa.errors import BadMap
@@ -301,11 +301,19 @@ def _again(folder: Path) -> str:
     return "rebuild it with: " + format_command("tfa", "build", "PHOTOS", "--out", folder, "--force")
 
 
+def open_map_folder(folder: Path) -> OpenFolder:
+    """Open the folder of a map. Raises BadMap if there is none."""
+    try:
+        return OpenFolder(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        command = format_command("tfa", "build", "PHOTOS", "--out", folder)
+        raise BadMap(f"there is no map at {folder}; build one with: {command}", folder) from None
+
+
 def read_map_header(folder: Path) -> dict[str, Any]:
     """Read and check the header of a map. Raises BadMap."""
     if not folder.exists():
-        command = format_command("tfa", "build", "PHOTOS", "--out", folder)
-        raise BadMap(f"there is no map at {folder}; build one with: {command}", folder)
+        open_map_folder(folder).close()
     if not is_map(folder):
         raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}; pass a folder that tfa build wrote", folder)
     _refuse_link(folder / HEADER_FILE)

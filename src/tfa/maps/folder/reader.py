@@ -11,7 +11,7 @@ import numpy as np
 from tfa.core.files import BadFile, map_tensors, read_json
 from tfa.core.plain import BadShape, from_plain
 from tfa.errors import BadMap, BadPositions
-from tfa.maps.folder.format import AS_THEY_ARE, OLD_HEAD_KIND, check_file, read_map_header
+from tfa.maps.folder.format import AS_THEY_ARE, OLD_HEAD_KIND, check_file, open_map_folder, read_map_header
 from tfa.maps.state import MapState, NamedHead, resolve_path, resolve_photo_root
 from tfa.maps.stored_head import StoredHead, StoredSpaces
 from tfa.method.scorer import GLOBAL, ResidualSide
@@ -82,17 +82,20 @@ MOST_SUMMED = 128_000_000  # bytes of a file above which only --checksum compare
 def read_map(folder: Path, *, checksum: bool = False) -> MapState:
     """Read a map with memory-mapped arrays; `checksum` compares the sha256 of every file.
 
-    An edit may replace files after the header was read. If the header has changed, the map is read again.
+    An edit may replace files after the header was read, or another folder may take the map's place, with files of equal
+    names and sizes. If the header or the folder has changed, the map is read again.
     """
-    header = read_map_header(folder)
     while True:
-        try:
-            return _read(folder, header, checksum)
-        except (BadMap, OSError):
-            again = read_map_header(folder)
-            if again == header:
-                raise
-            header = again
+        with open_map_folder(folder) as opened:
+            header = read_map_header(folder)
+            try:
+                state = _read(folder, header, checksum)
+            except (BadMap, OSError):
+                if opened.is_there() and read_map_header(folder) == header:
+                    raise
+            else:
+                if opened.is_there():  # edits of a folder never use a file name twice
+                    return state
 
 
 def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:

@@ -40,6 +40,7 @@ from tfa.maps.folder.format import (
     choose_format_version,
     compute_digest,
     is_map,
+    open_map_folder,
     read_map_header,
 )
 from tfa.maps.state import DATABASE, MapState, describe_photo_folder, shorten_path
@@ -151,7 +152,7 @@ def hold_for_edit(path: Path, digest: str | None = None) -> Iterator[OpenFolder]
     Raises BadMap if another process locks or has changed the map. Files of a failed edit are deleted. Files are only
     written to the locked folder, never to a map that replaces it at the same path.
     """
-    with explain_disk_errors(path), _opened(path) as folder:
+    with explain_disk_errors(path), open_map_folder(path) as folder:
         _lock(folder)
         if digest is not None and read_map_header(path)["digest"] != digest:
             raise BadMap(f"{path} was changed by another process since it was loaded; load it again", path)
@@ -165,13 +166,6 @@ def hold_for_edit(path: Path, digest: str | None = None) -> Iterator[OpenFolder]
             if isinstance(error, FileNotFoundError):
                 _check_there(folder)
             raise
-
-
-def _opened(path: Path) -> OpenFolder:
-    try:
-        return OpenFolder(path)
-    except FileNotFoundError:
-        raise BadMap(f"the map at {path} was removed; build it again", path) from None
 
 
 def _lock(folder: OpenFolder) -> None:
