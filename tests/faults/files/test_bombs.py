@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,12 +24,15 @@ from tests.benchmarks.synthetic_records import ranking, synthetic_record, synthe
 from tests.benchmarks.zip_members import read_member, replace_member
 from tests.encoders.tiny import TINY
 from tests.faults.conftest import Campaign
+from tests.photos.recordings.made import write_video
 from tfa.core.files import BadFile, map_tensors
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
-from tfa.errors import BadPositions, BadSpec, BadWeights, TfaError
+from tfa.errors import BadPositions, BadRecording, BadSpec, BadWeights, TfaError
 from tfa.evaluate.positives import BadEvaluation, read_positives
 from tfa.photos.positions import read_positions_csv
+from tfa.photos.recordings import frames as recording_frames
+from tfa.photos.recordings import recording
 from tfa_bench.datasets.files import BadDataset, read_table
 from tfa_bench.datasets.layouts.anyloc import read_positives as read_pairs
 from tfa_bench.datasets.safe_pickle import load_object_array
@@ -153,6 +157,44 @@ def npy_bytes(shape: str, kind: str, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
 
 
+def mcap(content: bytes, claimed: int, listed: int = 1) -> Write:
+    """An MCAP file of one zstd chunk, which its index lists several times."""
+
+    def text_of(value: bytes) -> bytes:
+        return struct.pack("<I", len(value)) + value
+
+    def make_record(kind: int, *parts: bytes) -> bytes:
+        body = b"".join(parts)
+        return struct.pack("<BQ", kind, len(body)) + body
+
+    magic = b"\x89MCAP0\r\n"
+    data = magic + make_record(0x01, text_of(b"ros2"), text_of(b"tfa"))
+    begin, count, kind = len(data), struct.pack("<Q", len(content)), text_of(b"zstd")
+    chunk = make_record(0x06, struct.pack("<QQQI", 0, 9, claimed, 0), kind, count, content)
+    place = struct.pack("<QQQQ", 0, 9, begin, len(chunk))
+    messages = text_of(struct.pack("<HQ", 1, begin + len(chunk))) + bytes(8)
+    image = text_of(b"sensor_msgs/msg/CompressedImage"), text_of(b"ros2msg"), text_of(b"")
+    summary = make_record(0x03, struct.pack("<H", 1), *image)
+    summary += make_record(0x04, struct.pack("<HH", 1, 1), text_of(b"/image"), text_of(b"cdr"), text_of(b""))
+    summary += make_record(0x08, place, messages, kind, count, struct.pack("<Q", claimed)) * listed
+    counts = text_of(struct.pack("<HQ", 1, 1))
+    summary += make_record(0x0B, struct.pack("<QHIIIIQQ", 1, 1, 1, 0, 0, listed, 0, 9), counts)
+    data += chunk + make_record(0x0F, bytes(4))
+    return text(data + summary + make_record(0x02, struct.pack("<QQI", len(data), 0, 0)) + magic)
+
+
+def zeros(blocks: int) -> bytes:
+    """A zstd frame of so many times 128 kB, four bytes each."""
+    head = b"\x28\xb5\x2f\xfd\x00\x38"  # magic number, no flags, a window of 128 kB
+    return head + (b"\x02\x00\x10\x00" * blocks) + b"\x01\x00\x00"
+
+
+def read_recording(path: Path, memory: int = 1 << 27) -> None:
+    with mock.patch.object(recording, "_MEMORY", memory), recording_frames.open_recording(path) as opened:
+        for frame in opened.frames():
+            frame.picture()
+
+
 CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     "nested positives": ("p.json", text('{"q": ' + "[" * DEEP), read_positives, BadEvaluation, "nested too deep"),
     "nested truth": ("dataset.json", text("[" * DEEP), lambda p: Truth.read(p.parent), BadRecord, "nested too deep"),
@@ -200,6 +242,15 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     "words that are all one": (
         "w.pt", lambda p: torch.save(torch.ones(1).expand(10**6, 10**6), p),
         load_vocabulary, BadSpec, "more than it stores",
+    ),
+    "bag of a chunk of gigabytes": (
+        "b.mcap", mcap(zeros(1), 2**33), read_recording, BadRecording, "claim to expand to 8,589,934,592",
+    ),
+    "bag that lists a chunk many times": (
+        "b.mcap", mcap(zeros(100), 2**17 * 100, 1000), read_recording, BadRecording, "claim to expand",
+    ),
+    "bag of a chunk that lies": (
+        "b.mcap", mcap(zeros(8000), 2**17), read_recording, BadRecording, "more than 128 MiB of memory",
     ),
     "number of 400 digits": (
         "p.csv", text(f"file,x,y\na.jpg,{'9' * 400},0\n"),
@@ -329,3 +380,29 @@ def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
         file.truncate(10**12)  # a hole, which takes no room
     with within_bounds(), pytest.raises(BadEvaluation, match=r"p\.json.*larger than the limit of 128,000,000 bytes"):
         read_positives(tmp_path / "p.json")
+
+
+def test_a_recording_is_read_within_its_limit_of_memory(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mp4", frames=2, size=(1920, 1080))
+    with pytest.raises(BadRecording, match=r"v\.mp4.*memory"):
+        read_recording(path, memory=1 << 21)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with recording_frames.open_recording(path) as opened:
+        assert len(list(opened.frames())) == 2
+        assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_a_recording_is_read_within_its_limit_of_processor_time(tmp_path: Path) -> None:
+    (tmp_path / "b.mcap").write_bytes(b"")
+
+    def loop() -> Iterator[int]:
+        yield 1
+        while True:
+            pass
+
+    with mock.patch.object(recording, "_SECONDS", 0.05):
+        items = recording.iterate_limited(tmp_path / "b.mcap", loop())
+        assert next(items) == 1
+        with pytest.raises(BadRecording, match=r"b\.mcap takes more than 0\.05 s of processor time"):
+            next(items)
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 from PIL import Image
 
+from tfa.errors import BadRecording
 from tfa.types import Position
+
+try:
+    import resource
+except ImportError:  # no resource limits on this system
+    resource = None  # type: ignore[assignment]
 
 BAGS = (".bag", ".db3", ".mcap")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
@@ -89,3 +101,110 @@ class RecordedFrame:
     time_ns: int  # since 1970; since the start for a video without a date
     picture: Callable[[], FramePicture]
     position: Position | None = None
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+_MEMORY = 2 << 30  # bytes that reading may add to the process
+_SECONDS, _BYTES_PER_SECOND = 120, 5_000_000  # processor time for one frame, with more for a large file
+_ANY_SIZE, _RATIO = 64 << 20, 256  # expanded bytes that are always allowed, and for each byte of the file
+_LIMITED = threading.Lock()
+_CHUNK, _CHUNK_INDEX, _SCHEMA, _FOOTER_BYTES = 0x06, 0x08, 0x03, 37  # of MCAP
+_Item = TypeVar("_Item")
+
+
+@contextmanager
+def limit_resources(path: Path, size: int = 0) -> Iterator[None]:
+    """Limit memory, and in the main thread processor time, while a library reads a recording. Raises BadRecording.
+
+    Limits hold for the process, so they are set for one frame at a time. Systems without them read without limits.
+    """
+    seconds = _SECONDS + (size or _measure(path)) // _BYTES_PER_SECOND
+
+    def stop(*_: object) -> None:
+        raise BadRecording(f"{path} takes more than {seconds:,} s of processor time for a frame; it is damaged", path)
+
+    try:
+        with ExitStack() as limits:
+            if resource is not None and _LIMITED.acquire(blocking=False):
+                limits.callback(_LIMITED.release)
+                _limit_memory(limits)
+            if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+                limits.callback(signal.signal, signal.SIGVTALRM, signal.signal(signal.SIGVTALRM, stop))
+                limits.callback(signal.setitimer, signal.ITIMER_VIRTUAL, 0)
+                signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+            yield
+    except MemoryError:
+        raise BadRecording(f"{path} needs more than {_MEMORY >> 20:,} MiB of memory; it is damaged", path) from None
+
+
+def _measure(path: Path) -> int:
+    return sum(one.stat().st_size for one in (path.iterdir() if path.is_dir() else [path]) if one.is_file())
+
+
+def _limit_memory(limits: ExitStack) -> None:
+    with suppress(OSError, ValueError):
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        if soft == resource.RLIM_INFINITY or soft > used + _MEMORY:
+            resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, hard))
+            limits.callback(resource.setrlimit, resource.RLIMIT_AS, (soft, hard))
+
+
+def iterate_limited(path: Path, items: Iterator[_Item]) -> Iterator[_Item]:
+    """Yield items, reading each within limits."""
+    end: Any = object()
+    size = _measure(path)
+    while True:
+        with limit_resources(path, size):
+            item = next(items, end)
+        if item is end:
+            return
+        yield item
+
+
+def refuse_bombs(path: Path) -> None:
+    """Refuse MCAP files with chunks that claim to expand out of proportion, before any is expanded."""
+    for file in path.glob("*.mcap") if path.is_dir() else [path] if path.suffix == ".mcap" else []:
+        size, packed, expanded = file.stat().st_size, 0, 0
+        # The library explains damage.
+        with open(file, "rb") as stream, suppress(struct.error, OSError, ValueError, OverflowError):
+            for one, whole in _chunk_sizes(stream, size):
+                packed, expanded = packed + one, expanded + whole
+                if packed > size or expanded > _ANY_SIZE + _RATIO * size:
+                    raise BadRecording(
+                        f"{file} has {size:,} bytes, but its chunks claim to expand to {expanded:,} or more; it is "
+                        "damaged. If it is sound, write it again without compression",
+                        path,
+                    )
+
+
+def _chunk_sizes(stream: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the compressed and expanded size of every chunk that an MCAP file lists, or has if it lists none."""
+    stream.seek(max(size - _FOOTER_BYTES + 9, 0))
+    (summary,) = struct.unpack("<Q", stream.read(8))
+    end, kinds = size - _FOOTER_BYTES, set[int]()
+    for kind in _records(stream, summary, end) if summary else ():
+        kinds.add(kind)
+        if kind == _CHUNK_INDEX:
+            stream.seek(32, 1)
+            for skipped in (0, 8):  # message indexes and their length, then the compression's name
+                stream.seek(skipped, 1)
+                stream.seek(*struct.unpack("<I", stream.read(4)), 1)
+            yield struct.unpack("<QQ", stream.read(16))
+    if not kinds >= {_CHUNK_INDEX, _SCHEMA}:
+        for kind in _records(stream, 8, summary or end):
+            if kind == _CHUNK:
+                stream.seek(16, 1)
+                whole, _, name = struct.unpack("<QII", stream.read(16))
+                stream.seek(name, 1)
+                yield *struct.unpack("<Q", stream.read(8)), whole
+
+
+def _records(stream: BinaryIO, place: int, end: int) -> Iterator[int]:
+    """Yield the kind of each record, with the stream at its content."""
+    while place < end:
+        stream.seek(place)
+        kind, length = struct.unpack("<BQ", stream.read(9))
+        yield kind
+        place += 9 + length

@@ -15,7 +15,15 @@ from PIL import Image
 
 from tfa.errors import BadImage, BadRecording, MissingExtra, from_os_error
 from tfa.photos.positions import Track, pluralize
-from tfa.photos.recordings.recording import NO_TOPIC, FramePicture, RecordedFrame, detect_bag
+from tfa.photos.recordings.recording import (
+    NO_TOPIC,
+    FramePicture,
+    RecordedFrame,
+    detect_bag,
+    iterate_limited,
+    limit_resources,
+    refuse_bombs,
+)
 from tfa.types import POSITION_LIMITS, Position
 
 # --- image messages -------------------------------------------------------------------------------
@@ -246,7 +254,8 @@ class BagTopic:
 def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Iterator[BagRecording]:
     """Open a bag and choose its topics."""
     reader = _reader(path)
-    with _explain_errors(path):
+    with _explain_errors(path), limit_resources(path):
+        refuse_bombs(path)
         reader.open()
     try:
         with _explain_errors(path):
@@ -383,7 +392,7 @@ class BagRecording:
     def frames(self) -> Iterator[RecordedFrame]:
         """Yield all frames in order of time; a frame is invalid after the next one is requested."""
         with _explain_errors(self.path):
-            for one in self._messages(self.images):
+            for one in iterate_limited(self.path, self._messages(self.images)):
                 time_ns = (one.stamp if self._stamped else 0) or one.recorded
                 position = None if self._track is None else self._track.at(time_ns)
                 yield RecordedFrame(time_ns, partial(self._picture, one.message, time_ns), position)
@@ -405,7 +414,7 @@ class BagRecording:
         """Read all positions before the first frame; they are few and small compared to images."""
         if self.positions is None:
             return None
-        with _explain_errors(self.path):
+        with _explain_errors(self.path), limit_resources(self.path):
             first = next(self._messages(self.images), None)
             also = next(self._messages(self.positions), None)
             if first is not None and also is not None:
