@@ -149,7 +149,7 @@ def check_store(copy: Path, work: Path) -> None:
     [answer] = json.loads(run("query", url, query, "-k", 1, "--json"))["answers"]
     assert Path(answer["hits"][0]["image"]).name == f"{PLACE:02d}.png"
     suite = (
-        "import pytest\nfrom tfa.search.store_contract import StoreContract\n\n\n"
+        "import pytest\nfrom tfa_bench.store_contract import StoreContract\n\n\n"
         "class TestMadeUp(StoreContract):\n    @pytest.fixture\n    def url(self):\n        return 'made-up://tests'\n"
     )
     (work / "test_made_up.py").write_text(suite, "utf-8")

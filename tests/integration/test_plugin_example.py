@@ -18,10 +18,10 @@ from tfa.core.plugins import load_plugin, plugin_names
 from tfa.encoders import Encoder, list_plugin_encoders, load_encoder
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
-from tfa.search.store_contract import StoreContract
 from tfa_bench.datasets.load import layout_names, load_layout
 from tfa_bench.heads.catalogue import head_card, names
 from tfa_bench.records import Record, find_records
+from tfa_bench.store_contract import StoreContract
 
 pytestmark = pytest.mark.slow
 

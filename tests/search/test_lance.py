@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import PATIENCE
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
-from tfa.search.store_contract import StoreContract, make_entries, make_vectors
+from tfa_bench.store_contract import StoreContract, make_entries, make_vectors
 
 pytestmark = pytest.mark.stores
 pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")

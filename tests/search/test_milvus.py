@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import PATIENCE
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store import Entries
-from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries, make_vectors, rank_by_definition
+from tfa_bench.store_contract import DIMENSIONS, StoreContract, make_entries, make_vectors, rank_by_definition
 
 pytest.importorskip("tfa_milvus", reason="tfa-milvus is not installed: pip install -e plugins/tfa-milvus")
 from tfa_milvus import collection as milvus_collection

@@ -12,7 +12,7 @@ from tests.servers import PostgresServer
 from tests.waiting import wait_until
 from tfa.errors import BadSpec, StoreUnavailable
 from tfa.search.store import Entries, Where
-from tfa.search.store_contract import StoreContract, make_entries, make_vectors
+from tfa_bench.store_contract import StoreContract, make_entries, make_vectors
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
 from pgvector import Vector  # noqa: E402

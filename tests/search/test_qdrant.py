@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
-from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries
+from tfa_bench.store_contract import DIMENSIONS, StoreContract, make_entries
 
 pytest.importorskip("tfa_qdrant", reason="tfa-qdrant is not installed: pip install -e plugins/tfa-qdrant")
 from tfa_qdrant.store import QdrantEdgeStore
@@ -29,7 +29,7 @@ except StoreConflict as error:
 WRITE_AND_DIE = """
 import os, sys
 import numpy as np
-from tfa.search.store_contract import DIMENSIONS, make_entries, make_vectors
+from tfa_bench.store_contract import DIMENSIONS, make_entries, make_vectors
 from tfa_qdrant.store import QdrantEdgeStore
 store = QdrantEdgeStore.connect(sys.argv[1])
 collection = store.create("places__v1", DIMENSIONS)

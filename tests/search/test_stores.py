@@ -9,7 +9,7 @@ from tfa.core import plugins
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search import store as stores
 from tfa.search.store import MapLocation, open_map_store, split_map_url
-from tfa.search.store_contract import StoreContract
+from tfa_bench.store_contract import StoreContract
 
 
 class TestMemory(StoreContract):

@@ -7,7 +7,7 @@ A collection is one physical version of a map. A document, the map's header, nam
 replaces it atomically: aliases of databases may be updated late.
 
 PostgreSQL and LanceDB are built in. Another distribution adds a store with an entry point whose name is the URL scheme
-and whose value opens a URL; `tfa.search.store_contract` is the test suite for it.
+and whose value opens a URL; `tfa_bench.store_contract` is the test suite for it.
 
     [project.entry-points."tfa.stores"]
     milvus = "tfa_milvus:MilvusStore.connect"

@@ -1,6 +1,6 @@
 """A store: a database that holds maps. This one uses dictionaries in this process; yours would connect to a server.
 
-The interface is `tfa.search.store`, its test suite `tfa.search.store_contract.StoreContract`.
+The interface is `tfa.search.store`, its test suite `tfa_bench.store_contract.StoreContract`.
 """
 
 from __future__ import annotations
