@@ -57,8 +57,7 @@ from tfa.method.second_order_head import (
     assemble_second_order,
     fit_spaces,
 )
-from tfa.online.adaptation import AdaptedScorer, describe_photos
-from tfa.online.follow import follow_scores
+from tfa.online.adaptation import AdaptedScorer
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa.search.gallery import QueryVectors
 from tfa.types import AUTO, HeadSpec
@@ -69,6 +68,7 @@ from tfa_bench.heads.judge import make_unjudged_evidence
 from tfa_bench.heads.tfa_heads import PatchPairs, require_grid
 from tfa_bench.records import Record, find_records, truth_of
 from tfa_bench.run import Bench, prepare
+from tfa_bench.streams import describe_photos, follow_scores
 
 WAYS = ("alone", "online", "c64")
 BUDGET = 64

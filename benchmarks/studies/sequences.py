@@ -30,14 +30,15 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.scorer import Scorer
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adaptation import AdaptedScorer, DescribedPhoto, describe_photos
-from tfa.online.follow import StreamFrame, follow_scores
+from tfa.online.adaptation import AdaptedScorer, DescribedPhoto
+from tfa.online.follow import StreamFrame
 from tfa.online.sequence_filter import Belief, OrderMotion, SequenceSpec
 from tfa.pipeline import fit_second_order
 from tfa.types import AUTO
 from tfa.verification.reranking import Comparison
 from tfa_bench.heads.tfa_heads import PatchPairs
 from tfa_bench.run import Bench, prepare
+from tfa_bench.streams import describe_photos, follow_scores
 
 STREAMS = 6  # streams of each kind
 _LEG = 30  # frames before and after the event

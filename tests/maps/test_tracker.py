@@ -14,12 +14,11 @@ from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confidence import SURE_FRAME
 from tfa.maps.storage import choose_map_motion, read_places
-from tfa.online.adaptation import describe_photos
-from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import OrderMotion, PositionMotion
 from tfa.photos.images import as_rgb
 from tfa.types import BuildOptions, Position, QueryOptions
 from tfa.verification.patches import PhotoPairs
+from tfa_bench.streams import describe_photos, follow_scores
 
 EMPTY = {"seen": 0, "counted": 0, "adaptation_photos": 0, "shift": None, "bias_spread": None}
 

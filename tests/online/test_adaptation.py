@@ -13,19 +13,12 @@ from tfa.errors import BadSpec
 from tfa.method.carriers import carrier_terms
 from tfa.method.head import replica_scorer
 from tfa.method.scorer import usual_scores
-from tfa.online.adaptation import (
-    MIN_ROWS,
-    Adaptation,
-    AdaptedScorer,
-    DescribedPhoto,
-    ScoreWindow,
-    describe_photos,
-    digest_head,
-)
+from tfa.online.adaptation import MIN_ROWS, Adaptation, AdaptedScorer, DescribedPhoto, ScoreWindow, digest_head
 from tfa.pipeline import calibrate, fit, fit_second_order
 from tfa.reference import second_order as plain
 from tfa.reference.database import Pca
 from tfa.types import HeadSpec
+from tfa_bench.streams import describe_photos
 
 PLACES = world(images=40, seed=3)
 STREAM = seen_again(world(images=90, seed=5), noise=0.4)

@@ -6,12 +6,13 @@ import pytest
 from tests.online.test_sequence_filter import KnownEvidence
 from tests.worlds import seen_again, world
 from tfa.core.tokens import Tokens
-from tfa.online.adaptation import AdaptedScorer, describe_photos
-from tfa.online.follow import Follower, follow_scores
+from tfa.online.adaptation import AdaptedScorer
+from tfa.online.follow import Follower
 from tfa.online.sequence_filter import OrderMotion, SequenceFilter, SequenceSpec
 from tfa.pipeline import fit, fit_second_order
 from tfa.types import HeadSpec
 from tfa.verification.reranking import rerank
+from tfa_bench.streams import describe_photos, follow_scores
 
 PLACES = world(images=60, seed=1, noise=0.3)
 STREAM = seen_again(PLACES, noise=0.35)

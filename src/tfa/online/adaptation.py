@@ -31,7 +31,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -314,12 +314,6 @@ class DescribedPhoto:
         if compact is None or patches is None:
             return described
         return replace(described, patches=patches[0], cells=compact.compaction.cells)
-
-
-def describe_photos(scorer: Scorer, tokens: Tokens, compact: CompactTokens | None = None) -> Iterator[DescribedPhoto]:
-    """Describe photos one by one, so that results do not depend on the batch."""
-    for row in range(len(tokens)):
-        yield DescribedPhoto.of(scorer, tokens.select([row]), compact)
 
 
 class AdaptedScorer:

@@ -21,13 +21,12 @@ from studies.sequences import (
 )
 from tests.worlds import seen_again, world
 from tfa.core.tokens import Tokens
-from tfa.online.adaptation import describe_photos
-from tfa.online.follow import follow_scores
 from tfa.online.sequence_filter import Belief, OrderMotion
 from tfa.pipeline import fit_second_order
 from tfa.types import HeadSpec
 from tfa.verification.patches import CompactTokens, PhotoPairs
 from tfa_bench.heads.contract import Photos
+from tfa_bench.streams import describe_photos, follow_scores
 
 pytestmark = pytest.mark.slow
 

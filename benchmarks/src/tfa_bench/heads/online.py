@@ -25,8 +25,7 @@ from tfa.maps.confidence import DatabaseScores
 from tfa.method.head import Head
 from tfa.method.second_order_head import TARGET_CARRIER, SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adaptation import AdaptedScorer, describe_photos
-from tfa.online.follow import follow_scores
+from tfa.online.adaptation import AdaptedScorer
 from tfa.online.sequence_filter import OrderMotion, SequenceSpec
 from tfa_bench.heads.contract import HeadCard, Photos, Shared
 from tfa_bench.heads.second_order import (
@@ -41,6 +40,7 @@ from tfa_bench.heads.tfa_heads import BEYOND_PAPER, PatchPairs, RetrieverHead, f
 from tfa_bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa_bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa_bench.provenance import METHOD
+from tfa_bench.streams import describe_photos, follow_scores
 
 AT_ONCE = 64  # queries reranked per batch
 Answered = tuple[np.ndarray, np.ndarray | None]  # scores `(q, m)` and confidence `(q,)`
