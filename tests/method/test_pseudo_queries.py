@@ -10,19 +10,13 @@ from tfa.core.arrays import Spill, backend_for, l2_normalize
 from tfa.method import pseudo_queries as pseudo_scores
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIER_KERNELS, PAPER_CARRIERS, carrier_terms
-from tfa.method.pseudo_queries import (
-    every_cosine,
-    every_score,
-    global_similarities,
-    pseudo_facts,
-    pseudo_tops,
-    score_pseudo_queries,
-)
+from tfa.method.pseudo_queries import every_cosine, every_score, pseudo_facts, pseudo_tops, score_pseudo_queries
 from tfa.method.residuals import describe_residuals
 from tfa.pipeline import fit
 from tfa.reference import database as reference
 from tfa.search.gallery import find_duplicates
 from tfa.types import HeadSpec
+from tfa_bench.heads.admission import global_similarities
 
 WHOLE = HeadSpec(words=5)
 SPECS = {

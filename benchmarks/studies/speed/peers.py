@@ -26,7 +26,7 @@ from tfa.method.residuals import HARD
 from tfa.method.spectrum import fit_geometry, gram_matrix
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
-from tfa.search.gallery import ExactSearch, gather_rows
+from tfa.search.gallery import ExactSearch, Gallery, WeightedGalleries, find_duplicates
 from tfa.types import HeadSpec
 
 SEED = 0
@@ -292,7 +292,9 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
 
 def tfa_search(descriptors: np.ndarray) -> Any:
     """Return a search with our exact index: queries `(q, D)` → indices `(q, k)`."""
-    searcher = ExactSearch(gather_rows(descriptors, np.zeros(len(descriptors))), np.arange(len(descriptors)))
+    rows = np.ascontiguousarray(descriptors, np.float32)
+    galleries = WeightedGalleries((1.0,), (Gallery.of(rows),), np.zeros(len(rows), np.float32), find_duplicates(rows))
+    searcher = ExactSearch(galleries, np.arange(len(rows)))
     return lambda queries: searcher.search(queries, TOP).ids
 
 

@@ -168,10 +168,3 @@ def fuse_blocks(
     """Return w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
     one, other = local_weight / sigma_local, (1 - local_weight) / sigma_cls
     return lambda start, stop: one * local(start, stop) + other * similar(start, stop)
-
-
-def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
-    """Return cosines of the pseudo queries' global tokens with the database, block by block."""
-    unit = l2_normalize(np.asarray(cls, dtype=np.float64))
-    same = find_duplicates(unit)
-    return lambda start, stop: tie_scores(unit[pseudo[start:stop]] @ unit.T, same)

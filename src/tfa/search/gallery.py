@@ -404,15 +404,6 @@ class ExactSearch:
             gallery.prepare()
 
 
-def gather_rows(vectors: np.ndarray, bias: np.ndarray) -> WeightedGalleries:
-    """Return vectors `(m, D)` and biases `(m,)` as rows to search."""
-    vectors, bias = np.ascontiguousarray(vectors, np.float32), np.asarray(bias, np.float32)
-    if len(vectors) != len(bias):
-        raise BadSpec(f"{len(vectors)} vectors need {len(vectors)} biases, got {len(bias)}")
-    same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
-    return WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same)
-
-
 def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenate features, each scaled by the root of its weight (Ψ)."""
     scaled = [f if w == 1 else f * f.dtype.type(np.sqrt(w)) for w, f in zip(weights, features, strict=True)]

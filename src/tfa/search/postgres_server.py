@@ -305,21 +305,18 @@ def copy_rows(
         connection.execute(lock, (collection, _LOCK_OF_WRITES, ranges))
         work(connection)
 
-    try:
-        server.run(write_in_turn)
-    except StoreConflict as error:
-        if not isinstance(error.__cause__, errors.ReadOnlySqlTransaction):
-            raise
-        server.close()
+    for _ in range(2):
         try:
             server.run(write_in_turn)
-        except StoreConflict as second:
-            if not isinstance(second.__cause__, errors.ReadOnlySqlTransaction):
+            return
+        except StoreConflict as error:
+            if not isinstance(error.__cause__, errors.ReadOnlySqlTransaction):
                 raise
-            raise StoreUnavailable(
-                f"a shard of PostgreSQL at {server.address} does not respond and its replica is read-only; start the "
-                "shard, or promote the replica and name it in shards="
-            ) from None
+            server.close()
+    raise StoreUnavailable(
+        f"a shard of PostgreSQL at {server.address} does not respond and its replica is read-only; start the shard, or "
+        "promote the replica and name it in shards="
+    )
 
 
 def make_parent(connection: PostgresConnection, where: Address, name: str, columns: str) -> None:

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from tfa.core.arrays import Backend, map_in_threads
+from tfa.core.arrays import Backend, l2_normalize, map_in_threads
 from tfa.core.progress import Progress, SilentProgress
 from tfa.core.tokens import Tokens
 from tfa.method.branch import ScoreBlock
 from tfa.method.dual_vocabulary import DualHead
 from tfa.method.evidence import NO_ANSWER, Mask
 from tfa.method.head import Head, final_scores, shifted
-from tfa.method.pseudo_queries import global_similarities, pseudo_facts, take_median_spread
+from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.search.gallery import top_k
+from tfa.search.gallery import find_duplicates, tie_scores, top_k
 from tfa.types import RerankSpec
 from tfa.verification.usual_evidence import PairEvidence, space_evenly
 
@@ -153,6 +153,13 @@ def _shortlist_of(block: ScoreBlock, mask: Mask, chosen: np.ndarray) -> np.ndarr
         start, stop = int(run[0]), int(run[-1]) + 1
         lists.append(shortlist_images(block(start, stop), mask.within(start, stop), 2 * COMPARED_CANDIDATES))
     return np.concatenate(lists)
+
+
+def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
+    """Return cosines of the pseudo queries' global tokens with the database, block by block."""
+    unit = l2_normalize(np.asarray(cls, dtype=np.float64))
+    same = find_duplicates(unit)
+    return lambda start, stop: tie_scores(unit[pseudo[start:stop]] @ unit.T, same)
 
 
 def _residual_scores(head: Head, backend: Backend) -> tuple[ScoreBlock, Mask]:

@@ -6,6 +6,8 @@ originals.
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 from tfa.errors import BadSpec
 from tfa.search.near_ties import SPARE, RankedIds, settle_ties
 from tfa.search.store import NO_ID, Collection, Entries, Payload, Where, read_coordinates
-from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, payload_from_text, payload_to_text
+from tfa.search.store_text import hash_text
 from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 
 TEXT_BYTES = 65_535  # largest varchar
@@ -55,8 +57,8 @@ def _row(number: int, vector: np.ndarray, payload: Payload, full: bytes) -> dict
         "session": hash_text(payload.get("session")),
         "east": float(east),
         "north": float(north),
-        "payload": payload_to_text(payload),
-        "full": bytes_to_text(full),
+        "payload": json.dumps(dict(payload)),
+        "full": b64encode(full).decode(),
     }
     for field in ("payload", "full"):
         if len(row[field]) > TEXT_BYTES:
@@ -181,8 +183,8 @@ class MilvusCollection(Collection):
         return Entries(
             np.array([row["id"] for row in rows], np.int64),
             np.stack(vectors) if rows else np.empty((0, self.dimensions), np.float32),
-            [payload_from_text(row["payload"]) for row in rows],
-            [bytes_from_text(row["full"]) for row in rows],
+            [json.loads(row["payload"]) for row in rows],
+            [b64decode(row["full"]) for row in rows],
         )
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import random
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
 from tfa.errors import StoreConflict, StoreUnavailable
-from tfa.search.store_text import bytes_from_text, bytes_to_text
 from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 
 DOCUMENTS = "tfa_documents"
@@ -53,10 +53,10 @@ class Documents:
             if head is None:
                 return None, None
             if not head["parts"]:
-                return head, bytes_from_text(head["data"])
+                return head, b64decode(head["data"])
             parts = list(self._parts(head["version"], head["parts"]))
             if len(parts) == head["parts"]:
-                return head, b"".join(map(bytes_from_text, parts))
+                return head, b"".join(map(b64decode, parts))
             time.sleep(0.05)  # replaced during the read; the new head row names existing parts
         raise StoreConflict(
             f"document {key!r} in Milvus at {self._connection.address} is incomplete after {READINGS} tries; build the "
@@ -162,7 +162,7 @@ class Documents:
             first = rows.get(f"{_name(folder)}/{number}/0")
             names = [f"{_name(folder)}/{number}/{part}" for part in range(max(first["parts"], 1))] if first else []
             if names and all(name in rows for name in names):
-                found[number] = b"".join(bytes_from_text(rows[name]["data"]) for name in names)
+                found[number] = b"".join(b64decode(rows[name]["data"]) for name in names)
         return found
 
     def _named(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -189,7 +189,7 @@ class Documents:
     @staticmethod
     def _row(name: str, key: str, part: int, version: str, parts: int, data: bytes) -> dict[str, Any]:
         own = {"name": name, "document": _name(key), "part": part, "version": version, "parts": parts}
-        return {**own, "data": bytes_to_text(data), "vector": [0.0, 0.0]}
+        return {**own, "data": b64encode(data).decode(), "vector": [0.0, 0.0]}
 
     def _write(self, rows: list[dict[str, Any]], seconds: float = WRITE_SECONDS) -> None:
         self._make_ready()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 from tfa.errors import BadSpec, StoreUnavailable
 from tfa.search.near_ties import NEAR_TIE, SPARE, RankedIds, settle_ties
 from tfa.search.store import NO_ID, Collection, Entries, Where, read_coordinates
-from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, payload_from_text, payload_to_text
+from tfa.search.store_text import hash_text
 
 DTYPES = ("float32", "float16")
 INDEXES = (None, "turbo4")
@@ -64,7 +66,7 @@ class QdrantEdgeCollection(Collection):
         given = zip(entries.ids.tolist(), vectors, entries.payload, entries.full, strict=True)
         points = {}
         for own, vector, payload, full in given:  # an id given twice: the last one counts
-            kept: dict[str, Any] = {"payload": payload_to_text(payload), "full": bytes_to_text(full)}
+            kept: dict[str, Any] = {"payload": json.dumps(dict(payload)), "full": b64encode(full).decode()}
             kept |= {name: hash_text(payload.get(name)) for name in ("digest", "session")}
             if (place := read_coordinates(payload)) is not None:
                 kept |= {"east": float(place[0]), "north": float(place[1])}
@@ -144,8 +146,8 @@ class QdrantEdgeCollection(Collection):
         return Entries(
             np.array([one.id for one in records], np.int64),
             np.stack(vectors) if records else np.empty((0, self.dimensions), np.float32),
-            [payload_from_text(one.payload["payload"]) for one in records],
-            [bytes_from_text(one.payload["full"]) for one in records],
+            [json.loads(one.payload["payload"]) for one in records],
+            [b64decode(one.payload["full"]) for one in records],
         )
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:

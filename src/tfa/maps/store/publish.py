@@ -42,9 +42,8 @@ from tfa.maps.store.rows import (
     write_patches,
 )
 from tfa.maps.store.versions import SKELETON_IMAGES, put_skeleton, write_skeleton
-from tfa.method.scorer import Scorer
 from tfa.search.reduced import Moments, Reduction
-from tfa.search.store import Collection, Entries, Payload, Store
+from tfa.search.store import Collection, Entries, Store
 
 if TYPE_CHECKING:
     from tfa.maps.map import Map
@@ -71,7 +70,7 @@ class VersionFacts:
 
 
 class Publisher:
-    """One publication: `claim`, `begin`, `write` repeatedly, `finish`. Readers see nothing before `finish`.
+    """One publication: `claim`, `begin`, write entries, `finish`. Readers see nothing before `finish`.
 
     `url` names the map in errors.
     """
@@ -126,21 +125,6 @@ class Publisher:
     def look(self) -> None:
         """Read the current header, which the publication will replace."""
         self._before = self.store.read_latest(header_key(self.name))
-
-    def write(
-        self,
-        collection: Collection,
-        ids: np.ndarray,
-        rows: SpaceRows,
-        payload: Sequence[Payload],
-        head: Scorer,
-        reduction: Reduction,
-    ) -> Moments:
-        """Write images and return their contribution to the moments. Idempotent, from any process.
-
-        A payload has path, digest, session (or None), position (or None) and fitted.
-        """
-        return write_entries(collection, rows.entries(head, reduction, ids, payload))
 
     def finish(self, skeleton_folder: Path, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
         """Write the documents, then swap the header. `skeleton_folder` is a map of `versions.write_skeleton`."""
@@ -204,7 +188,7 @@ class Publisher:
 
 
 def write_entries(collection: Collection, entries: Entries) -> Moments:
-    """Write images in blocks and return their contribution to the moments."""
+    """Write images in blocks and return their contribution to the moments. Idempotent, from any process."""
     for start in range(0, len(entries), WRITTEN_AT_ONCE):
         part = slice(start, start + WRITTEN_AT_ONCE)
         collection.write(Entries(entries.ids[part], entries.vectors[part], entries.payload[part], entries.full[part]))
@@ -246,7 +230,7 @@ def publish_map(
             for block in blocks:
                 records = [state.images[row] for row in block]
                 ids, payload = np.array([one.id for one in records]), [make_payload(one) for one in records]
-                parts.append(publisher.write(collection, ids, _rows(state, block), payload, head, reduction))
+                parts.append(write_entries(collection, _rows(state, block).entries(head, reduction, ids, payload)))
                 task.advance(len(block))
         collection.seal(index)
         alive = [state.images[row] for row in rows]

@@ -19,7 +19,7 @@ from tfa.errors import BadSpec
 from tfa.maps.state import MapState
 from tfa.maps.store.edits import settle_edits
 from tfa.maps.store.header import ABANDONED, StoreHeader, read_document, version_folder
-from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, VersionFacts
+from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, VersionFacts, write_entries
 from tfa.maps.store.rows import SpaceRows, find_holder, fit_store_reduction, read_ranks, seal_patches
 from tfa.maps.store.versions import MapView, Version, Versions, holds_same_images, put_skeleton, write_skeleton
 from tfa.maps.upkeep import UPLOADS
@@ -59,7 +59,7 @@ def write_version(
         collection, parts = publisher.begin(header.dims, header.dtype), []
         for page, rows in pages():
             payload = [{**one, "path": move(one["path"])} for one in page.payload]
-            parts.append(publisher.write(collection, page.ids, rows, payload, scorer, reduction))
+            parts.append(write_entries(collection, rows.entries(scorer, reduction, page.ids, payload)))
     collection.seal(header.index)
     empty = Moments(0, np.zeros(header.dims), np.zeros((header.dims, header.dims)))
     return Version(head, collection, reduction, Moments.total([empty, *parts])), collection
