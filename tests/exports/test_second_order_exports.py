@@ -10,8 +10,7 @@ from tests.worlds import seen_again, world
 from tfa.core.arrays import backend_for
 from tfa.core.tokens import Tokens
 from tfa.encoders.onnx_graph import Graph
-from tfa.exports.onnx_features import matrix_log, steps_of_root
-from tfa.exports.onnx_head import HEAD_OPSET, head_model, write_onnx_head
+from tfa.exports.onnx_head import HEAD_OPSET, head_model, matrix_log, steps_of_root, write_onnx_head
 from tfa.exports.vectors import CompiledMap, write_faiss, write_npz
 from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.head import assemble

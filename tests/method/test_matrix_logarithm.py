@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfa.exports.onnx_features import ASINH, ROOTS, lowest_eigenvalue, steps_of_root
+from tfa.exports.onnx_head import ASINH, ROOTS, lowest_eigenvalue, steps_of_root
 from tfa.method.second_order import COVARIANCE_RIDGE
 
 # Of real photos C has eigenvalues from the ridge to about 0.05; to 1 is more than unit patches ever have.
