@@ -15,8 +15,9 @@ from tfa.cli.app import app
 from tfa.core.files import cache_folder
 from tfa.errors import BadSpec
 from tfa.maps.building.work_folder import WorkFolder
-from tfa.photos.cache_upkeep import (
+from tfa.photos.token_cache import (
     CachedResults,
+    TokenCache,
     UnfinishedBuilds,
     clear_cache,
     list_shelves,
@@ -24,7 +25,6 @@ from tfa.photos.cache_upkeep import (
     measure_unfinished_builds,
     prune_cache,
 )
-from tfa.photos.token_cache import TokenCache
 
 
 @pytest.fixture

@@ -56,14 +56,14 @@ def cache(
     if prune != (older_than is not None or max_size is not None):
         raise typer.BadParameter("--prune needs --older-than DAYS, --max-size GB or both, and these need --prune")
 
-    from tfa.photos import cache_upkeep, token_cache
+    from tfa.photos import token_cache
     from tfa.photos.token_cache import TokenCache
 
-    deleted = cache_upkeep.clear_cache() if clear else None
+    deleted = token_cache.clear_cache() if clear else None
     if prune and not clear:
-        deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
-    shelves, benchmark = cache_upkeep.list_shelves(), cache_upkeep.measure_benchmark()
-    builds, most = cache_upkeep.measure_unfinished_builds(), token_cache.read_cache_limit()
+        deleted = token_cache.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
+    shelves, benchmark = token_cache.list_shelves(), token_cache.measure_benchmark()
+    builds, most = token_cache.measure_unfinished_builds(), token_cache.read_cache_limit()
     folder, size = str(TokenCache().folder), sum(facts.bytes for facts in shelves)
     if json:
         print_json(CacheInfo(

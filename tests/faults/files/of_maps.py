@@ -14,7 +14,7 @@ from tests.golden.regenerate import HERE, queries
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.online.adaptation import Adaptation
-from tfa.photos import cache_upkeep
+from tfa.photos import token_cache
 from tfa.photos.token_cache import TokenCache
 
 
@@ -64,7 +64,7 @@ def shards(name: str, folder: Path) -> Target:
 
     def read(folder: Path, victim: str, changed: bool) -> None:
         cache = TokenCache(folder / "cache")
-        cache_upkeep.list_shelves(cache)
+        token_cache.list_shelves(cache)
         there = set(range(len(paths))) - set(cache.missing(encoder.fingerprint, digests))
         tokens = cache.tokens(encoder.fingerprint, [digests[index] for index in sorted(there)], grid=encoder.grid)
         for batch in tokens.batches():
