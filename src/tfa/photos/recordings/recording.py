@@ -114,7 +114,7 @@ _Item = TypeVar("_Item")
 
 
 @contextmanager
-def limit_resources(path: Path, size: int = 0) -> Iterator[None]:
+def limit_reading(path: Path, size: int = 0) -> Iterator[None]:
     """Limit memory, and in the main thread processor time, while a library reads a recording. Raises BadRecording.
 
     Limits hold for the process, so they are set for one frame at a time. Systems without them read without limits.
@@ -156,7 +156,7 @@ def iterate_limited(path: Path, items: Iterator[_Item]) -> Iterator[_Item]:
     end: Any = object()
     size = _measure(path)
     while True:
-        with limit_resources(path, size):
+        with limit_reading(path, size):
             item = next(items, end)
         if item is end:
             return
@@ -190,7 +190,7 @@ def _chunk_sizes(stream: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
             stream.seek(32, 1)
             for skipped in (0, 8):  # message indexes and their length, then the compression's name
                 stream.seek(skipped, 1)
-                stream.seek(*struct.unpack("<I", stream.read(4)), 1)
+                stream.seek(struct.unpack("<I", stream.read(4))[0], 1)
             yield struct.unpack("<QQ", stream.read(16))
     if not kinds >= {_CHUNK_INDEX, _SCHEMA}:
         for kind in _records(stream, 8, summary or end):

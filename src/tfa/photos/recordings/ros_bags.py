@@ -21,7 +21,7 @@ from tfa.photos.recordings.recording import (
     RecordedFrame,
     detect_bag,
     iterate_limited,
-    limit_resources,
+    limit_reading,
     refuse_bombs,
 )
 from tfa.types import POSITION_LIMITS, Position
@@ -254,7 +254,7 @@ class BagTopic:
 def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Iterator[BagRecording]:
     """Open a bag and choose its topics."""
     reader = _reader(path)
-    with _explain_errors(path), limit_resources(path):
+    with _explain_errors(path), limit_reading(path):
         refuse_bombs(path)
         reader.open()
     try:
@@ -414,7 +414,7 @@ class BagRecording:
         """Read all positions before the first frame; they are few and small compared to images."""
         if self.positions is None:
             return None
-        with _explain_errors(self.path), limit_resources(self.path):
+        with _explain_errors(self.path), limit_reading(self.path):
             first = next(self._messages(self.images), None)
             also = next(self._messages(self.positions), None)
             if first is not None and also is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from tfa.errors import BadRecording, MissingExtra, from_os_error
-from tfa.photos.recordings.recording import FramePicture, RecordedFrame, iterate_limited, limit_resources
+from tfa.photos.recordings.recording import FramePicture, RecordedFrame, iterate_limited, limit_reading
 
 _EARLIEST = 631_152_000  # 1990 in seconds since 1970; earlier dates mean a clock that was never set
 # A playlist in a file that is named as a video would read other files and addresses.
@@ -27,7 +27,7 @@ def open_video(path: Path) -> Iterator[VideoRecording]:
         import av
     except ImportError:
         raise MissingExtra("videos need PyAV; install with: pip install 'tfa-vpr[video]'") from None
-    with _explain_errors(path), limit_resources(path):
+    with _explain_errors(path), limit_reading(path):
         container: Any = av.open(f"file:{path.absolute()}", options=_OPENED)
     try:
         if not container.streams.video:
