@@ -12,6 +12,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -382,14 +383,17 @@ def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
         read_positives(tmp_path / "p.json")
 
 
-def test_a_recording_is_read_within_its_limit_of_memory(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "v.mp4", frames=2, size=(1920, 1080))
-    with pytest.raises(BadRecording, match=r"v\.mp4.*memory"):
-        read_recording(path, memory=1 << 21)
+def test_a_video_is_read_within_its_limit_of_memory(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "v.mp4", frames=2)
     before = resource.getrlimit(resource.RLIMIT_AS)
-    with recording_frames.open_recording(path) as opened:
+    with mock.patch.object(recording, "_MEMORY", 1 << 27), recording_frames.open_recording(path) as opened:
         assert len(list(opened.frames())) == 2
         assert resource.getrlimit(resource.RLIMIT_AS) == before
+        sizes = (1 << 20, 1 << 28)
+        decoder = SimpleNamespace(decode=lambda _: (SimpleNamespace(pts=None, data=bytes(size)) for size in sizes))
+        with mock.patch.object(opened, "_container", decoder), pytest.raises(BadRecording, match="128 MiB of memory"):
+            list(opened.frames())
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_a_recording_is_read_within_its_limit_of_processor_time(tmp_path: Path) -> None:
