@@ -132,11 +132,11 @@ def shape_nodes(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: 
     return graph.unit(graph.add("Mul", coordinates, graph.constant(power)))
 
 
-Precision = type[np.floating[Any]]
+FloatType = type[np.floating[Any]]
 
 
 def second_order_features(
-    graph: Graph, side: SecondOrderSide, unit: str, gammas: Iterable[Gamma], precision: Precision = np.float64
+    graph: Graph, side: SecondOrderSide, unit: str, gammas: Iterable[Gamma], precision: FloatType = np.float64
 ) -> dict[Gamma, str]:
     """Add nodes of z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ of photos with unit patches (b, n, d).
 
@@ -173,7 +173,7 @@ def _rows(graph: Graph, rows: BaseRows) -> str:
     return graph.add("Mul", levels, graph.constant(rows.step.astype(np.float32)[:, None]))
 
 
-def _second_order_descriptor(graph: Graph, side: SecondOrderSide, patches: str, precision: Precision) -> str:
+def _second_order_descriptor(graph: Graph, side: SecondOrderSide, patches: str, precision: FloatType) -> str:
     """Add nodes of v = L2 half(log C), (b, m(m+1)/2), or of the vector of two depths, (b, m(m+1))."""
     if side.grid is None:
         return _depth_descriptor(graph, side.patch_directions, patches, precision)
@@ -190,7 +190,7 @@ def _second_order_descriptor(graph: Graph, side: SecondOrderSide, patches: str, 
     return graph.add("Mul", graph.add("Concat", *parts, axis=1), graph.constant(precision(0.5**0.5)))
 
 
-def _depth_descriptor(graph: Graph, onto: np.ndarray, unit: str, precision: Precision) -> str:
+def _depth_descriptor(graph: Graph, onto: np.ndarray, unit: str, precision: FloatType) -> str:
     """Add nodes of the descriptor of unit patches (b, n, d) on directions (m, d)."""
     size = len(onto)
     wide = graph.cast(unit, precision)
@@ -211,7 +211,7 @@ def _depth_descriptor(graph: Graph, onto: np.ndarray, unit: str, precision: Prec
     return graph.unit(graph.add("Mul", upper, graph.constant(weights)), precision)
 
 
-def matrix_log(graph: Graph, matrix: str, size: int, precision: Precision = np.float64) -> str:
+def matrix_log(graph: Graph, matrix: str, size: int, precision: FloatType = np.float64) -> str:
     """Add nodes of log C, for symmetric matrices (b, m, m) of unit patches plus the ridge."""
     identity = graph.constant(np.eye(size, dtype=precision))
     flat = graph.add("Reshape", matrix, graph.constant(np.array([0, 1, size * size])))
@@ -230,7 +230,7 @@ def matrix_log(graph: Graph, matrix: str, size: int, precision: Precision = np.f
     return graph.add("Add", logarithm, graph.add("Mul", identity, level))
 
 
-def _square_root(graph: Graph, matrix: str, size: int, steps: int, precision: Precision) -> tuple[str, str]:
+def _square_root(graph: Graph, matrix: str, size: int, steps: int, precision: FloatType) -> tuple[str, str]:
     """Add nodes of A^{1/2} and A^{-1/2}."""
     root, inverse = matrix, ""
     half, three_halves = graph.constant(precision(0.5)), graph.constant(1.5 * np.eye(size, dtype=precision))
@@ -242,7 +242,7 @@ def _square_root(graph: Graph, matrix: str, size: int, steps: int, precision: Pr
     return root, inverse
 
 
-def _asinh(graph: Graph, matrix: str, size: int, precision: Precision) -> str:
+def _asinh(graph: Graph, matrix: str, size: int, precision: FloatType) -> str:
     """Add nodes of the series, by Horner's rule in x²."""
     square = graph.add("MatMul", matrix, matrix)
     scaled = [graph.constant((factor * np.eye(size)).astype(precision)) for factor in ASINH]
@@ -293,7 +293,7 @@ def global_width(scorer: Scorer) -> int | None:
 
 
 def term_features(
-    graph: Graph, scorer: Scorer, patches: str, cls: str | None, precision: Precision = np.float64
+    graph: Graph, scorer: Scorer, patches: str, cls: str | None, precision: FloatType = np.float64
 ) -> list[str]:
     """Add √weight · f(q) of each term, (b, D), from patches (b, n, d) and global tokens (b, g). They form Ψ(q)."""
     unit = graph.unit(patches)
@@ -326,7 +326,7 @@ def _bytes(side: QuerySide) -> int:
     return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantizedRows) else one.nbytes for one in held)
 
 
-PRECISION: Precision = np.float32  # of log C: every runtime has it, and scores differ from float64 by up to 1e-4
+PRECISION: FloatType = np.float32  # of log C: every runtime has it, and scores differ from float64 by up to 1e-4
 
 
 def write_onnx_place(
