@@ -45,8 +45,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
 	touch $@
 
 # Everything that tests and checks need, including the packages of the demo.
-$(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml | $(VENV)/.created
-	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
+$(VENV)/.installed: pyproject.toml benchmarks/pyproject.toml constraints.txt plugins/tfa-lance/pyproject.toml plugins/tfa-milvus/pyproject.toml plugins/tfa-qdrant/pyproject.toml | $(VENV)/.created
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]' -e ./benchmarks -e ./plugins/tfa-lance -e ./plugins/tfa-milvus -e ./plugins/tfa-qdrant
 	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo

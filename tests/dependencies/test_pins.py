@@ -51,7 +51,13 @@ def reached() -> dict[str, str]:
 
 
 def test_distributions_have_one_version():
-    assert [project["name"] for project in PROJECTS] == ["tfa-vpr", "tfa-bench", "tfa-milvus", "tfa-qdrant"]
+    assert [project["name"] for project in PROJECTS] == [
+        "tfa-vpr",
+        "tfa-bench",
+        "tfa-lance",
+        "tfa-milvus",
+        "tfa-qdrant",
+    ]
     assert {project["version"] for project in PROJECTS[1:]} == {__version__}
 
 

@@ -15,7 +15,7 @@ from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa_bench.store_contract import StoreContract, make_entries, make_vectors
 
 pytestmark = pytest.mark.stores
-pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
+pytest.importorskip("tfa_lance", reason="tfa-lance is not installed: pip install -e plugins/tfa-lance")
 
 
 class TestLance(StoreContract):
@@ -112,7 +112,7 @@ def test_versions_that_take_long_to_become_readable_are_awaited(tmp_path, monkey
         looks.append(name)
         return version(name) if len(looks) > 500 else None
 
-    monkeypatch.setattr("tfa.search.lance_tables._PAUSE", 0.0)
+    monkeypatch.setattr("tfa_lance.tables._PAUSE", 0.0)
     monkeypatch.setattr(documents, "_version", read_late)
     assert store.read("a") == b"2"
     assert len(looks) > 500
@@ -122,7 +122,7 @@ def test_versions_that_stay_unreadable_are_an_error(tmp_path, monkeypatch):
     store = StoreContract.connect(f"lance://{tmp_path}")
     for number in (1, 2):
         (tmp_path / "documents" / f"a.{number:012}.lance" / "data").mkdir(parents=True)
-    monkeypatch.setattr("tfa.search.lance_tables._GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr("tfa_lance.tables._GIVE_UP_SECONDS", 0.0)
     with pytest.raises(StoreUnavailable, match="no version of the document 'a' can be read"):
         store.read("a")
 

@@ -114,7 +114,7 @@ def test_the_service_accepts_the_api_keys_of_the_page(tmp_path):
 
 
 def test_a_map_in_a_store(types, newcomer):
-    pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
+    pytest.importorskip("tfa_lance", reason="tfa-lance is not installed: pip install -e plugins/tfa-lance")
     for step in steps_of(HOW_TO / "scale.md"):
         types.type(Step(step.language, step.text.replace("lance:///maps", f"lance://{newcomer}/maps")))
     assert "photos/" in types.said[f"tfa query lance://{newcomer}/maps/town photo.jpg"]

@@ -6,7 +6,7 @@ vectors (`search.reduced`); ties, exact scores and confidence are computed from 
 A collection is one physical version of a map. A document, the map's header, names the collection in use, and `swap`
 replaces it atomically: aliases of databases may be updated late.
 
-PostgreSQL and LanceDB are built in. Another distribution adds a store with an entry point whose name is the URL scheme
+PostgreSQL is built in. Another distribution adds a store with an entry point whose name is the URL scheme
 and whose value opens a URL; `tfa_bench.store_contract` is the test suite for it.
 
     [project.entry-points."tfa.stores"]
@@ -35,12 +35,9 @@ Payload = Mapping[str, Any]  # path, digest, session, position and other JSON va
 NO_ID = -1  # id that pads rows with fewer results
 
 _GROUP = "tfa.stores"
-_BUILT_IN = {
-    "postgres": "tfa.search.postgres:PostgresStore.connect",
-    "lance": "tfa.search.lance:LanceStore.connect",
-    "lance+s3": "tfa.search.lance:LanceStore.connect",
-}
-_DISTRIBUTIONS = {"milvus": "tfa-milvus", "qdrant": "tfa-qdrant"}  # stores of this project in other distributions
+_BUILT_IN = {"postgres": "tfa.search.postgres:PostgresStore.connect"}
+# Stores of this project in other distributions
+_DISTRIBUTIONS = {"lance": "tfa-lance", "lance+s3": "tfa-lance", "milvus": "tfa-milvus", "qdrant": "tfa-qdrant"}
 URL_EXAMPLES = (
     "postgres://USER@HOST:5432/DATABASE/NAME, lance:///FOLDER/NAME, lance+s3://BUCKET/PREFIX/NAME, "
     "milvus://HOST:19530/NAME, qdrant:///FOLDER/NAME"
@@ -329,5 +326,5 @@ def _explain_missing(scheme: str) -> Iterator[None]:
         if scheme not in _BUILT_IN or (error.name or "").startswith("tfa"):
             raise
         raise MissingExtra(
-            f"{scheme}:// maps need {error.name}; install with: pip install 'tfa-vpr[{scheme.partition('+')[0]}]'"
+            f"{scheme}:// maps need {error.name}; install with: pip install 'tfa-vpr[{scheme}]'"
         ) from None

@@ -200,7 +200,7 @@ def test_what_goes_wrong_in_switches_is_counted():
 @pytest.mark.kill
 @pytest.mark.slow
 def test_switches_kills_and_replicas_of_a_folder_of_lancedb(monkeypatch):
-    pytest.importorskip("lancedb")
+    pytest.importorskip("tfa_lance")
     monkeypatch.setattr(versions, "ASKERS", 1)  # each imports for seconds; two: python benchmarks/studies/scale/run.py
     settings, saved = ScaleSettings(engines=["lance"], switches=3, edits=2), SavedRows()
     rows = {row["part"]: row for row in run_parts(["switches", "killed", "replicas"], settings, saved)}

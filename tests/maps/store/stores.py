@@ -41,7 +41,7 @@ def place_of(kind: str, request: pytest.FixtureRequest) -> str:
         return str(request.getfixturevalue("postgres").url)
     if kind == "milvus":
         return f"milvus://{request.getfixturevalue('milvus_address')}"
-    package = {"lance": "lancedb", "qdrant": "tfa_qdrant"}[kind]
+    package = {"lance": "tfa_lance", "qdrant": "tfa_qdrant"}[kind]
     pytest.importorskip(package, reason=f"{package} is not installed (make check installs it)")
     return f"{kind}://{request.getfixturevalue('tmp_path')}/store"
 

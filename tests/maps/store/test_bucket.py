@@ -34,7 +34,7 @@ def drive(tmp_path, bucket, monkeypatch):
 
 
 def test_a_map_in_a_bucket_is_built_asked_and_edited(drive, bucket, s3_endpoint, tmp_path):
-    pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
+    pytest.importorskip("tfa_lance", reason="tfa-lance is not installed: pip install -e plugins/tfa-lance")
     here, there = new_url("memory://here{n}"), f"lance+s3://{bucket}/maps/town?endpoint={s3_endpoint}"
     build(tmp_path / "drive", here)
     build(list_photos(drive), there)
@@ -48,7 +48,7 @@ def test_a_map_in_a_bucket_is_built_asked_and_edited(drive, bucket, s3_endpoint,
 
 
 def test_of_those_that_swap_a_document_of_a_bucket_at_once_one_wins(bucket):
-    pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
+    pytest.importorskip("tfa_lance", reason="tfa-lance is not installed: pip install -e plugins/tfa-lance")
     stores, together = [open_map_store(f"lance+s3://{bucket}/race/town")[0] for _ in range(4)], Barrier(4)
 
     def swap(who: int) -> bytes | None:
@@ -61,7 +61,7 @@ def test_of_those_that_swap_a_document_of_a_bucket_at_once_one_wins(bucket):
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket):
-    pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
+    pytest.importorskip("tfa_lance", reason="tfa-lance is not installed: pip install -e plugins/tfa-lance")
     with pytest.raises(StoreUnavailable, match=f"the bucket of s3://{bucket}-gone/maps does not exist"):
         open_map_store(f"lance+s3://{bucket}-gone/maps/town")
     with pytest.raises(NoImages, match=f"cannot list s3://{bucket}-gone/photos: .*bucket"):

@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from tfa.errors import BadSpec, StoreConflict
 from tfa.search.gallery import top_k
-from tfa.search.lance_tables import FAILURES, DocumentTables, PieceTables, is_absent, table_names, translate_errors
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
+from tfa_lance.tables import FAILURES, DocumentTables, PieceTables, is_absent, table_names, translate_errors
 
 for variable in ("LANCEDB_LOG", "LANCE_LOG", "RUST_LOG"):  # before LanceDB is imported, or it logs a line per query
     os.environ.setdefault(variable, "error")
