@@ -1,0 +1,269 @@
+"""Decide loop closures in one stream of frames, from the scores of each frame against all earlier ones.
+
+    column   S_tj ← S_tj − b_j      b_j: mean score of column j over earlier frames, with 10 counts at the overall mean
+    row      z_tj = (S_tj − mean_t) / √((m s_t² + 30 s²) / (m + 30))   over the m candidates of frame t;
+                                                                      s: median spread of earlier rows
+    line     B_L(t, j) = max over slopes a of  1/L Σ_{k<L} z_{t−k, j − round(a k)},   L = 10 and 20
+    margin   g = best line − best line after the best one is masked
+    law      P(margin > g) = (1 + g / (β κ))^(−κ) without a loop,   κ = 8 + 2 rows / L
+    loop     if  2 max(t, 256) / L · P(margin > g) ≤ allowed false loops
+
+The best lines of a frame are the top order statistics M₁ ≥ M₂ ≥ … of many weakly dependent sums. Their spacings
+k (M_k − M_{k+1}) have one exponential law with scale β, whether or not M₁ is a loop. So β is the mean of the spacings of
+the drive's own rows; no threshold is set by hand. Rows with margins above 2 β, which may be loops not yet decided, do
+not count; their absence does not bias other spacings, because spacings of an exponential law are independent.
+κ adds the uncertainty of β. L frames in a row share their line, so t frames are t / L independent trials.
+
+A frame that continues the loop of the frames before it is one of few hypotheses, not one of all, and needs only
+g ≥ 1.5 β. Places that earlier loops joined count as one place: the second best line lies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LENGTHS = (10, 20)  # frames per line
+SLOPES = (-2.0, -1.5, -1.0, -0.5, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0)  # relative speeds; backward drives are negative
+BESIDE = 6  # frames around a line that show the same place
+MIN_CANDIDATES = 20  # candidates below which a row has no usable spread
+MIN_ROWS = 10  # rows below which no loop is decided
+_LONGEST = max(LENGTHS)
+_OFFSETS = np.rint(np.outer(SLOPES, np.arange(_LONGEST))).astype(np.int64)  # (slopes, frames)
+_PAD = int(np.abs(_OFFSETS).max())
+_SPREAD_COUNTS = 30  # weight of the usual spread, in candidates
+_COLUMN_COUNTS = 10  # weight of the mean of all columns, in frames
+_PEAKS = 4  # order statistics per row
+_GATE = 2.0  # margin in β above which a row may be a loop
+_GATED_MEAN = 1 - _GATE * np.exp(-_GATE) / (1 - np.exp(-_GATE))  # mean of an exponential below the gate, in β
+_CERTAINTY = 8.0  # κ of a law without rows
+_CONTINUED = 1.5  # margin in β that continues a loop
+_HOLD = 3  # frames that a loop survives without evidence
+_SHORTEST_DRIVE = 256  # frames; the allowance of shorter drives is that of a drive of this length
+
+
+@dataclass(frozen=True)
+class LoopLine:
+    """A decided loop: the last frame shows the same place as column `match`."""
+
+    match: int
+    chain: tuple[tuple[int, int], ...]  # (frames back, column), the last frame first
+    false_loops: float  # expected number of false loops of the drive with this margin or more
+    is_continued: bool
+
+
+class MarginLaw:
+    """The distribution of margins without a loop, per line length."""
+
+    def __init__(self, table: np.ndarray | None = None) -> None:
+        # Per length: sum and number of spacings, sum of gated margins, rows.
+        self.table = np.zeros((len(LENGTHS), 4)) if table is None else np.array(table, np.float64)
+
+    def scale(self, length: int) -> float | None:
+        """Return β; None before there are enough rows."""
+        spacings, count, margins, rows = self.table[LENGTHS.index(length)]
+        if rows < MIN_ROWS:
+            return None
+        return max(float((spacings + margins / _GATED_MEAN) / (count + rows)), 1e-6)  # 1e-6: all scores are equal
+
+    def expect_false(self, length: int, margin: float, frames: int) -> float:
+        """Return the expected number of margins this large in a drive of `frames` without loops."""
+        scale, rows = self.scale(length), self.table[LENGTHS.index(length), 3]
+        if scale is None:
+            return np.inf
+        certainty = _CERTAINTY + 2 * rows / length
+        trials = len(LENGTHS) * max(frames, _SHORTEST_DRIVE) / length
+        return float(trials * (1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
+
+    def observe(self, length: int, peaks: Sequence[float]) -> None:
+        """Count the best lines of a row in which no loop was decided, best first."""
+        margin, scale = peaks[0] - peaks[1], self.scale(length)
+        if len(peaks) < 3 or (scale is not None and margin > _GATE * scale):
+            return
+        spacings = [k * (peaks[k - 1] - peaks[k]) for k in range(2, len(peaks))]
+        self.table[LENGTHS.index(length)] += (sum(spacings), len(spacings), margin, 1)
+
+
+class LoopLinks:
+    """Columns that decided loops joined, as pairs."""
+
+    def __init__(self, pairs: np.ndarray | None = None) -> None:
+        self.pairs = np.zeros((0, 2), np.int64) if pairs is None else np.array(pairs, np.int64).reshape(-1, 2)
+
+    def add(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self.pairs = np.unique(np.concatenate([self.pairs, np.array(pairs, np.int64).reshape(-1, 2)]), axis=0)
+
+    def mates(self, low: int, high: int, columns: int) -> np.ndarray:
+        """Return which columns (m,) show a place of the columns low … high by earlier loops, those left out."""
+        own = np.zeros(columns, bool)
+        own[max(low, 0) : high + 1] = True
+        place, pairs = own, self.pairs[(self.pairs < columns).all(axis=1)]
+        while len(pairs):
+            wider = np.zeros(columns, bool)
+            wider[pairs[place[pairs[:, 0]], 1]] = wider[pairs[place[pairs[:, 1]], 0]] = True
+            wider = place | _widen(wider)
+            if np.array_equal(wider, place):
+                break
+            place = wider
+        return place & ~own
+
+
+def _widen(columns: np.ndarray) -> np.ndarray:
+    """Return the columns within `BESIDE` of the marked ones."""
+    sums = np.cumsum(np.pad(columns, (BESIDE + 1, BESIDE)))
+    return sums[2 * BESIDE + 1 :] > sums[: -2 * BESIDE - 1]
+
+
+class LoopDetector:
+    """Rows of the last frames of one drive, and the decision for each.
+
+    Args:
+        law: Distribution of margins; detectors of one stream share it.
+        links: Decided loops; likewise.
+    """
+
+    def __init__(self, law: MarginLaw | None = None, links: LoopLinks | None = None) -> None:
+        self.law, self.links = law or MarginLaw(), links or LoopLinks()
+        self.spreads: list[float] = []
+        self._columns = np.zeros((2, 0))  # sum and number of scores of each column
+        self.restart()
+
+    def restart(self) -> None:
+        """Start another drive; the law and the links remain."""
+        self._rows: list[np.ndarray] = []  # newest first
+        self._last: tuple[int, int] | None = None  # frames since the last loop, its column
+
+    def step(self, scores: np.ndarray, frames: int, allowed: float) -> LoopLine | None:
+        """Decide the next frame.
+
+        Args:
+            scores: Scores (m,) against earlier frames in order; nan for those that are not candidates.
+            frames: Number of frames so far.
+            allowed: Expected number of false loops that the whole drive may have.
+        """
+        row, candidates = self._standardize(scores), np.isfinite(scores)
+        self._rows = [row, *self._rows[: _LONGEST - 1]]
+        self._last = None if self._last is None or self._last[0] >= _HOLD else (self._last[0] + 1, self._last[1])
+        if candidates.sum() < MIN_CANDIDATES:
+            return None
+        rows = self._stack(len(scores))
+        first = scan_lines(rows, LENGTHS)
+        best: LoopLine | None = None
+        for length in LENGTHS:
+            values, slopes = first[length]
+            values = np.where(candidates, values, -np.inf)
+            match = int(values.argmax())
+            path = match - _OFFSETS[slopes[match]]
+            peaks = [float(values[match]), *self._others(rows, path, length, candidates)]
+            if len(peaks) < 2:
+                continue
+            line = self._decide(length, peaks[0] - peaks[1], match, path, rows, frames, allowed)
+            if line is None:
+                self.law.observe(length, peaks)
+            elif best is None or line.false_loops < best.false_loops:
+                best = line
+        if best is not None:
+            self._last = (0, best.match)
+        return best
+
+    def _standardize(self, scores: np.ndarray) -> np.ndarray:
+        known = np.isfinite(scores)
+        if known.sum() < MIN_CANDIDATES:
+            return np.zeros(len(scores), np.float32)
+        self._columns = np.pad(self._columns, ((0, 0), (0, len(scores) - self._columns.shape[1])))
+        (sums, counts), filled = self._columns, np.where(known, scores, 0.0)
+        mean = sums.sum() / max(counts.sum(), 1)
+        row = (filled - (sums + _COLUMN_COUNTS * mean) / (counts + _COLUMN_COUNTS))[known]
+        self._columns += (filled, known)
+        usual = float(np.median(self.spreads)) if self.spreads else float(row.std())
+        self.spreads.append(float(row.std()))
+        variance = (len(row) * row.var() + _SPREAD_COUNTS * usual**2) / (len(row) + _SPREAD_COUNTS)
+        standard = np.zeros(len(scores), np.float32)  # 0: a frame that is not a candidate counts as a usual one
+        standard[known] = (row - row.mean()) / max(np.sqrt(variance), 1e-6)  # 1e-6: all scores are equal
+        return standard
+
+    def _stack(self, columns: int) -> np.ndarray:
+        rows = np.zeros((_LONGEST, columns + 2 * _PAD), np.float32)
+        for back, row in enumerate(self._rows):
+            rows[back, _PAD : _PAD + len(row)] = row
+        return rows
+
+    def _others(self, rows: np.ndarray, path: np.ndarray, length: int, candidates: np.ndarray) -> list[float]:
+        """Return the best lines elsewhere, best first."""
+        masked, allowed = rows.copy(), candidates.copy()
+        for back, column in enumerate(path[:length].tolist()):
+            low = _PAD + column - BESIDE
+            masked[back, max(low, 0) : max(low + 2 * BESIDE + 1, 0)] = 0
+        mates = self.links.mates(int(path[:length].min()) - BESIDE, int(path[:length].max()) + BESIDE, len(candidates))
+        masked[:, _PAD : _PAD + len(mates)][:, mates] = 0
+        allowed[mates] = False
+        allowed[max(path[0] - BESIDE, 0) : path[0] + BESIDE + 1] = False
+        values, _ = scan_lines(masked, (length,))[length]
+        values = np.where(allowed, values, -np.inf)
+        peaks: list[float] = []
+        while len(peaks) < _PEAKS - 1 and np.isfinite(top := values[at := int(values.argmax())]):
+            peaks.append(float(top))
+            values[max(at - BESIDE, 0) : at + BESIDE + 1] = -np.inf
+        return peaks
+
+    def _decide(
+        self, length: int, margin: float, match: int, path: np.ndarray, rows: np.ndarray, frames: int, allowed: float
+    ) -> LoopLine | None:
+        scale, expected = self.law.scale(length), self.law.expect_false(length, margin, frames)
+        continued = False
+        if scale is not None and self._last is not None and expected > allowed:
+            since, column = self._last
+            # One more than the fastest relative speed allows.
+            continued = abs(match - column) <= max(SLOPES) * since + 1 and margin >= _CONTINUED * scale
+        if expected > allowed and not continued:
+            return None
+        chain = ((0, match),) if continued else self._support(rows, path, length)
+        return LoopLine(match, chain, expected, continued)
+
+    def _support(self, rows: np.ndarray, path: np.ndarray, length: int) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of the line that carry it: the loop may have started within the line."""
+        usable = (path >= 0) & (np.arange(_LONGEST) < min(length, len(self._rows)))
+        count = int(np.argmin(usable)) if not usable.all() else len(usable)
+        values = rows[np.arange(count), path[:count] + _PAD]
+        last = int(np.cumsum(values - 0.75 * values.mean()).argmax())
+        return tuple((back, int(path[back])) for back in range(last + 1))
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return the state without the shared law and links."""
+        rows = np.zeros((len(self._rows), max(map(len, self._rows), default=0)), np.float32)
+        for back, row in enumerate(self._rows):
+            rows[back, : len(row)] = row
+        last = np.array(self._last or (-1, -1), np.int64)
+        return {"rows": rows, "last": last, "spreads": np.array(self.spreads, np.float64), "columns": self._columns}
+
+    def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Restore the state from `tensors()`."""
+        since, column = tensors["last"].tolist()
+        self._rows, self._columns = [np.array(row, np.float32) for row in tensors["rows"]], np.array(tensors["columns"])
+        self._last, self.spreads = (None if since < 0 else (since, column)), tensors["spreads"].tolist()
+
+
+def scan_lines(rows: np.ndarray, lengths: Sequence[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return the best line that ends in each column and the index of its slope, per length.
+
+    Args:
+        rows: Standardized scores (frames, _PAD + m + _PAD), the newest frame first.
+        lengths: Line lengths.
+    """
+    columns = rows.shape[1] - 2 * _PAD
+    best = {length: (np.full(columns, -np.inf, np.float32), np.zeros(columns, np.int64)) for length in lengths}
+    for slope, offsets in enumerate(_OFFSETS.tolist()):
+        total = np.zeros(columns, np.float32)
+        for back in range(max(lengths)):
+            start = _PAD - offsets[back]
+            total += rows[back, start : start + columns]
+            if back + 1 in best:
+                values, slopes = best[back + 1]
+                mean = total / (back + 1)
+                better = mean > values
+                values[better], slopes[better] = mean[better], slope
+    return best
