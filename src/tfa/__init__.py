@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tfa.maps import PlaceMap as PlaceMap
     from tfa.maps import Reranked as Reranked
     from tfa.maps import rerank_candidates as rerank_candidates
+    from tfa.maps.loop_closer import LoopCloser as LoopCloser
     from tfa.method.dual_vocabulary import DualHead as DualHead
     from tfa.method.head import Head as Head
     from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from tfa.types import HeadSpec as HeadSpec
     from tfa.types import Hit as Hit
     from tfa.types import ImageRecord as ImageRecord
+    from tfa.types import Loop as Loop
+    from tfa.types import LoopOptions as LoopOptions
     from tfa.types import MapInfo as MapInfo
     from tfa.types import Place as Place
     from tfa.types import Position as Position
@@ -58,6 +61,7 @@ _HOMES = {
     "tfa.encoders": ("Encoder", "load_encoder"),
     "tfa.errors": ("TfaError",),
     "tfa.maps": ("PlaceMap", "Reranked", "rerank_candidates"),
+    "tfa.maps.loop_closer": ("LoopCloser",),
     "tfa.method.dual_vocabulary": ("DualHead",),
     "tfa.method.head": ("Head",),
     "tfa.method.second_order_head": ("SecondOrderHead",),
@@ -67,8 +71,8 @@ _HOMES = {
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_second_order"),
     "tfa.types": (
         "Answer", "Answers", "BuildOptions", "CalibrateOptions", "CalibrationReport", "EditReport", "EncoderOptions",
-        "ExpectedRecall", "HeadSpec", "Hit", "ImageRecord", "MapInfo", "Place", "Position", "QueryOptions",
-        "RerankSpec",
+        "ExpectedRecall", "HeadSpec", "Hit", "ImageRecord", "Loop", "LoopOptions", "MapInfo", "Place", "Position",
+        "QueryOptions", "RerankSpec",
     ),
 }  # fmt: skip
 

@@ -135,6 +135,14 @@ class StreamOptions(Options):
         return "--sequence" + (f" --lag {self.lag}" if self.lag else "") + ("" if self.online else " --no-online")
 
 
+class LoopOptions(Options):
+    """Options of loop closure."""
+
+    gap: str = opt("60", "Frames (60), time (30s, 2min) or path (20m) before a place can recur.")
+    session_breaks: str | None = opt(None, "Start another session after a pause this long, such as 10min.")
+    false_loops: float = opt(0.1, "Expected number of false loops in the whole drive.", ge=1e-6, le=1000)
+
+
 class CalibrateOptions(Options):
     """Options of a calibration."""
 
@@ -317,6 +325,41 @@ class Answer(Value):
     def __getitem__(self, index: slice) -> list[Hit]: ...
     def __getitem__(self, index: int | slice) -> Hit | list[Hit]:
         return self.hits[index]
+
+
+class LoopPair(Value):
+    """Two frames that show the same place."""
+
+    query: int = req("Node of the later frame.", ge=0)
+    match: int = req("Node of the earlier frame.", ge=0)
+
+
+class Loop(LoopPair):
+    """A loop closure. Nodes are frame numbers, which a pose graph may move."""
+
+    query_image: str = opt("", "The later frame.")
+    match_image: str = opt("", "The earlier frame.")
+    confidence: float = req("Confidence, from the expected number of false loops.", ge=0, le=1)
+    continued: bool = req("Whether it continues the loop of the frames before.")
+    chain: list[LoopPair] = req("Pairs of frames behind the decision, the latest first.")
+
+
+class LoopsResult(Value):
+    """Loop closures of a drive."""
+
+    frames: int = req("Number of frames.", ge=0)
+    keyframes: int = req("Number of frames that differ from the one before.", ge=0)
+    sessions: int = req("Number of sessions.", ge=0)
+    loops: list[Loop] = req("Loops in order, one per frame at most.")
+    skipped: list[SkippedFile] = opt([], "Frames that cannot be read.")
+    notes: list[str] = opt([], "Notes for the user.")
+
+    @property
+    def pairs(self) -> list[LoopPair]:
+        """One pair per frame: its own loop, or the chain of a later one."""
+        found = {pair.query: pair for loop in reversed(self.loops) for pair in reversed(loop.chain)}
+        found |= {loop.query: LoopPair(query=loop.query, match=loop.match) for loop in self.loops}
+        return [found[query] for query in sorted(found)]
 
 
 class ExpectedRecall(Value):

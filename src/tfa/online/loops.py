@@ -9,8 +9,8 @@
     loop     if  2 max(t, 256) / L · P(margin > g) ≤ allowed false loops
 
 The best lines of a frame are the top order statistics M₁ ≥ M₂ ≥ … of many weakly dependent sums. Their spacings
-k (M_k − M_{k+1}) have one exponential law with scale β, whether or not M₁ is a loop. So β is the mean of the spacings of
-the drive's own rows; no threshold is set by hand. Rows with margins above 2 β, which may be loops not yet decided, do
+k (M_k − M_{k+1}) have one exponential law with scale β, whether or not M₁ is a loop. So β is the mean spacing of the
+drive's rows; no threshold is set by hand. Rows with margins above 2 β, which may be loops not yet decided, do
 not count; their absence does not bias other spacings, because spacings of an exponential law are independent.
 κ adds the uncertainty of β. L frames in a row share their line, so t frames are t / L independent trials.
 
@@ -50,7 +50,8 @@ class LoopLine:
 
     match: int
     chain: tuple[tuple[int, int], ...]  # (frames back, column), the last frame first
-    false_loops: float  # expected number of false loops of the drive with this margin or more
+    # Expected number of false loops of the drive with this margin or more; among the continuations, if it is one.
+    false_loops: float
     is_continued: bool
 
 
@@ -68,14 +69,17 @@ class MarginLaw:
             return None
         return max(float((spacings + margins / _GATED_MEAN) / (count + rows)), 1e-6)  # 1e-6: all scores are equal
 
-    def expect_false(self, length: int, margin: float, frames: int) -> float:
-        """Return the expected number of margins this large in a drive of `frames` without loops."""
+    def tail(self, length: int, margin: float) -> float:
+        """Return P(margin > g); infinity before there are enough rows."""
         scale, rows = self.scale(length), self.table[LENGTHS.index(length), 3]
         if scale is None:
             return np.inf
         certainty = _CERTAINTY + 2 * rows / length
-        trials = len(LENGTHS) * max(frames, _SHORTEST_DRIVE) / length
-        return float(trials * (1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
+        return float((1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
+
+    def expect_false(self, length: int, margin: float, frames: int) -> float:
+        """Return the expected number of margins this large in a drive of `frames` without loops."""
+        return len(LENGTHS) * max(frames, _SHORTEST_DRIVE) / length * self.tail(length, margin)
 
     def observe(self, length: int, peaks: Sequence[float]) -> None:
         """Count the best lines of a row in which no loop was decided, best first."""
@@ -219,8 +223,9 @@ class LoopDetector:
             continued = abs(match - column) <= max(SLOPES) * since + 1 and margin >= _CONTINUED * scale
         if expected > allowed and not continued:
             return None
-        chain = ((0, match),) if continued else self._support(rows, path, length)
-        return LoopLine(match, chain, expected, continued)
+        if continued:
+            return LoopLine(match, ((0, match),), self.law.tail(length, margin), continued)
+        return LoopLine(match, self._support(rows, path, length), expected, continued)
 
     def _support(self, rows: np.ndarray, path: np.ndarray, length: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of the line that carry it: the loop may have started within the line."""

@@ -1,0 +1,361 @@
+"""Close loops in one stream of frames, without a map beforehand.
+
+The first 32 frames wait. Then patch directions and a PCA are fitted on them, both again at 64 frames, and the PCA at
+every doubling; the coordinates of all earlier frames are rewritten. A frame's vector is
+
+    y = L2(λ^(−0.425) (z − c))      z: PCA coordinates of its second-order descriptor,  c: mean of the last frames' z
+
+so that a light or season that successive frames share cancels on both sides. `online.loops` decides from y yᵀ.
+Frames that look like the last keyframe are ignored: a robot that stands adds no evidence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.core.arrays import Spill, backend_for, l2_normalize, release
+from tfa.core.files import BadFile, map_tensors, parse_json, write_tensors
+from tfa.core.tokens import Tokens
+from tfa.encoders import Encoder, load_encoder
+from tfa.encoders.catalogue import DEFAULT_ENCODER
+from tfa.errors import BadSpec
+from tfa.maps.map import Map
+from tfa.method.second_order import describe_second_order, descriptor_width, fit_directions
+from tfa.method.second_order_space import fit_sample_axes
+from tfa.online.loops import LoopDetector, LoopLine, LoopLinks, MarginLaw
+from tfa.photos.images import Photo, as_rgb, name_photo
+from tfa.photos.positions import meters_between
+from tfa.types import HeadSpec, Loop, LoopOptions, LoopPair, Position
+
+FIRST_FIT, LAST_DIRECTIONS = 32, 64  # keyframes of the first fit, and of the last one that changes directions
+FIT_FRAMES = 512  # keyframes that a PCA uses at most
+SAME_VIEW = 0.93  # mean cosine of a frame's patches with the last keyframe's above which it adds nothing
+_GAMMA = 0.85  # whitening
+_CENTER_DECAY = 1 - 1 / 12  # weight of earlier frames in the center, per frame
+_CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
+_BLOCK = 256  # descriptors per product
+_KIND = "tfa loop closer 1"
+_EXTENT = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|m|km)?")
+_UNITS = {None: ("frames", 1.0), "s": ("seconds", 1.0), "min": ("seconds", 60.0), "h": ("seconds", 3600.0),
+          "m": ("meters", 1.0), "km": ("meters", 1000.0)}  # fmt: skip
+
+
+def parse_extent(name: str, text: str | int, units: Sequence[str]) -> tuple[str, float]:
+    """Return the unit (frames, seconds or meters) and the amount of a gap or a pause."""
+    match = _EXTENT.fullmatch(str(text).strip())
+    if match is not None:
+        unit, factor = _UNITS[match[2]]
+        if unit in units and float(match[1]) > 0:
+            return unit, float(match[1]) * factor
+    examples = {"frames": "60 (frames)", "seconds": "30s or 2min", "meters": "20m"}
+    raise BadSpec(f"{name}={str(text)[:40]!r} is not allowed; use {', '.join(examples[unit] for unit in units)}")
+
+
+class LoopCloser:
+    """Decide for each frame of a drive whether it shows an earlier place.
+
+    Args:
+        encoder: Encoder name, or a loaded encoder. [default: the map's, else dinov2-s14-focus]
+        gap: How far back a frame must be to count as a loop: frames (60), time ("30s") or path ("20m").
+        session_breaks: Pause after which another session starts ("10min"); earlier sessions then answer without
+            competition from the running one.
+        false_loops: Expected number of false loops in the whole drive.
+        start: Map whose images are the first nodes.
+
+    Example:
+        >>> closer = tfa.LoopCloser(gap=60)
+        >>> for frame in frames:
+        ...     loop = closer.step(frame)
+    """
+
+    def __init__(
+        self,
+        encoder: str | Encoder | None = None,
+        gap: str | int = LoopOptions.gap,
+        *,
+        session_breaks: str | None = None,
+        false_loops: float = LoopOptions.false_loops,
+        start: Map | None = None,
+    ) -> None:
+        self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops)
+        self._gap = parse_extent("gap", gap, ("frames", "seconds", "meters"))
+        self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, ("seconds",))
+        if encoder is None:
+            encoder = DEFAULT_ENCODER if start is None else start.encoder
+        self.encoder: Encoder = load_encoder(encoder) if isinstance(encoder, str) else encoder
+        self.frames = 0  # nodes so far
+        self.session = 0
+        self.backward_steps = 0  # times that were earlier than the one before
+        self.names: list[str] = []  # of each node
+        # Columns of the keyframes: node, session, seconds and meters since the start.
+        self._keyframes = np.zeros((0, 4))
+        self._time: float | None = None
+        self._position: Position | None = None
+        self._seconds = self._meters = 0.0
+        self._waiting: list[np.ndarray] = []  # patches of the first keyframes
+        self._last_view: np.ndarray | None = None
+        self._directions: np.ndarray | None = None
+        self._fitted = 0  # keyframes of the last PCA
+        self._spill = Spill()
+        self._descriptors = np.empty((0, 1), np.float16)  # (capacity, D)
+        law, links = MarginLaw(), LoopLinks()
+        self._within, self._across = LoopDetector(law, links), LoopDetector(law, links)
+        if start is not None:
+            self._start_from(start)
+
+    def __len__(self) -> int:
+        """Return the number of keyframes."""
+        return len(self._keyframes)
+
+    # --- frames --------------------------------------------------------------------------------------------------
+
+    def step(
+        self,
+        frame: Photo | Tokens,
+        time: float | None = None,
+        position: Position | None = None,
+        *,
+        session: bool = False,
+        name: str | None = None,
+    ) -> Loop | None:
+        """Add the next frame as a node.
+
+        Args:
+            frame: A photo as for `PlaceMap.query`, or its tokens.
+            time: Seconds; needed if the gap or session breaks are times. A clock that jumps back adds no time.
+            position: Odometry or GPS; needed if the gap is a path.
+            session: True if another session starts with this frame.
+            name: Name of the node. [default: of the photo]
+
+        Returns:
+            The loop that the frame closes, or None.
+
+        Raises:
+            BadImage: The frame cannot be read. It does not become a node.
+        """
+        if time is None and (self._gap[0] == "seconds" or self._break is not None):
+            raise BadSpec("a gap or session break in time needs the time of every frame; pass time")
+        if position is None and self._gap[0] == "meters":
+            raise BadSpec("a gap in meters needs the position of every frame; pass position")
+        if time is not None and not math.isfinite(time):
+            raise BadSpec(f"time={time} is not a finite number")
+        if isinstance(frame, Tokens):
+            tokens = frame
+        else:
+            tokens = Tokens(*self.encoder.encode([as_rgb(frame)]), grid=self.encoder.grid)
+            name = name_photo(frame) if name is None else name
+        if len(tokens) != 1:
+            raise BadSpec(f"a frame is one photo, got tokens of {len(tokens)}; pass one at a time")
+        tokens.load(0, 1)  # raises if they are not finite
+        self._move(time, position, session)
+        self.names.append(name or "")
+        self.frames += 1
+        return self._add_keyframe(tokens) if self._is_new(tokens) else None
+
+    def _move(self, time: float | None, position: Position | None, session: bool) -> None:
+        """Count elapsed time, path and sessions."""
+        passed = 0.0 if time is None or self._time is None else time - self._time
+        self.backward_steps += passed < 0
+        self._seconds += max(passed, 0.0)
+        if position is not None and self._position is not None:
+            self._meters += meters_between(self._position, position)
+        if len(self) and (session or (self._break is not None and passed > self._break[1])):
+            self.session += 1
+            self._last_view = None
+            self._within.restart()
+            self._across.restart()
+        self._time = self._time if time is None else time
+        self._position = self._position if position is None else position
+
+    def _is_new(self, tokens: Tokens) -> bool:
+        view = l2_normalize(np.asarray(tokens.patches[0], np.float32))
+        if self._last_view is not None and self._last_view.shape == view.shape:
+            # A patch without contrast, of a covered lens, has no direction: equal ones count as the same.
+            alike = float((view * self._last_view).sum(axis=1).mean())
+            if alike > SAME_VIEW or np.array_equal(view, self._last_view):
+                return False
+        self._last_view = view
+        return True
+
+    def _add_keyframe(self, tokens: Tokens) -> Loop | None:
+        mark = (self.frames - 1, self.session, self._seconds, self._meters)
+        self._keyframes = np.concatenate([self._keyframes, [mark]])
+        count, line = len(self), None
+        if self._directions is not None:
+            self._reserve(count)
+            self._descriptors[count - 1] = describe_second_order(tokens, [self._directions])[0][0]
+            if self._fitted:
+                line = self._decide(self._vectors.add(self._descriptors[count - 1 : count]))
+        if count <= LAST_DIRECTIONS and (self._directions is None or self._waiting):
+            self._waiting.append(np.asarray(tokens.patches[0], np.float16))
+        if count >= FIRST_FIT and count >= 2 * self._fitted:
+            self._refit(tokens)
+        return None if line is None else self._make_loop(line)
+
+    def _decide(self, scores: np.ndarray) -> LoopLine | None:
+        """Decide the last keyframe by its scores against all before it."""
+        node, session, seconds, meters = self._keyframes[-1]
+        before = self._keyframes[:-1]
+        here = {"frames": node, "seconds": seconds, "meters": meters}[self._gap[0]]
+        there = before[:, {"frames": 0, "seconds": 2, "meters": 3}[self._gap[0]]]
+        same = before[:, 1] == session
+        allowed = self.options.false_loops * (1.0 if same.all() else 0.5)
+        lines = [self._within.step(np.where(same & (here - there >= self._gap[1]), scores, np.nan), len(self), allowed)]
+        if not same.all():
+            lines.append(self._across.step(np.where(same, np.nan, scores), len(self), allowed))
+        return min((line for line in lines if line is not None), key=lambda line: line.false_loops, default=None)
+
+    def _make_loop(self, line: LoopLine) -> Loop:
+        last = len(self) - 1
+        self._within.links.add([(last - back, column) for back, column in line.chain])
+        nodes = self._keyframes[:, 0].astype(int).tolist()
+        chain = [LoopPair(query=nodes[last - back], match=nodes[column]) for back, column in line.chain]
+        query, match = nodes[last], nodes[line.match]
+        return Loop(
+            query=query, match=match, query_image=self.names[query], match_image=self.names[match],
+            confidence=1 / (1 + line.false_loops), continued=line.is_continued, chain=chain,
+        )  # fmt: skip
+
+    # --- geometry ------------------------------------------------------------------------------------------------
+
+    def _reserve(self, count: int) -> None:
+        """Make room for descriptors; large ones are in a temporary file."""
+        assert self._directions is not None
+        capacity, width = len(self._descriptors), descriptor_width(self._directions.shape[-2])
+        if count > capacity:
+            depths = self._directions.ndim - 1
+            wider = self._spill.empty((max(2 * capacity, count, 256), depths * width), np.float16)
+            wider[:capacity] = self._descriptors
+            self._descriptors = wider
+
+    def _refit(self, tokens: Tokens) -> None:
+        """Fit the geometry on all keyframes and rewrite their vectors."""
+        if self._waiting:
+            waiting = Tokens(np.stack(self._waiting), grid=tokens.grid, depths=tokens.depths)
+            [self._directions] = fit_directions(waiting, HeadSpec.max_patches, constructions=1)
+            self._reserve(len(waiting))
+            self._descriptors[: len(waiting)] = describe_second_order(waiting, [self._directions])[0]
+            if len(waiting) >= LAST_DIRECTIONS:
+                self._waiting = []
+        self._fitted = len(self)
+        self._fit_vectors()
+
+    def _fit_vectors(self) -> None:
+        chosen = np.unique(np.linspace(0, self._fitted - 1, min(self._fitted, FIT_FRAMES)).astype(np.int64))
+        axes = fit_sample_axes(self._descriptors[chosen].astype(np.float32), FIT_FRAMES, backend_for("cpu"))
+        self._vectors = _Vectors(axes.mean, axes.vectors, axes.eigenvalues)
+        for start in range(0, len(self), _BLOCK):
+            self._vectors.add(self._descriptors[start : min(start + _BLOCK, len(self))])
+        release(self._descriptors)
+
+    # --- maps ----------------------------------------------------------------------------------------------------
+
+    def _start_from(self, place_map: Map) -> None:
+        """Take the images of a map as the nodes of the first session."""
+        spaces = place_map.state.spaces
+        if spaces is None or len(place_map) < 2:
+            raise BadSpec("a closer starts from a second-order map in a folder; build one with: tfa build")
+        side, rows = spaces.spaces[0].side, place_map.rows
+        coordinates = np.asarray(spaces.spaces[0].coordinates[rows], np.float32)
+        self._directions = np.asarray(side.patch_directions)
+        count = self.frames = len(rows)
+        self._reserve(count)
+        self._descriptors[:count] = side.mean + coordinates @ np.asarray(side.axes, np.float32)  # v = μ + U z
+        self.names = [image.path for image in place_map.images]
+        self._keyframes = np.zeros((count, 4))
+        self._keyframes[:, 0] = np.arange(count)
+        self.session = 1
+        self._fitted = count
+        self._fit_vectors()
+
+    def to_map(self, **settings: Any) -> Map:
+        """Build a map of the keyframes, which must be files; `settings` are those of `PlaceMap.build`."""
+        paths = [Path(self.names[node]) for node in self._keyframes[:, 0].astype(int)]
+        missing = [path for path in paths if not path.is_file()]
+        if missing:
+            raise BadSpec(f"{str(missing[0])!r} is not a file; a map needs frames that were passed as files")
+        return Map.build(paths, encoder=self.encoder, **settings)
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to a file, completely or not at all."""
+        tensors = {"descriptors": self._descriptors[: len(self) if self._directions is not None else 0],
+                   "keyframes": self._keyframes, "law": self._within.law.table,
+                   "links": self._within.links.pairs}  # fmt: skip
+        for name, detector in (("within", self._within), ("across", self._across)):
+            tensors |= {f"{name}.{key}": value for key, value in detector.tensors().items()}
+        if self._directions is not None:
+            tensors["directions"] = self._directions
+        if self._last_view is not None:
+            tensors["last_view"] = self._last_view
+        if self._waiting:
+            tensors["waiting"] = np.stack(self._waiting)
+        facts = {"encoder": self.encoder.fingerprint, "options": self.options.to_dict(), "frames": self.frames,
+                 "session": self.session, "fitted": self._fitted, "seconds": self._seconds, "meters": self._meters,
+                 "backward_steps": self.backward_steps, "time": self._time, "names": self.names,
+                 "position": None if self._position is None else self._position.to_dict()}  # fmt: skip
+        write_tensors(Path(path), tensors, {"kind": _KIND, "facts": json.dumps(facts)})
+
+    @classmethod
+    def load(cls, path: str | Path, encoder: str | Encoder | None = None) -> LoopCloser:
+        """Resume from a file that `save` wrote with the same encoder."""
+        tensors, metadata = map_tensors(Path(path))
+        try:
+            if metadata.get("kind") != _KIND:
+                raise ValueError(f"its kind is {metadata.get('kind')!r}")
+            facts = parse_json(metadata["facts"])
+            closer = cls(encoder, **facts["options"])
+            if facts["encoder"] != closer.encoder.fingerprint:
+                raise BadFile(f"{path} was written with another encoder than {closer.encoder.id}; delete it")
+            closer._restore(facts, tensors)
+            return closer
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise BadFile(f"{path} is not a loop closer of this release ({error}); delete it") from None
+
+    def _restore(self, facts: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        self.frames, self.session, self._fitted = facts["frames"], facts["session"], facts["fitted"]
+        self._seconds, self._meters, self._time = facts["seconds"], facts["meters"], facts["time"]
+        self.names, self.backward_steps = list(facts["names"]), facts["backward_steps"]
+        self._position = None if facts["position"] is None else Position.from_dict(facts["position"])
+        self._keyframes = np.array(tensors["keyframes"])
+        law, links = MarginLaw(tensors["law"]), LoopLinks(tensors["links"])
+        self._within, self._across = LoopDetector(law, links), LoopDetector(law, links)
+        for name, detector in (("within", self._within), ("across", self._across)):
+            detector.load_tensors({key: tensors[f"{name}.{key}"] for key in detector.tensors()})
+        self._last_view = np.array(tensors["last_view"]) if "last_view" in tensors else None
+        self._waiting = [np.array(one) for one in tensors["waiting"]] if "waiting" in tensors else []
+        if "directions" in tensors:
+            self._directions = np.array(tensors["directions"])
+            self._reserve(len(self))
+            self._descriptors[: len(self)] = tensors["descriptors"]
+        if self._fitted:
+            self._fit_vectors()
+
+
+class _Vectors:
+    """Whitened, centered unit vectors of the keyframes in one geometry."""
+
+    def __init__(self, mean: np.ndarray, axes: np.ndarray, eigenvalues: np.ndarray) -> None:
+        self._mean, self._axes = mean.astype(np.float32), np.ascontiguousarray(axes.T, np.float32)
+        self._scale = (eigenvalues ** (-_GAMMA / 2)).astype(np.float32)
+        self._rows = np.empty((256, len(eigenvalues)), np.float32)
+        self._sum, self._weight, self._count = np.zeros(len(eigenvalues), np.float32), 0.0, 0
+
+    def add(self, descriptors: np.ndarray) -> np.ndarray:
+        """Add the next keyframes (b, D); return the scores of the last one against all earlier ones."""
+        for z in (descriptors.astype(np.float32) - self._mean) @ self._axes.T:
+            row = l2_normalize(((z - self._sum / (self._weight + _CENTER_COUNTS)) * self._scale)[None])[0]
+            self._sum, self._weight = _CENTER_DECAY * self._sum + z, _CENTER_DECAY * self._weight + 1
+            if self._count == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+            self._rows[self._count] = row
+            self._count += 1
+        return self._rows[: self._count - 1] @ row
