@@ -1,13 +1,47 @@
 """Loop decisions: lines, margins, their law, and streams with and without loops."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from tfa.online import loops
 from tfa.online.loops import LENGTHS, SLOPES, LoopDetector, LoopLinks, MarginLaw, scan_lines
-from tfa.reference.loops import best_line, expected_false_loops
 
 GAP = 20
+
+# --- the formulas, plain ---
+
+
+def best_line(standard: np.ndarray, frame: int, column: int, length: int, slopes: Sequence[float]) -> float:
+    """Return B_L(t, j) = max over a of 1/L Σ_{k<L} z[t − k, j − round(a k)]; 0 outside the matrix."""
+    sums = []
+    for slope in slopes:
+        total = 0.0
+        for back in range(length):
+            row, other = frame - back, column - int(np.rint(slope * back))
+            if row >= 0 and 0 <= other < standard.shape[1]:
+                total += float(standard[row, other])
+        sums.append(total / length)
+    return max(sums)
+
+
+def expected_false_loops(spacings: Sequence[float], margins: Sequence[float], margin: float, trials: float) -> float:
+    """Return trials · (1 + g / (β κ))^(−κ).
+
+    Args:
+        spacings: k (M_k − M_{k+1}), k ≥ 2, of all rows without a loop.
+        margins: M_1 − M_2 of the same rows, all of them below 2 β.
+        margin: g.
+        trials: Number of independent lines of 20 frames in the drive.
+    """
+    below_gate = 1 - 2 * np.exp(-2) / (1 - np.exp(-2))  # mean of an exponential that is cut at twice its scale
+    scale = (sum(spacings) + sum(margins) / below_gate) / (len(spacings) + len(margins))
+    certainty = 8 + 2 * len(margins) / 20
+    return float(trials * (1 + margin / (scale * certainty)) ** -certainty)
+
+
+# --- streams ---
 
 
 def stack(standard, frame):
@@ -19,22 +53,25 @@ def stack(standard, frame):
 
 
 def drive(laps, frames, noise, seed=0, flip=False):
-    """Scores of a drive of several laps over the same places; nan within the gap."""
+    """Scores of a drive of several laps over the same places."""
     rng = np.random.default_rng(seed)
     places = rng.normal(size=(frames, 24))
     order = np.concatenate([np.arange(frames)[:: -1 if flip and lap % 2 else 1] for lap in range(laps)])
     seen = places[order] + noise * rng.normal(size=(len(order), 24))
     seen /= np.linalg.norm(seen, axis=1, keepdims=True)
-    scores = seen @ seen.T
-    ages = np.subtract.outer(np.arange(len(order)), np.arange(len(order)))
-    return np.where(ages >= GAP, scores, np.nan), order
+    return seen @ seen.T, order
+
+
+def step(detector, scores, frame, allowed=0.1):
+    candidates = frame - np.arange(frame) >= GAP
+    return detector.step(scores[frame, :frame], candidates, frame + 1, allowed, int((~candidates).sum()))
 
 
 def follow(scores, allowed=0.1, detector=None):
     detector = detector or LoopDetector()
     found = {}
     for frame in range(1, len(scores)):
-        line = detector.step(scores[frame, :frame], frame + 1, allowed)
+        line = step(detector, scores, frame, allowed)
         if line is not None:
             found[frame] = line
             detector.links.add([(frame - back, column) for back, column in line.chain])
@@ -100,6 +137,14 @@ def test_no_loop_without_a_revisit():
         assert follow(scores) == {}
 
 
+def test_surroundings_unlike_all_before_are_not_a_loop():
+    """Frames of a new building resemble each other, the more the nearer, and nothing outside."""
+    rng = np.random.default_rng(5)
+    inside = np.cumsum(rng.normal(size=(80, 24)), axis=0) + 30
+    seen = np.concatenate([rng.normal(size=(120, 24)), inside / np.linalg.norm(inside, axis=1, keepdims=True)])
+    assert follow(seen @ seen.T) == {}
+
+
 def test_a_third_lap_is_found_although_two_places_match():
     scores, _ = drive(3, 70, 0.5)
     found = follow(scores)
@@ -115,7 +160,7 @@ def test_links_join_places_through_several_loops():
 
 
 def test_equal_scores_and_few_candidates_give_no_loop():
-    assert follow(np.where(np.tri(120, k=-GAP, dtype=bool), 0.5, np.nan)) == {}
+    assert follow(np.full((120, 120), 0.5)) == {}
     assert follow(drive(2, 12, 0.1)[0]) == {}
 
 
@@ -126,8 +171,7 @@ def test_a_restored_detector_continues_as_the_original():
     copy = LoopDetector(MarginLaw(detector.law.table), LoopLinks(detector.links.pairs))
     copy.load_tensors(detector.tensors())
     for frame in range(110, 130):
-        expected = detector.step(scores[frame, :frame], frame + 1, 0.1)
-        assert copy.step(scores[frame, :frame], frame + 1, 0.1) == expected
+        assert step(copy, scores, frame) == step(detector, scores, frame)
     assert before
 
 

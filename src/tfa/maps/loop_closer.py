@@ -29,7 +29,7 @@ from tfa.errors import BadSpec
 from tfa.maps.map import Map
 from tfa.method.second_order import describe_second_order, descriptor_width, fit_directions
 from tfa.method.second_order_space import fit_sample_axes
-from tfa.online.loops import LoopDetector, LoopLine, LoopLinks, MarginLaw
+from tfa.online.loops import LoopDetector, LoopLine
 from tfa.photos.images import Photo, as_rgb, name_photo
 from tfa.photos.positions import meters_between
 from tfa.types import HeadSpec, Loop, LoopOptions, LoopPair, Position
@@ -42,17 +42,19 @@ _CENTER_DECAY = 1 - 1 / 12  # weight of earlier frames in the center, per frame
 _CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
 _BLOCK = 256  # descriptors per product
 _KIND = "tfa loop closer 1"
-_EXTENT = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|m|km)?")
-_UNITS = {None: ("frames", 1.0), "s": ("seconds", 1.0), "min": ("seconds", 60.0), "h": ("seconds", 3600.0),
-          "m": ("meters", 1.0), "km": ("meters", 1000.0)}  # fmt: skip
+_FACTS = ("frames", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted")  # in the file
+_SECONDS, _METERS = {"s": 1, "min": 60, "h": 3600}, {"m": 1, "km": 1000}
 
 
-def parse_extent(name: str, text: str | int, units: Sequence[str]) -> tuple[str, float]:
-    """Return the unit (frames, seconds or meters) and the amount of a gap or a pause."""
-    match = _EXTENT.fullmatch(str(text).strip())
+def parse_extent(
+    name: str, text: str | int, units: Sequence[str] = ("frames", "seconds", "meters")
+) -> tuple[str, float]:
+    """Return the unit and the amount of a gap or a pause, such as 60, 30s or 20m."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", str(text).strip())
     if match is not None:
-        unit, factor = _UNITS[match[2]]
-        if unit in units and float(match[1]) > 0:
+        unit = "frames" if not match[2] else "seconds" if match[2] in _SECONDS else "meters"
+        factor = {"": 1, **_SECONDS, **_METERS}.get(match[2], 0)
+        if unit in units and float(match[1]) * factor > 0:
             return unit, float(match[1]) * factor
     examples = {"frames": "60 (frames)", "seconds": "30s or 2min", "meters": "20m"}
     raise BadSpec(f"{name}={str(text)[:40]!r} is not allowed; use {', '.join(examples[unit] for unit in units)}")
@@ -85,7 +87,7 @@ class LoopCloser:
         start: Map | None = None,
     ) -> None:
         self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops)
-        self._gap = parse_extent("gap", gap, ("frames", "seconds", "meters"))
+        self._gap = parse_extent("gap", gap)
         self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, ("seconds",))
         if encoder is None:
             encoder = DEFAULT_ENCODER if start is None else start.encoder
@@ -94,6 +96,7 @@ class LoopCloser:
         self.session = 0
         self.backward_steps = 0  # times that were earlier than the one before
         self.names: list[str] = []  # of each node
+        self.loops: list[Loop] = []
         # Columns of the keyframes: node, session, seconds and meters since the start.
         self._keyframes = np.zeros((0, 4))
         self._time: float | None = None
@@ -105,8 +108,8 @@ class LoopCloser:
         self._fitted = 0  # keyframes of the last PCA
         self._spill = Spill()
         self._descriptors = np.empty((0, 1), np.float16)  # (capacity, D)
-        law, links = MarginLaw(), LoopLinks()
-        self._within, self._across = LoopDetector(law, links), LoopDetector(law, links)
+        self._within = LoopDetector()  # loops of the running session
+        self._across = LoopDetector(self._within.law, self._within.links)  # matches in earlier sessions
         if start is not None:
             self._start_from(start)
 
@@ -207,21 +210,23 @@ class LoopCloser:
         there = before[:, {"frames": 0, "seconds": 2, "meters": 3}[self._gap[0]]]
         same = before[:, 1] == session
         allowed = self.options.false_loops * (1.0 if same.all() else 0.5)
-        lines = [self._within.step(np.where(same & (here - there >= self._gap[1]), scores, np.nan), len(self), allowed)]
+        old = same & (here - there >= self._gap[1])
+        lines = [self._within.step(scores, old, len(self), allowed, int((same & ~old).sum()))]
         if not same.all():
-            lines.append(self._across.step(np.where(same, np.nan, scores), len(self), allowed))
+            lines.append(self._across.step(scores, ~same, len(self), allowed))
         return min((line for line in lines if line is not None), key=lambda line: line.false_loops, default=None)
 
     def _make_loop(self, line: LoopLine) -> Loop:
-        last = len(self) - 1
+        last, nodes = len(self) - 1, self._keyframes[:, 0].astype(int).tolist()
         self._within.links.add([(last - back, column) for back, column in line.chain])
-        nodes = self._keyframes[:, 0].astype(int).tolist()
         chain = [LoopPair(query=nodes[last - back], match=nodes[column]) for back, column in line.chain]
         query, match = nodes[last], nodes[line.match]
-        return Loop(
-            query=query, match=match, query_image=self.names[query], match_image=self.names[match],
-            confidence=1 / (1 + line.false_loops), continued=line.is_continued, chain=chain,
-        )  # fmt: skip
+        images = {"query_image": self.names[query], "match_image": self.names[match]}
+        confidence = 1 / (1 + line.false_loops)
+        self.loops.append(
+            Loop(query=query, match=match, **images, confidence=confidence, continued=line.is_continued, chain=chain)
+        )
+        return self.loops[-1]
 
     # --- geometry ------------------------------------------------------------------------------------------------
 
@@ -287,33 +292,31 @@ class LoopCloser:
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, completely or not at all."""
-        tensors = {"descriptors": self._descriptors[: len(self) if self._directions is not None else 0],
-                   "keyframes": self._keyframes, "law": self._within.law.table,
-                   "links": self._within.links.pairs}  # fmt: skip
+        tensors = {"keyframes": self._keyframes, "law": self._within.law.table, "links": self._within.links.pairs}
         for name, detector in (("within", self._within), ("across", self._across)):
             tensors |= {f"{name}.{key}": value for key, value in detector.tensors().items()}
         if self._directions is not None:
-            tensors["directions"] = self._directions
+            tensors |= {"directions": self._directions, "descriptors": self._descriptors[: len(self)]}
         if self._last_view is not None:
             tensors["last_view"] = self._last_view
         if self._waiting:
             tensors["waiting"] = np.stack(self._waiting)
-        facts = {"encoder": self.encoder.fingerprint, "options": self.options.to_dict(), "frames": self.frames,
-                 "session": self.session, "fitted": self._fitted, "seconds": self._seconds, "meters": self._meters,
-                 "backward_steps": self.backward_steps, "time": self._time, "names": self.names,
-                 "position": None if self._position is None else self._position.to_dict()}  # fmt: skip
-        write_tensors(Path(path), tensors, {"kind": _KIND, "facts": json.dumps(facts)})
+        facts = {name: getattr(self, name) for name in _FACTS}
+        facts |= {"loops": [loop.to_dict() for loop in self.loops], "options": self.options.to_dict()}
+        facts |= {"position": None if self._position is None else self._position.to_dict()}
+        about = {"kind": _KIND, "encoder": self.encoder.fingerprint, "facts": json.dumps(facts)}
+        write_tensors(Path(path), tensors, about)
 
     @classmethod
     def load(cls, path: str | Path, encoder: str | Encoder | None = None) -> LoopCloser:
         """Resume from a file that `save` wrote with the same encoder."""
-        tensors, metadata = map_tensors(Path(path))
+        tensors, about = map_tensors(Path(path))
         try:
-            if metadata.get("kind") != _KIND:
-                raise ValueError(f"its kind is {metadata.get('kind')!r}")
-            facts = parse_json(metadata["facts"])
+            if about.get("kind") != _KIND:
+                raise ValueError(f"its kind is {about.get('kind')!r}")
+            facts = parse_json(about["facts"])
             closer = cls(encoder, **facts["options"])
-            if facts["encoder"] != closer.encoder.fingerprint:
+            if about["encoder"] != closer.encoder.fingerprint:
                 raise BadFile(f"{path} was written with another encoder than {closer.encoder.id}; delete it")
             closer._restore(facts, tensors)
             return closer
@@ -321,13 +324,12 @@ class LoopCloser:
             raise BadFile(f"{path} is not a loop closer of this release ({error}); delete it") from None
 
     def _restore(self, facts: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-        self.frames, self.session, self._fitted = facts["frames"], facts["session"], facts["fitted"]
-        self._seconds, self._meters, self._time = facts["seconds"], facts["meters"], facts["time"]
-        self.names, self.backward_steps = list(facts["names"]), facts["backward_steps"]
+        for name in _FACTS:
+            setattr(self, name, facts[name])
+        self.loops = [Loop.from_dict(loop) for loop in facts["loops"]]
         self._position = None if facts["position"] is None else Position.from_dict(facts["position"])
         self._keyframes = np.array(tensors["keyframes"])
-        law, links = MarginLaw(tensors["law"]), LoopLinks(tensors["links"])
-        self._within, self._across = LoopDetector(law, links), LoopDetector(law, links)
+        self._within.law.table[:], self._within.links.pairs = tensors["law"], np.array(tensors["links"])
         for name, detector in (("within", self._within), ("across", self._across)):
             detector.load_tensors({key: tensors[f"{name}.{key}"] for key in detector.tensors()})
         self._last_view = np.array(tensors["last_view"]) if "last_view" in tensors else None
@@ -336,7 +338,6 @@ class LoopCloser:
             self._directions = np.array(tensors["directions"])
             self._reserve(len(self))
             self._descriptors[: len(self)] = tensors["descriptors"]
-        if self._fitted:
             self._fit_vectors()
 
 

@@ -14,6 +14,9 @@ drive's rows; no threshold is set by hand. Rows with margins above 2 β, which m
 not count; their absence does not bias other spacings, because spacings of an exponential law are independent.
 κ adds the uncertainty of β. L frames in a row share their line, so t frames are t / L independent trials.
 
+Where a drive enters surroundings unlike all before, frames just beyond the gap are the only similar ones. So a match
+less than twice as old as the gap must also exceed the frames of the gap's older half, which are nearer.
+
 A frame that continues the loop of the frames before it is one of few hypotheses, not one of all, and needs only
 g ≥ 1.5 β. Places that earlier loops joined count as one place: the second best line lies elsewhere.
 """
@@ -137,18 +140,23 @@ class LoopDetector:
     def restart(self) -> None:
         """Start another drive; the law and the links remain."""
         self._rows: list[np.ndarray] = []  # newest first
+        self._nearer: list[float] = []  # highest standardized score within the gap's older half, newest first
         self._last: tuple[int, int] | None = None  # frames since the last loop, its column
 
-    def step(self, scores: np.ndarray, frames: int, allowed: float) -> LoopLine | None:
+    def step(
+        self, scores: np.ndarray, candidates: np.ndarray, frames: int, allowed: float, gap: int = 0
+    ) -> LoopLine | None:
         """Decide the next frame.
 
         Args:
-            scores: Scores (m,) against earlier frames in order; nan for those that are not candidates.
+            scores: Scores (m,) against earlier frames in order.
+            candidates: Which of them may match, (m,), bool.
             frames: Number of frames so far.
             allowed: Expected number of false loops that the whole drive may have.
+            gap: Number of latest frames that the gap excludes.
         """
-        row, candidates = self._standardize(scores), np.isfinite(scores)
-        self._rows = [row, *self._rows[: _LONGEST - 1]]
+        row, nearer = self._standardize(scores, candidates, gap)
+        self._rows, self._nearer = [row, *self._rows[: _LONGEST - 1]], [nearer, *self._nearer[: _LONGEST - 1]]
         self._last = None if self._last is None or self._last[0] >= _HOLD else (self._last[0] + 1, self._last[1])
         if candidates.sum() < MIN_CANDIDATES:
             return None
@@ -163,7 +171,10 @@ class LoopDetector:
             peaks = [float(values[match]), *self._others(rows, path, length, candidates)]
             if len(peaks) < 2:
                 continue
-            line = self._decide(length, peaks[0] - peaks[1], match, path, rows, frames, allowed)
+            margin = peaks[0] - peaks[1]
+            if len(scores) - match < 2 * gap + BESIDE:
+                margin = min(margin, peaks[0] - float(np.mean(self._nearer[:length])))
+            line = self._decide(length, margin, match, path, rows, frames, allowed)
             if line is None:
                 self.law.observe(length, peaks)
             elif best is None or line.false_loops < best.false_loops:
@@ -172,21 +183,22 @@ class LoopDetector:
             self._last = (0, best.match)
         return best
 
-    def _standardize(self, scores: np.ndarray) -> np.ndarray:
-        known = np.isfinite(scores)
-        if known.sum() < MIN_CANDIDATES:
-            return np.zeros(len(scores), np.float32)
+    def _standardize(self, scores: np.ndarray, candidates: np.ndarray, gap: int) -> tuple[np.ndarray, float]:
+        """Return the row (m,), 0 for frames that are not candidates, and the best score of the gap's older half."""
+        if candidates.sum() < MIN_CANDIDATES:
+            return np.zeros(len(scores), np.float32), 0.0
         self._columns = np.pad(self._columns, ((0, 0), (0, len(scores) - self._columns.shape[1])))
-        (sums, counts), filled = self._columns, np.where(known, scores, 0.0)
+        sums, counts = self._columns
         mean = sums.sum() / max(counts.sum(), 1)
-        row = (filled - (sums + _COLUMN_COUNTS * mean) / (counts + _COLUMN_COUNTS))[known]
-        self._columns += (filled, known)
-        usual = float(np.median(self.spreads)) if self.spreads else float(row.std())
-        self.spreads.append(float(row.std()))
-        variance = (len(row) * row.var() + _SPREAD_COUNTS * usual**2) / (len(row) + _SPREAD_COUNTS)
-        standard = np.zeros(len(scores), np.float32)  # 0: a frame that is not a candidate counts as a usual one
-        standard[known] = (row - row.mean()) / max(np.sqrt(variance), 1e-6)  # 1e-6: all scores are equal
-        return standard
+        row = scores - (sums + _COLUMN_COUNTS * mean) / (counts + _COLUMN_COUNTS)
+        self._columns += (np.where(candidates, scores, 0.0), candidates)
+        chosen = row[candidates]
+        usual = float(np.median(self.spreads)) if self.spreads else float(chosen.std())
+        self.spreads.append(float(chosen.std()))
+        variance = (len(chosen) * chosen.var() + _SPREAD_COUNTS * usual**2) / (len(chosen) + _SPREAD_COUNTS)
+        row = (row - chosen.mean()) / max(np.sqrt(variance), 1e-6)  # 1e-6: all scores are equal
+        nearer = float(row[len(row) - gap : len(row) - gap // 2].max()) if gap > 1 else 0.0
+        return np.where(candidates, row, 0.0).astype(np.float32), nearer
 
     def _stack(self, columns: int) -> np.ndarray:
         rows = np.zeros((_LONGEST, columns + 2 * _PAD), np.float32)
@@ -243,13 +255,20 @@ class LoopDetector:
         for back, row in enumerate(self._rows):
             rows[back, : len(row)] = row
         last = np.array(self._last or (-1, -1), np.int64)
-        return {"rows": rows, "last": last, "spreads": np.array(self.spreads, np.float64), "columns": self._columns}
+        return {
+            "rows": rows,
+            "last": last,
+            "spreads": np.array(self.spreads, np.float64),
+            "columns": self._columns,
+            "nearer": np.array(self._nearer, np.float64),
+        }
 
     def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Restore the state from `tensors()`."""
         since, column = tensors["last"].tolist()
         self._rows, self._columns = [np.array(row, np.float32) for row in tensors["rows"]], np.array(tensors["columns"])
         self._last, self.spreads = (None if since < 0 else (since, column)), tensors["spreads"].tolist()
+        self._nearer = tensors["nearer"].tolist()
 
 
 def scan_lines(rows: np.ndarray, lengths: Sequence[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
