@@ -168,7 +168,8 @@ def test_a_restored_detector_continues_as_the_original():
     scores, _ = drive(2, 90, 0.6)
     detector = LoopDetector()
     before = follow(scores[:110, :110], detector=detector)
-    copy = LoopDetector(MarginLaw(detector.law.table), LoopLinks(detector.links.pairs))
+    copy = LoopDetector()
+    copy.law.table[:], copy.links.pairs = detector.law.table, detector.links.pairs
     copy.load_tensors(detector.tensors())
     for frame in range(110, 130):
         assert step(copy, scores, frame) == step(detector, scores, frame)

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.cli import build, calibrate, evaluate, export, info, options, query, serve, tools
+from tfa.cli import build, calibrate, evaluate, export, info, loops, options, query, serve, tools
 from tfa.cli.console import (
     NOT_PRINTED,
     PIPE_CLOSED,
@@ -284,6 +284,10 @@ COMMANDS: dict[str, dict[Callable[..., None], tuple[str, ...]]] = {
             "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
         ),
         info.explain_command: ("tfa explain town.tfa photo.jpg", "tfa explain town.tfa photo.jpg -o why.png --rank 2"),
+        loops.loops: (
+            "tfa loops drive/ --out loops.csv",
+            "tfa loops drive.mcap --gap 30s --out loops.g2o --out pairs.txt --state drive.state",
+        ),
         evaluate.evaluate: (
             "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
             "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",

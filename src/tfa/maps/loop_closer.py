@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +42,17 @@ _CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
 _BLOCK = 256  # descriptors per product
 _KIND = "tfa loop closer 1"
 _FACTS = ("frames", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted")  # in the file
-_SECONDS, _METERS = {"s": 1, "min": 60, "h": 3600}, {"m": 1, "km": 1000}
+_UNITS = {"": ("frames", 1), "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600), "m": ("meters", 1)}
 
 
-def parse_extent(
-    name: str, text: str | int, units: Sequence[str] = ("frames", "seconds", "meters")
-) -> tuple[str, float]:
-    """Return the unit and the amount of a gap or a pause, such as 60, 30s or 20m."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", str(text).strip())
-    if match is not None:
-        unit = "frames" if not match[2] else "seconds" if match[2] in _SECONDS else "meters"
-        factor = {"": 1, **_SECONDS, **_METERS}.get(match[2], 0)
-        if unit in units and float(match[1]) * factor > 0:
-            return unit, float(match[1]) * factor
-    examples = {"frames": "60 (frames)", "seconds": "30s or 2min", "meters": "20m"}
-    raise BadSpec(f"{name}={str(text)[:40]!r} is not allowed; use {', '.join(examples[unit] for unit in units)}")
+def parse_extent(name: str, text: str | int, *units: str) -> tuple[str, float]:
+    """Return the unit and the amount of a gap or a pause."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|m|)", str(text).strip())
+    unit, factor = ("", 0) if match is None else _UNITS[match[2]]
+    if match is None or unit not in units or not float(match[1]):
+        examples = "60 (frames), 20m, 30s or 2min" if "frames" in units else "30s or 10min"
+        raise BadSpec(f"{name}={str(text)[:40]!r} is not allowed; use {examples}")
+    return unit, float(match[1]) * factor
 
 
 class LoopCloser:
@@ -87,14 +82,12 @@ class LoopCloser:
         start: Map | None = None,
     ) -> None:
         self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops)
-        self._gap = parse_extent("gap", gap)
-        self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, ("seconds",))
+        self._gap = parse_extent("gap", gap, "frames", "meters", "seconds")
+        self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, "seconds")
         if encoder is None:
             encoder = DEFAULT_ENCODER if start is None else start.encoder
         self.encoder: Encoder = load_encoder(encoder) if isinstance(encoder, str) else encoder
-        self.frames = 0  # nodes so far
-        self.session = 0
-        self.backward_steps = 0  # times that were earlier than the one before
+        self.frames = self.session = self.backward_steps = 0  # nodes, sessions before this one, clock jumps
         self.names: list[str] = []  # of each node
         self.loops: list[Loop] = []
         # Columns of the keyframes: node, session, seconds and meters since the start.
@@ -116,6 +109,11 @@ class LoopCloser:
     def __len__(self) -> int:
         """Return the number of keyframes."""
         return len(self._keyframes)
+
+    @property
+    def needs_time(self) -> bool:
+        """True if every frame needs a time."""
+        return self._gap[0] == "seconds" or self._break is not None
 
     # --- frames --------------------------------------------------------------------------------------------------
 
@@ -143,17 +141,16 @@ class LoopCloser:
         Raises:
             BadImage: The frame cannot be read. It does not become a node.
         """
-        if time is None and (self._gap[0] == "seconds" or self._break is not None):
+        if time is None and self.needs_time:
             raise BadSpec("a gap or session break in time needs the time of every frame; pass time")
         if position is None and self._gap[0] == "meters":
             raise BadSpec("a gap in meters needs the position of every frame; pass position")
         if time is not None and not math.isfinite(time):
             raise BadSpec(f"time={time} is not a finite number")
-        if isinstance(frame, Tokens):
-            tokens = frame
-        else:
-            tokens = Tokens(*self.encoder.encode([as_rgb(frame)]), grid=self.encoder.grid)
-            name = name_photo(frame) if name is None else name
+        tokens = frame
+        if not isinstance(tokens, Tokens):
+            name = name or name_photo(tokens)
+            tokens = Tokens(*self.encoder.encode([as_rgb(tokens)]), grid=self.encoder.grid)
         if len(tokens) != 1:
             raise BadSpec(f"a frame is one photo, got tokens of {len(tokens)}; pass one at a time")
         tokens.load(0, 1)  # raises if they are not finite
@@ -204,13 +201,9 @@ class LoopCloser:
 
     def _decide(self, scores: np.ndarray) -> LoopLine | None:
         """Decide the last keyframe by its scores against all before it."""
-        node, session, seconds, meters = self._keyframes[-1]
-        before = self._keyframes[:-1]
-        here = {"frames": node, "seconds": seconds, "meters": meters}[self._gap[0]]
-        there = before[:, {"frames": 0, "seconds": 2, "meters": 3}[self._gap[0]]]
-        same = before[:, 1] == session
+        ages, same = self._keyframes[-1] - self._keyframes[:-1], self._keyframes[:-1, 1] == self.session
+        old = same & (ages[:, {"frames": 0, "seconds": 2, "meters": 3}[self._gap[0]]] >= self._gap[1])
         allowed = self.options.false_loops * (1.0 if same.all() else 0.5)
-        old = same & (here - there >= self._gap[1])
         lines = [self._within.step(scores, old, len(self), allowed, int((same & ~old).sum()))]
         if not same.all():
             lines.append(self._across.step(scores, ~same, len(self), allowed))
@@ -221,12 +214,12 @@ class LoopCloser:
         self._within.links.add([(last - back, column) for back, column in line.chain])
         chain = [LoopPair(query=nodes[last - back], match=nodes[column]) for back, column in line.chain]
         query, match = nodes[last], nodes[line.match]
-        images = {"query_image": self.names[query], "match_image": self.names[match]}
-        confidence = 1 / (1 + line.false_loops)
-        self.loops.append(
-            Loop(query=query, match=match, **images, confidence=confidence, continued=line.is_continued, chain=chain)
-        )
-        return self.loops[-1]
+        loop = Loop(
+            query=query, match=match, query_image=self.names[query], match_image=self.names[match],
+            confidence=1 / (1 + line.false_loops), continued=line.is_continued, chain=chain,
+        )  # fmt: skip
+        self.loops.append(loop)
+        return loop
 
     # --- geometry ------------------------------------------------------------------------------------------------
 
@@ -274,10 +267,8 @@ class LoopCloser:
         self._reserve(count)
         self._descriptors[:count] = side.mean + coordinates @ np.asarray(side.axes, np.float32)  # v = μ + U z
         self.names = [image.path for image in place_map.images]
-        self._keyframes = np.zeros((count, 4))
-        self._keyframes[:, 0] = np.arange(count)
-        self.session = 1
-        self._fitted = count
+        self._keyframes = np.arange(count)[:, None] * np.array([1.0, 0, 0, 0])
+        self.session, self._fitted = 1, count
         self._fit_vectors()
 
     def to_map(self, **settings: Any) -> Map:

@@ -61,9 +61,8 @@ class LoopLine:
 class MarginLaw:
     """The distribution of margins without a loop, per line length."""
 
-    def __init__(self, table: np.ndarray | None = None) -> None:
-        # Per length: sum and number of spacings, sum of gated margins, rows.
-        self.table = np.zeros((len(LENGTHS), 4)) if table is None else np.array(table, np.float64)
+    def __init__(self) -> None:
+        self.table = np.zeros((len(LENGTHS), 4))  # per length: sum and number of spacings, sum of margins, rows
 
     def scale(self, length: int) -> float | None:
         """Return β; None before there are enough rows."""
@@ -96,11 +95,12 @@ class MarginLaw:
 class LoopLinks:
     """Columns that decided loops joined, as pairs."""
 
-    def __init__(self, pairs: np.ndarray | None = None) -> None:
-        self.pairs = np.zeros((0, 2), np.int64) if pairs is None else np.array(pairs, np.int64).reshape(-1, 2)
+    def __init__(self) -> None:
+        self.pairs = np.zeros((0, 2), np.int64)
 
     def add(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self.pairs = np.unique(np.concatenate([self.pairs, np.array(pairs, np.int64).reshape(-1, 2)]), axis=0)
+        """Add pairs of columns."""
+        self.pairs = np.unique(np.concatenate([self.pairs, pairs]), axis=0)
 
     def mates(self, low: int, high: int, columns: int) -> np.ndarray:
         """Return which columns (m,) show a place of the columns low … high by earlier loops, those left out."""

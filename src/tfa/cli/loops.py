@@ -1,0 +1,106 @@
+"""`tfa loops`: find where a drive returns to an earlier place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.build import FrameOptions, Queries, are_recordings, extract_queries
+from tfa.cli.console import format_count, note, print_json, say, show_notes
+from tfa.cli.options import Part, PositionOptions, check_writable, takes
+from tfa.errors import BadSpec
+from tfa.types import Answer, EncoderOptions, LoopOptions, LoopsResult, SkippedFile
+
+_SAVE_EVERY = 256  # frames
+_SHOWN = 20  # loops to print
+
+
+@takes(
+    chosen=LoopOptions,
+    positions=Part(PositionOptions, ("positions", "gpx"), {"gpx_offset": "gpx.offset", "gpx_gap": "gpx.gap"}),
+    recorded=Part(FrameOptions, ("topic", "every"), "frames"),
+    encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast"), "encoder"),
+)
+def loops(
+    context: typer.Context,
+    drive: Annotated[
+        Path, typer.Argument(metavar="DRIVE", exists=True, help="Folder of frames in name order, a bag or a video.")
+    ],
+    *,
+    chosen: LoopOptions,
+    out: Annotated[
+        list[Path] | None,
+        options.out_option(metavar="FILE", help="Write loops to .csv, .json, .g2o or pairs .txt; repeatable."),
+    ] = None,
+    state: Annotated[
+        Path | None, options.file_option(metavar="FILE", help="Keep the state here; an interrupted run resumes.")
+    ] = None,
+    encoder: options.EncoderOption = "dinov2-s14-focus",
+    positions: PositionOptions,
+    recorded: FrameOptions,
+    encoding: EncoderOptions,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Find loop closures: frames that show an earlier place of the same drive.
+
+    No map is needed. Frames that cannot be read are left out and reported.
+    """
+    from tfa.encoders import load_encoder
+    from tfa.exports.answers.record import times_of
+    from tfa.exports.loops import loop_format
+    from tfa.maps.loop_closer import LoopCloser
+    from tfa.photos.find_positions import find_positions
+    from tfa.photos.images import find_images
+    from tfa.pipeline import encode
+
+    writers = [(path, loop_format(path)) for path in out or []]
+    for file in [*(out or []), *([] if state is None else [state])]:
+        check_writable(file)
+    sources, queries = positions.read(), Queries()
+    if are_recordings([drive], recorded):
+        if chosen.gap.endswith("m"):
+            raise BadSpec(f"gap={chosen.gap!r} needs positions; first run: tfa frames {drive} --out FOLDER")
+        queries = extract_queries([drive], recorded, context, progress=not quiet)
+    else:
+        queries.photos = find_images(drive)
+    places, notes = find_positions(queries.photos, drive if drive.is_dir() else None, sources)
+    loading = {name: getattr(encoding, name) for name in ("weights", "device", "threads", "fast")}
+    opened = load_encoder(encoder, **loading)
+    closer = LoopCloser(opened, **vars(chosen))  # rejects a bad gap before the work
+    if state is not None and state.exists():
+        closer = LoopCloser.load(state, opened)
+        if closer.options != chosen:
+            raise BadSpec(f"{state} was written with other options; repeat them, or choose another --state")
+    encoded = encode(queries.photos, opened, skip_bad=True, batch_size=encoding.batch_size, progress=not quiet)
+    if closer.names != [str(path) for path in encoded.paths[: closer.frames]]:
+        raise BadSpec(f"{state} belongs to other frames; delete it, or choose another --state")
+    placed = dict(zip(queries.photos, places, strict=True))
+    for row in range(closer.frames, len(encoded.paths)):
+        path = encoded.paths[row]
+        timed = Answer(query=str(path), time_ns=queries.frames.get(str(path), (None, None))[0])
+        [time] = times_of([timed]) if closer.needs_time else [None]
+        closer.step(encoded.tokens.select([row]), None if time is None else time / 1e9, placed[path], name=str(path))
+        if state is not None and (closer.frames % _SAVE_EVERY == 0 or closer.frames == len(encoded.paths)):
+            closer.save(state)
+    if closer.backward_steps:
+        notes.append(
+            f"the clock jumped back {format_count(closer.backward_steps, 'time')}; such steps count as no time"
+        )
+    result = LoopsResult(
+        frames=closer.frames, keyframes=len(closer), sessions=closer.session + 1, loops=closer.loops, notes=notes,
+        skipped=[SkippedFile(file=str(file), reason=why) for file, why in [*queries.skipped, *encoded.skipped]],
+    )  # fmt: skip
+    for path, write in writers:
+        write(path, result, closer.names)
+        note(f"wrote {path} ({format_count(len(result.pairs), 'pair')})")
+    if json:
+        print_json(result)
+        return
+    for loop in [one for one in result.loops if not one.continued][:_SHOWN]:
+        say(f"  {loop.query_image} shows {loop.match_image} (confidence {loop.confidence:.3f})")
+    say(f"{format_count(len(result.pairs), 'frame')} of {result.frames:,} show an earlier place")
+    show_notes([*queries.notes, *notes], [(one.file, one.reason) for one in result.skipped])
