@@ -41,7 +41,8 @@ _CENTER_DECAY = 1 - 1 / 12  # weight of earlier frames in the center, per frame
 _CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
 _BLOCK = 256  # descriptors per product
 _KIND = "tfa loop closer 1"
-_FACTS = ("frames", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted")  # in the file
+# Attributes in the file.
+_FACTS = ("frames", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted", "_shape")
 _UNITS = {"": ("frames", 1), "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600), "m": ("meters", 1)}
 
 
@@ -96,6 +97,7 @@ class LoopCloser:
         self._position: Position | None = None
         self._seconds = self._meters = 0.0
         self._waiting: list[np.ndarray] = []  # patches of the first keyframes
+        self._shape: dict[str, Any] = {}  # their grid and depths
         self._last_view: np.ndarray | None = None
         self._directions: np.ndarray | None = None
         self._fitted = 0  # keyframes of the last PCA
@@ -185,18 +187,26 @@ class LoopCloser:
         return True
 
     def _add_keyframe(self, tokens: Tokens) -> Loop | None:
+        descriptor = None
+        if self._directions is not None:
+            descriptor = describe_second_order(tokens, [self._directions])[0][0]
+        if len(self) < LAST_DIRECTIONS and (self._directions is None or self._waiting):
+            self._waiting.append(np.asarray(tokens.patches[0], np.float16))
+            self._shape = {"grid": tokens.grid, "depths": tokens.depths}
+        return self._add_descriptor(descriptor)
+
+    def _add_descriptor(self, descriptor: np.ndarray | None) -> Loop | None:
+        """Add a keyframe, decide it by the geometry so far, and refit the geometry if it is due."""
         mark = (self.frames - 1, self.session, self._seconds, self._meters)
         self._keyframes = np.concatenate([self._keyframes, [mark]])
         count, line = len(self), None
-        if self._directions is not None:
+        if descriptor is not None:
             self._reserve(count)
-            self._descriptors[count - 1] = describe_second_order(tokens, [self._directions])[0][0]
-            if self._fitted:
-                line = self._decide(self._vectors.add(self._descriptors[count - 1 : count]))
-        if count <= LAST_DIRECTIONS and (self._directions is None or self._waiting):
-            self._waiting.append(np.asarray(tokens.patches[0], np.float16))
+            self._descriptors[count - 1] = descriptor
+        if self._fitted:
+            line = self._decide(self._vectors.add(self._descriptors[count - 1 : count]))
         if count >= FIRST_FIT and count >= 2 * self._fitted:
-            self._refit(tokens)
+            self._refit()
         return None if line is None else self._make_loop(line)
 
     def _decide(self, scores: np.ndarray) -> LoopLine | None:
@@ -233,10 +243,10 @@ class LoopCloser:
             wider[:capacity] = self._descriptors
             self._descriptors = wider
 
-    def _refit(self, tokens: Tokens) -> None:
+    def _refit(self) -> None:
         """Fit the geometry on all keyframes and rewrite their vectors."""
         if self._waiting:
-            waiting = Tokens(np.stack(self._waiting), grid=tokens.grid, depths=tokens.depths)
+            waiting = Tokens(np.stack(self._waiting), **self._shape)
             [self._directions] = fit_directions(waiting, HeadSpec.max_patches, constructions=1)
             self._reserve(len(waiting))
             self._descriptors[: len(waiting)] = describe_second_order(waiting, [self._directions])[0]
@@ -261,15 +271,20 @@ class LoopCloser:
         if spaces is None or len(place_map) < 2:
             raise BadSpec("a closer starts from a second-order map in a folder; build one with: tfa build")
         side, rows = spaces.spaces[0].side, place_map.rows
-        coordinates = np.asarray(spaces.spaces[0].coordinates[rows], np.float32)
+        coordinates = np.asarray(spaces.spaces[0].fitted(len(spaces)).coordinates[:], np.float32)[rows]
         self._directions = np.asarray(side.patch_directions)
-        count = self.frames = len(rows)
-        self._reserve(count)
-        self._descriptors[:count] = side.mean + coordinates @ np.asarray(side.axes, np.float32)  # v = μ + U z
-        self.names = [image.path for image in place_map.images]
-        self._keyframes = np.arange(count)[:, None] * np.array([1.0, 0, 0, 0])
-        self.session, self._fitted = 1, count
-        self._fit_vectors()
+        descriptors = side.mean + coordinates @ np.asarray(side.axes, np.float32)  # v = μ + U z
+        # The images pass as a drive, so that they teach the law; the gap is that of a drive of 60 images.
+        for row, descriptor in enumerate(descriptors):
+            self._seconds = self._meters = row * self._gap[1] / 60
+            self.frames += 1
+            self.names.append(place_map.images[row].path)
+            self._add_descriptor(descriptor)
+        self.loops.clear()
+        if not self._fitted:
+            self._refit()
+        self.session = 1
+        self._within.restart()
 
     def to_map(self, **settings: Any) -> Map:
         """Build a map of the keyframes, which must be files; `settings` are those of `PlaceMap.build`."""
