@@ -40,6 +40,7 @@ PRINTED: dict[str, Any] = {
     "explain": values.ExplainResult,
     "frames": values.FramesResult,
     "info": values.MapInfo,
+    "loops": values.LoopsResult,
     "merge": values.MergeResult,
     "prune": values.PruneResult,
     "query": values.Answers,

@@ -1,0 +1,68 @@
+"""`tfa loops`: a drive of two laps, its files, its state, and bad input."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+LAP = 60
+
+
+@pytest.fixture
+def drive(fake_encoder):
+    """Two laps of frames with names in order, and one that cannot be read."""
+    rng = np.random.default_rng(4)
+    places = rng.integers(0, 2, (LAP, 8, 8, 3)) * 220
+    (fake_encoder / "drive").mkdir()
+    for row in range(2 * LAP):
+        blocks = (places[row % LAP] + rng.integers(0, 35, (8, 8, 3))).astype(np.uint8)
+        Image.fromarray(blocks).resize((28, 28), Image.Resampling.NEAREST).save(fake_encoder / f"drive/{row:03d}.png")
+    (fake_encoder / "drive/050a.jpg").write_bytes(b"\xff\xd8\xff nonsense")
+    return fake_encoder
+
+
+def test_loops_are_written_in_every_format_and_the_run_resumes(run, drive):
+    files = ["loops.csv", "loops.json", "loops.g2o", "pairs.txt"]
+    outs = [part for file in files for part in ("--out", file)]
+    done = run("loops", "drive", "--gap", "15", *outs, "--state", "drive.state", "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["frames"], result["sessions"]) == (2 * LAP, 1)
+    assert result["skipped"][0]["file"].endswith("050a.jpg")
+    assert all(loop["query"] >= LAP and abs(loop["query"] - LAP - loop["match"]) <= 1 for loop in result["loops"])
+    assert json.loads((drive / "loops.json").read_text()) == result
+    with open("loops.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= 0.9 * LAP
+    assert {int(row["query"]) - int(row["match"]) for row in rows} <= {LAP - 1, LAP, LAP + 1}
+    edges = (drive / "loops.g2o").read_text().splitlines()
+    assert edges[0].split()[:3] == ["EDGE_SE2", rows[0]["match"], rows[0]["query"]]
+    names = (drive / "pairs.txt").read_text().splitlines()
+    assert len(edges) == len(names) == len(rows)
+    assert names[0].split() == [f"{int(rows[0]['query']):03d}.png", f"{int(rows[0]['match']):03d}.png"]
+    again = run("loops", "drive", "--gap", "15", "--state", "drive.state", "--json", "--quiet")
+    assert json.loads(again.stdout)["loops"] == result["loops"]
+    other = run("loops", "drive", "--gap", "16", "--state", "drive.state")
+    assert other.exit_code == 2
+    assert "other options" in other.stderr
+
+
+def test_bad_values_are_refused_before_the_work(run, drive):
+    for options, message in (
+        (("--out", "loops.xlsx"), "must end in one of .csv .json .g2o .txt"),
+        (("--gap", "far"), "--gap: 'far' is not allowed; use 60 (frames), 20m, 30s or 2min"),
+        (("--gap", "30s"), "needs the time of every frame"),
+        (("--gap", "20m"), "needs the position of every frame"),
+        (("--session-breaks", "3"), "30s or 10min"),
+    ):
+        refused = run("loops", "drive", *options)
+        assert refused.exit_code == 2, refused.output
+        assert message in refused.stderr
+
+
+def test_a_single_frame_has_no_loops(run, drive):
+    done = run("loops", "drive/000.png")
+    assert done.exit_code == 0, done.output
+    assert "0 frames of 1 show an earlier place" in done.stdout
