@@ -51,14 +51,15 @@ def loops(
     """
     from tfa.encoders import load_encoder
     from tfa.exports.answers.record import times_of
-    from tfa.exports.loops import loop_format
+    from tfa.exports.loops import LOOP_FORMATS
     from tfa.maps.loop_closer import LoopCloser
     from tfa.photos.find_positions import find_positions
     from tfa.photos.images import find_images
     from tfa.pipeline import encode
 
-    writers = [(path, loop_format(path)) for path in out or []]
     for file in [*(out or []), *([] if state is None else [state])]:
+        if file != state and file.suffix.lower() not in LOOP_FORMATS:
+            raise BadSpec(f"{file} must end in one of {' '.join(LOOP_FORMATS)}")
         check_writable(file)
     sources, queries = positions.read(), Queries()
     if are_recordings([drive], recorded):
@@ -94,8 +95,8 @@ def loops(
         frames=closer.frames, keyframes=len(closer), sessions=closer.session + 1, loops=closer.loops, notes=notes,
         skipped=[SkippedFile(file=str(file), reason=why) for file, why in [*queries.skipped, *encoded.skipped]],
     )  # fmt: skip
-    for path, write in writers:
-        write(path, result, closer.names)
+    for path in out or []:
+        LOOP_FORMATS[path.suffix.lower()](path, result, closer.names)
         note(f"wrote {path} ({format_count(len(result.pairs), 'pair')})")
     if json:
         print_json(result)

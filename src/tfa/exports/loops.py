@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfa.core.files import write_json, write_text
-from tfa.errors import BadSpec
 from tfa.exports.hloc import PhotoPair, find_photo_root, name_pairs, write_pairs
 from tfa.types import LoopsResult
 
@@ -42,16 +41,9 @@ def write_loop_pairs(path: Path, result: LoopsResult, names: Sequence[str]) -> N
     write_pairs(path, name_pairs(pairs, root, root))
 
 
-def write_loop_json(path: Path, result: LoopsResult, names: Sequence[str]) -> None:
-    """Write the whole result."""
-    write_json(path, result.to_dict())
-
-
-LOOP_FORMATS = {".csv": write_loop_csv, ".json": write_loop_json, ".g2o": write_g2o, ".txt": write_loop_pairs}
-
-
-def loop_format(path: Path) -> Callable[[Path, LoopsResult, Sequence[str]], None]:
-    """Return the writer for a file name's ending."""
-    if path.suffix.lower() not in LOOP_FORMATS:
-        raise BadSpec(f"{path} must end in one of {' '.join(LOOP_FORMATS)}")
-    return LOOP_FORMATS[path.suffix.lower()]
+LOOP_FORMATS: dict[str, Callable[[Path, LoopsResult, Sequence[str]], object]] = {
+    ".csv": write_loop_csv,
+    ".json": lambda path, result, names: write_json(path, result.to_dict()),
+    ".g2o": write_g2o,
+    ".txt": write_loop_pairs,
+}

@@ -85,8 +85,8 @@ class LoopCloser:
         self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops)
         self._gap = parse_extent("gap", gap, "frames", "meters", "seconds")
         self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, "seconds")
-        if encoder is None:
-            encoder = DEFAULT_ENCODER if start is None else start.encoder
+        self.needs_time = self._gap[0] == "seconds" or self._break is not None
+        encoder = encoder or (DEFAULT_ENCODER if start is None else start.encoder)
         self.encoder: Encoder = load_encoder(encoder) if isinstance(encoder, str) else encoder
         self.frames = self.session = self.backward_steps = 0  # nodes, sessions before this one, clock jumps
         self.names: list[str] = []  # of each node
@@ -112,11 +112,6 @@ class LoopCloser:
         """Return the number of keyframes."""
         return len(self._keyframes)
 
-    @property
-    def needs_time(self) -> bool:
-        """True if every frame needs a time."""
-        return self._gap[0] == "seconds" or self._break is not None
-
     # --- frames --------------------------------------------------------------------------------------------------
 
     def step(
@@ -131,17 +126,14 @@ class LoopCloser:
         """Add the next frame as a node.
 
         Args:
-            frame: A photo as for `PlaceMap.query`, or its tokens.
-            time: Seconds; needed if the gap or session breaks are times. A clock that jumps back adds no time.
-            position: Odometry or GPS; needed if the gap is a path.
+            frame: A photo as for `PlaceMap.query`, or its tokens. One that cannot be read raises and is no node.
+            time: Seconds, for a gap or session breaks in time. A clock that jumps back adds no time.
+            position: Odometry or GPS, for a gap in meters.
             session: True if another session starts with this frame.
             name: Name of the node. [default: of the photo]
 
         Returns:
             The loop that the frame closes, or None.
-
-        Raises:
-            BadImage: The frame cannot be read. It does not become a node.
         """
         if time is None and self.needs_time:
             raise BadSpec("a gap or session break in time needs the time of every frame; pass time")
@@ -178,18 +170,17 @@ class LoopCloser:
 
     def _is_new(self, tokens: Tokens) -> bool:
         view = l2_normalize(np.asarray(tokens.patches[0], np.float32))
-        if self._last_view is not None and self._last_view.shape == view.shape:
-            # A patch without contrast, of a covered lens, has no direction: equal ones count as the same.
-            alike = float((view * self._last_view).sum(axis=1).mean())
-            if alike > SAME_VIEW or np.array_equal(view, self._last_view):
-                return False
-        self._last_view = view
-        return True
+        last, self._last_view = self._last_view, view
+        if last is None or last.shape != view.shape:
+            return True
+        # Patches of a covered lens may be 0 and have no direction: equal ones count as the same.
+        is_new = (view * last).sum(axis=1).mean() <= SAME_VIEW and not np.array_equal(view, last)
+        self._last_view = view if is_new else last
+        return bool(is_new)
 
     def _add_keyframe(self, tokens: Tokens) -> Loop | None:
-        descriptor = None
-        if self._directions is not None:
-            descriptor = describe_second_order(tokens, [self._directions])[0][0]
+        fitted = self._directions
+        descriptor = None if fitted is None else describe_second_order(tokens, [fitted])[0][0]
         if len(self) < LAST_DIRECTIONS and (self._directions is None or self._waiting):
             self._waiting.append(np.asarray(tokens.patches[0], np.float16))
             self._shape = {"grid": tokens.grid, "depths": tokens.depths}

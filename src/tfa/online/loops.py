@@ -8,11 +8,10 @@
     law      P(margin > g) = (1 + g / (β κ))^(−κ) without a loop,   κ = 8 + 2 rows / L
     loop     if  2 max(t, 256) / L · P(margin > g) ≤ allowed false loops
 
-The best lines of a frame are the top order statistics M₁ ≥ M₂ ≥ … of many weakly dependent sums. Their spacings
-k (M_k − M_{k+1}) have one exponential law with scale β, whether or not M₁ is a loop. So β is the mean spacing of the
-drive's rows; no threshold is set by hand. Rows with margins above 2 β, which may be loops not yet decided, do
-not count; their absence does not bias other spacings, because spacings of an exponential law are independent.
-κ adds the uncertainty of β. L frames in a row share their line, so t frames are t / L independent trials.
+The best lines of a frame are order statistics M₁ ≥ M₂ ≥ … of weakly dependent sums. Their spacings k (M_k − M_{k+1})
+have one exponential law with scale β, the mean spacing of the drive's rows. Rows with margins above 2 β, which may be
+undecided loops, do not count; this does not bias the others, since spacings are independent. κ adds the uncertainty of
+β. Frames in a row share their line, so t frames are t / L independent trials.
 
 Where a drive enters surroundings unlike all before, frames just beyond the gap are the only similar ones. So a match
 less than twice as old as the gap must also exceed the frames of the gap's older half, which are nearer.
@@ -32,7 +31,7 @@ LENGTHS = (10, 20)  # frames per line
 SLOPES = (-2.0, -1.5, -1.0, -0.5, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0)  # relative speeds; backward drives are negative
 BESIDE = 6  # frames around a line that show the same place
 MIN_CANDIDATES = 20  # candidates below which a row has no usable spread
-MIN_ROWS = 10  # rows below which no loop is decided
+_MIN_ROWS = 10  # rows below which no loop is decided
 _LONGEST = max(LENGTHS)
 _OFFSETS = np.rint(np.outer(SLOPES, np.arange(_LONGEST))).astype(np.int64)  # (slopes, frames)
 _PAD = int(np.abs(_OFFSETS).max())
@@ -67,21 +66,18 @@ class MarginLaw:
     def scale(self, length: int) -> float | None:
         """Return β; None before there are enough rows."""
         spacings, count, margins, rows = self.table[LENGTHS.index(length)]
-        if rows < MIN_ROWS:
+        if rows < _MIN_ROWS:
             return None
         return max(float((spacings + margins / _GATED_MEAN) / (count + rows)), 1e-6)  # 1e-6: all scores are equal
 
-    def tail(self, length: int, margin: float) -> float:
-        """Return P(margin > g); infinity before there are enough rows."""
+    def expect_false(self, length: int, margin: float, frames: int | None) -> float:
+        """Return the expected number of margins this large in `frames` without loops; None: among continuations."""
         scale, rows = self.scale(length), self.table[LENGTHS.index(length), 3]
         if scale is None:
             return np.inf
         certainty = _CERTAINTY + 2 * rows / length
-        return float((1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
-
-    def expect_false(self, length: int, margin: float, frames: int) -> float:
-        """Return the expected number of margins this large in a drive of `frames` without loops."""
-        return len(LENGTHS) * max(frames, _SHORTEST_DRIVE) / length * self.tail(length, margin)
+        trials = 1.0 if frames is None else len(LENGTHS) * max(frames, _SHORTEST_DRIVE) / length
+        return float(trials * (1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
 
     def observe(self, length: int, peaks: Sequence[float]) -> None:
         """Count the best lines of a row in which no loop was decided, best first."""
@@ -106,30 +102,16 @@ class LoopLinks:
         """Return which columns (m,) show a place of the columns low … high by earlier loops, those left out."""
         own = np.zeros(columns, bool)
         own[max(low, 0) : high + 1] = True
-        place, pairs = own, self.pairs[(self.pairs < columns).all(axis=1)]
-        while len(pairs):
-            wider = np.zeros(columns, bool)
-            wider[pairs[place[pairs[:, 0]], 1]] = wider[pairs[place[pairs[:, 1]], 0]] = True
-            wider = place | _widen(wider)
-            if np.array_equal(wider, place):
-                break
-            place = wider
+        place, before, pairs = own, 0, self.pairs[(self.pairs < columns).all(axis=1)]
+        while place.sum() > before:
+            joined, before = np.zeros(columns), place.sum()
+            joined[pairs[place[pairs[:, 0]], 1]] = joined[pairs[place[pairs[:, 1]], 0]] = 1
+            place = place | (np.convolve(joined, np.ones(2 * BESIDE + 1))[BESIDE:-BESIDE] > 0)
         return place & ~own
 
 
-def _widen(columns: np.ndarray) -> np.ndarray:
-    """Return the columns within `BESIDE` of the marked ones."""
-    sums = np.cumsum(np.pad(columns, (BESIDE + 1, BESIDE)))
-    return sums[2 * BESIDE + 1 :] > sums[: -2 * BESIDE - 1]
-
-
 class LoopDetector:
-    """Rows of the last frames of one drive, and the decision for each.
-
-    Args:
-        law: Distribution of margins; detectors of one stream share it.
-        links: Decided loops; likewise.
-    """
+    """Rows of the last frames, and the decision for each. Detectors of one stream share law and links."""
 
     def __init__(self, law: MarginLaw | None = None, links: LoopLinks | None = None) -> None:
         self.law, self.links = law or MarginLaw(), links or LoopLinks()
@@ -160,7 +142,9 @@ class LoopDetector:
         self._last = None if self._last is None or self._last[0] >= _HOLD else (self._last[0] + 1, self._last[1])
         if candidates.sum() < MIN_CANDIDATES:
             return None
-        rows = self._stack(len(scores))
+        rows = np.zeros((_LONGEST, len(scores) + 2 * _PAD), np.float32)
+        for back, earlier in enumerate(self._rows):
+            rows[back, _PAD : _PAD + len(earlier)] = earlier
         first = scan_lines(rows, LENGTHS)
         best: LoopLine | None = None
         for length in LENGTHS:
@@ -200,12 +184,6 @@ class LoopDetector:
         nearer = float(row[len(row) - gap : len(row) - gap // 2].max()) if gap > 1 else 0.0
         return np.where(candidates, row, 0.0).astype(np.float32), nearer
 
-    def _stack(self, columns: int) -> np.ndarray:
-        rows = np.zeros((_LONGEST, columns + 2 * _PAD), np.float32)
-        for back, row in enumerate(self._rows):
-            rows[back, _PAD : _PAD + len(row)] = row
-        return rows
-
     def _others(self, rows: np.ndarray, path: np.ndarray, length: int, candidates: np.ndarray) -> list[float]:
         """Return the best lines elsewhere, best first."""
         masked, allowed = rows.copy(), candidates.copy()
@@ -236,7 +214,7 @@ class LoopDetector:
         if expected > allowed and not continued:
             return None
         if continued:
-            return LoopLine(match, ((0, match),), self.law.tail(length, margin), continued)
+            return LoopLine(match, ((0, match),), self.law.expect_false(length, margin, None), continued)
         return LoopLine(match, self._support(rows, path, length), expected, continued)
 
     def _support(self, rows: np.ndarray, path: np.ndarray, length: int) -> tuple[tuple[int, int], ...]:
@@ -247,28 +225,20 @@ class LoopDetector:
         last = int(np.cumsum(values - 0.75 * values.mean()).argmax())
         return tuple((back, int(path[back])) for back in range(last + 1))
 
-    # --- state ---------------------------------------------------------------------------------------------------
-
     def tensors(self) -> dict[str, np.ndarray]:
         """Return the state without the shared law and links."""
         rows = np.zeros((len(self._rows), max(map(len, self._rows), default=0)), np.float32)
         for back, row in enumerate(self._rows):
             rows[back, : len(row)] = row
-        last = np.array(self._last or (-1, -1), np.int64)
-        return {
-            "rows": rows,
-            "last": last,
-            "spreads": np.array(self.spreads, np.float64),
-            "columns": self._columns,
-            "nearer": np.array(self._nearer, np.float64),
-        }
+        lists = {"spreads": self.spreads, "nearer": self._nearer, "last": self._last or (-1, -1)}
+        return {"rows": rows, "columns": self._columns, **{name: np.array(one) for name, one in lists.items()}}
 
     def load_tensors(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Restore the state from `tensors()`."""
+        self._rows, self._columns = [np.array(row) for row in tensors["rows"]], np.array(tensors["columns"])
+        self.spreads, self._nearer = tensors["spreads"].tolist(), tensors["nearer"].tolist()
         since, column = tensors["last"].tolist()
-        self._rows, self._columns = [np.array(row, np.float32) for row in tensors["rows"]], np.array(tensors["columns"])
-        self._last, self.spreads = (None if since < 0 else (since, column)), tensors["spreads"].tolist()
-        self._nearer = tensors["nearer"].tolist()
+        self._last = None if since < 0 else (since, column)
 
 
 def scan_lines(rows: np.ndarray, lengths: Sequence[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
