@@ -289,7 +289,11 @@ class LoopCloser:
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, completely or not at all."""
-        tensors = {"keyframes": self._keyframes, "law": self._within.law.table, "links": self._within.links.pairs}
+        tensors: dict[str, np.ndarray] = {
+            "keyframes": self._keyframes,
+            "law": self._within.law.table,
+            "links": self._within.links.pairs,
+        }
         for name, detector in (("within", self._within), ("across", self._across)):
             tensors |= {f"{name}.{key}": value for key, value in detector.tensors().items()}
         if self._directions is not None:
