@@ -187,16 +187,16 @@ def measure(decisions: Decisions, positives: Mapping[int, np.ndarray], **facts: 
     )
 
 
-def study_stream(bench: Bench, heads: Sequence[str]) -> list[StreamStudy]:
+def study_stream(bench: Bench) -> list[StreamStudy]:
     """Study one drive as a stream, by every head, with and without a told break."""
     parts = (bench.database.tokens, bench.queries.tokens)
     count = len(parts[0])
     tokens = Tokens([patches for part in parts for patches in part.patches], grid=parts[0].grid)
     positives = {count + row: own for row, own in enumerate(bench.truth.positives) if len(own)}
     vectors = {"mean": pool_mean, "vlad": describe_vlad, "fixed": describe_fixed}
-    described = {head: vectors[head](tokens) for head in heads if head in vectors}
+    described = {head: describe(tokens) for head, describe in vectors.items()}
     found = []
-    for head in heads:
+    for head in HEADS:
         for start in (None, count):
             if head == "tfa":
                 decisions = decide_tfa(tokens, bench.encoder, start)
@@ -234,23 +234,55 @@ def describe_fixed(tokens: Tokens) -> np.ndarray:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
-TITLE = "Loops at the threshold that the drive sets; recall within 3 frames, percent"
-COLUMNS = (
-    "dataset", "break", "head", "loops", "false", "recall", "strict", "pairs", "false pairs", "pair recall", "R@100P",
-    "R@99P",
-)  # fmt: skip
+TABLES = {
+    "drives": (
+        "Loops of TFA at the threshold that the drive sets, percent",
+        ("drive", "break", "revisits", "loops", "false", "recall", "strict", "pairs", "false pairs", "recall of pairs"),
+    ),
+    "heads": (
+        "Recall of pairs at the threshold that the drive sets (false pairs), percent",
+        ("drive", "break", *HEADS.values()),
+    ),
+    "precision": (
+        "Recall at 100 % precision, frames ordered by the margin of lines of 20 frames, percent",
+        ("drive", "break", *(title for head, title in HEADS.items() if head != "fixed")),
+    ),
+}
 
 
-def table_rows(studies: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return a row per stream and head."""
-    rows = []
+def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[str, ...]]:
+    """Return the rows of a table of `TABLES`: one per stream."""
+    streams: dict[tuple[str, bool], dict[str, Mapping[str, Any]]] = {}
     for one in studies:
-        counts = [str(one[name]) for name in ("loops", "false_loops", "pairs", "false_pairs")]
-        names = ("recall", "strict_recall", "pair_recall", "recall_at_100", "recall_at_99")
-        recall, strict, paired, *rest = (_percent(one[name]) for name in names)
-        about = (one["dataset"], "told" if one["told"] else "not told", HEADS[one["head"]])
-        rows.append((*about, *counts[:2], recall, strict, *counts[2:], paired, *rest))
+        streams.setdefault((one["dataset"], one["told"]), {})[one["head"]] = one
+    rows: list[tuple[str, ...]] = []
+    for (dataset, told), heads in streams.items():
+        about = (dataset, "told" if told else "not told")
+        if table == "drives":
+            one = heads["tfa"]
+            found = (
+                str(one["loops"]),
+                str(one["false_loops"]),
+                _percent(one["recall"]),
+                _percent(one["strict_recall"]),
+            )
+            pairs = (str(one["pairs"]), str(one["false_pairs"]), _percent(one["pair_recall"]))
+            rows.append((*about, str(one["revisits"]), *found, *pairs))
+        elif table == "heads":
+            cells = [heads[name] for name in HEADS if name in heads]
+            rows.append((*about, *(f"{_percent(one['pair_recall'])} ({one['false_pairs']})" for one in cells)))
+        else:
+            lines = [heads[name] for name in HEADS if name in heads and name != "fixed"]
+            rows.append((*about, *(_percent(one["recall_at_100"]) for one in lines)))
     return rows
+
+
+def format_tables(studies: Sequence[Mapping[str, Any]]) -> str:
+    """Format every table as Markdown."""
+    return "\n".join(
+        f"{title}\n\n{format_markdown(columns, table_rows(studies, table), 2)}"
+        for table, (title, columns) in TABLES.items()
+    )
 
 
 def _percent(share: float | None) -> str:
@@ -260,20 +292,20 @@ def _percent(share: float | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Close loops in streams of database then queries, and compare heads under one sequence rule."""
     parser = make_parser(main.__doc__ or "", "Database and queries must be in driving order by name.", stored=True)
-    parser.add_argument("--heads", default=",".join(HEADS), metavar="NAMES", help="heads to study [default: all]")
     return run_script(parser, _study, argv)
 
 
 def _study(arguments: Namespace) -> None:
     if arguments.show is not None:
-        print_text(f"{TITLE}\n\n{format_markdown(COLUMNS, table_rows(read_study(arguments.show)), 3)}")
+        print_text(format_tables(read_study(arguments.show)))
         return
     loaded, bars, model = load_datasets(arguments), open_progress(arguments), open_encoder(arguments)
-    heads = arguments.heads.split(",")
-    studies = [asdict(one) for data in loaded for one in study_stream(prepare(data, model, progress=bars), heads)]
+    studies = [asdict(one) for data in loaded for one in study_stream(prepare(data, model, progress=bars))]
     if not delivered(studies, out=arguments.out, json=arguments.json):
-        say(f"{TITLE}; {studies[0]['encoder']}", style="bold")
-        print_table(COLUMNS, table_rows(studies), 3)
+        for table, (title, columns) in TABLES.items():
+            say(f"{title}; {studies[0]['encoder']}", style="bold")
+            print_table(columns, table_rows(studies, table), 2)
+            say()
 
 
 if __name__ == "__main__":
