@@ -94,7 +94,7 @@ def decide_tfa(tokens: Tokens, encoder: Encoder, start: int | None) -> Decisions
     """Pass a stream through the closer; `start` is the first frame of another session."""
     closer = _Recorder(encoder)
     for row in range(len(tokens)):
-        closer.step(tokens.select([row]), session=row == start, name=str(row))
+        closer.step(tokens.select([row]), session=row == start)
     result = LoopsResult(frames=closer.frames, keyframes=len(closer), sessions=1, loops=closer.loops)
     nodes = closer._keyframes[:, 0].astype(int)
     first = None if start is None else int(np.searchsorted(nodes, start))

@@ -2,10 +2,13 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.walkthrough.commands import HOW_TO, follow
 
 LAP = 60
 
@@ -66,3 +69,9 @@ def test_a_single_frame_has_no_loops(run, drive):
     done = run("loops", "drive/000.png")
     assert done.exit_code == 0, done.output
     assert "0 frames of 1 show an earlier place" in done.stdout
+
+
+def test_the_page_is_followed(run, drive):
+    [said] = follow(HOW_TO / "close-loops.md", run)
+    assert re.search(r"(\d+) frames of 120 show an earlier place", said)
+    assert (drive / "loops.csv").read_text().count("\n") > 40

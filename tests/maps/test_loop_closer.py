@@ -25,12 +25,12 @@ def laps():
     return [place + 0.25 * rng.normal(size=place.shape) for place in np.concatenate([places, places])]
 
 
-def tokens(patches):
-    return Tokens(np.asarray(patches, np.float32)[None], grid=(4, 4))
+def tokens(patches, name="frame"):
+    return Tokens(np.asarray(patches, np.float32)[None], grid=(4, 4), names=[name])
 
 
-def follow(closer, frames, **how):
-    return [closer.step(tokens(frame), name=str(row), **how) for row, frame in enumerate(frames)]
+def follow(closer, frames):
+    return [closer.step(tokens(frame, str(row))) for row, frame in enumerate(frames)]
 
 
 def list_pairs(loop):
@@ -69,7 +69,7 @@ def test_a_saved_closer_continues_as_the_original(laps, followed, tmp_path):
         before = follow(closer, laps[:stop])
         closer.save(tmp_path / "state")
         resumed = LoopCloser.load(tmp_path / "state", FakeEncoder())
-        after = [resumed.step(tokens(frame), name=str(stop + row)) for row, frame in enumerate(laps[stop:])]
+        after = [resumed.step(tokens(frame, str(stop + row))) for row, frame in enumerate(laps[stop:])]
         assert [loop and list_pairs(loop) for loop in (*before, *after)] == [
             loop and list_pairs(loop) for loop in followed[1]
         ]

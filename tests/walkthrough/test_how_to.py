@@ -42,6 +42,7 @@ TOWN = {
 HERE = {"hloc-colmap.md", "positions.md", "scale.md", "sessions.md"}
 ELSEWHERE = {
     "bags-and-videos.md": "tests/cli/test_cli_recordings.py",
+    "close-loops.md": "tests/cli/test_cli_loops.py",
     "export-answers.md": "tests/cli/test_cli_answer_files.py",
     "onnx.md": "tests/exports/test_onnx_place.py",
 }

@@ -50,8 +50,7 @@ def loops(
     No map is needed. Frames that cannot be read are left out and reported.
     """
     from tfa.encoders import load_encoder
-    from tfa.exports.answers.record import times_of
-    from tfa.exports.loops import LOOP_FORMATS
+    from tfa.exports.answers.formats import LOOP_FORMATS, times_of
     from tfa.maps.loop_closer import LoopCloser
     from tfa.photos.find_positions import find_positions
     from tfa.photos.images import find_images
@@ -84,7 +83,7 @@ def loops(
         path = encoded.paths[row]
         timed = Answer(query=str(path), time_ns=queries.frames.get(str(path), (None, None))[0])
         [time] = times_of([timed]) if closer.needs_time else [None]
-        closer.step(encoded.tokens.select([row]), None if time is None else time / 1e9, placed[path], name=str(path))
+        closer.step(encoded.tokens.select([row]), None if time is None else time / 1e9, placed[path])
         if state is not None and (closer.frames % _SAVE_EVERY == 0 or closer.frames == len(encoded.paths)):
             closer.save(state)
     if closer.backward_steps:

@@ -121,7 +121,6 @@ class LoopCloser:
         position: Position | None = None,
         *,
         session: bool = False,
-        name: str | None = None,
     ) -> Loop | None:
         """Add the next frame as a node.
 
@@ -130,7 +129,6 @@ class LoopCloser:
             time: Seconds, for a gap or session breaks in time. A clock that jumps back adds no time.
             position: Odometry or GPS, for a gap in meters.
             session: True if another session starts with this frame.
-            name: Name of the node. [default: of the photo]
 
         Returns:
             The loop that the frame closes, or None.
@@ -143,13 +141,13 @@ class LoopCloser:
             raise BadSpec(f"time={time} is not a finite number")
         tokens = frame
         if not isinstance(tokens, Tokens):
-            name = name or name_photo(tokens)
-            tokens = Tokens(*self.encoder.encode([as_rgb(tokens)]), grid=self.encoder.grid)
+            names = [name_photo(tokens)]
+            tokens = Tokens(*self.encoder.encode([as_rgb(tokens)]), grid=self.encoder.grid, names=names)
         if len(tokens) != 1:
             raise BadSpec(f"a frame is one photo, got tokens of {len(tokens)}; pass one at a time")
         tokens.load(0, 1)  # raises if they are not finite
         self._move(time, position, session)
-        self.names.append(name or "")
+        self.names.append("" if tokens.names is None else tokens.names[0])
         self.frames += 1
         return self._add_keyframe(tokens) if self._is_new(tokens) else None
 
@@ -289,11 +287,8 @@ class LoopCloser:
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, completely or not at all."""
-        tensors: dict[str, np.ndarray] = {
-            "keyframes": self._keyframes,
-            "law": self._within.law.table,
-            "links": self._within.links.pairs,
-        }
+        shared = self._within
+        tensors = dict[str, np.ndarray](keyframes=self._keyframes, law=shared.law.table, links=shared.links.pairs)
         for name, detector in (("within", self._within), ("across", self._across)):
             tensors |= {f"{name}.{key}": value for key, value in detector.tensors().items()}
         if self._directions is not None:
