@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.photos.recordings.made import IMAGES, drive_rows, write_bag
 from tests.walkthrough.commands import HOW_TO, follow
 
 LAP = 60
@@ -75,3 +76,15 @@ def test_the_page_is_followed(run, drive):
     [said] = follow(HOW_TO / "close-loops.md", run)
     assert re.search(r"(\d+) frames of 120 show an earlier place", said)
     assert (drive / "loops.csv").read_text().count("\n") > 40
+
+
+def test_a_bag_has_times_but_no_path(run, fake_encoder):
+    write_bag(fake_encoder / "made/drive.mcap", drive_rows(30)).rename(fake_encoder / "drive.mcap")
+    how = ("--topic", IMAGES, "--every", "3", "--json", "--quiet")
+    done = run("loops", "drive.mcap", "--gap", "2s", "--session-breaks", "10min", *how)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["frames"], result["sessions"], result["loops"]) == (10, 1, [])
+    refused = run("loops", "drive.mcap", "--gap", "20m", *how)
+    assert refused.exit_code == 2
+    assert "first run: tfa frames drive.mcap --out FOLDER" in refused.stderr

@@ -6,7 +6,7 @@
     line     B_L(t, j) = max over slopes a of  1/L Σ_{k<L} z_{t−k, j − round(a k)},   L = 10 and 20
     margin   g = best line − best line after the best one is masked
     law      P(margin > g) = (1 + g / (β κ))^(−κ) without a loop,   κ = 8 + 2 rows / L
-    loop     if  2 max(t, 256) / L · P(margin > g) ≤ allowed false loops
+    loop     if  2 max(t, 128) / L · P(margin > g) ≤ allowed false loops
 
 The best lines of a frame are order statistics M₁ ≥ M₂ ≥ … of weakly dependent sums. Their spacings k (M_k − M_{k+1})
 have one exponential law with scale β, the mean spacing of the drive's rows. Rows with margins above 2 β, which may be
@@ -43,7 +43,7 @@ _GATED_MEAN = 1 - _GATE * np.exp(-_GATE) / (1 - np.exp(-_GATE))  # mean of an ex
 _CERTAINTY = 8.0  # κ of a law without rows
 _CONTINUED = 1.5  # margin in β that continues a loop
 _HOLD = 3  # frames that a loop survives without evidence
-_SHORTEST_DRIVE = 256  # frames; the allowance of shorter drives is that of a drive of this length
+_SHORTEST_DRIVE = 128  # frames; the allowance of shorter drives is that of a drive of this length
 
 
 @dataclass(frozen=True)
