@@ -211,16 +211,14 @@ class LoopDetector:
             since, column = self._last
             # One more than the fastest relative speed allows.
             continued = abs(match - column) <= max(SLOPES) * since + 1 and margin >= _CONTINUED * scale
-        if expected > allowed and not continued:
-            return None
         if continued:
             return LoopLine(match, ((0, match),), self.law.expect_false(length, margin, None), continued)
-        return LoopLine(match, self._support(rows, path, length), expected, continued)
+        return None if expected > allowed else LoopLine(match, self._support(rows, path, length), expected, continued)
 
     def _support(self, rows: np.ndarray, path: np.ndarray, length: int) -> tuple[tuple[int, int], ...]:
         """Return the pairs of the line that carry it: the loop may have started within the line."""
-        usable = (path >= 0) & (np.arange(_LONGEST) < min(length, len(self._rows)))
-        count = int(np.argmin(usable)) if not usable.all() else len(usable)
+        usable = (path >= 0) & (path < rows.shape[1] - 2 * _PAD) & (np.arange(_LONGEST) < min(length, len(self._rows)))
+        count = int(np.argmin([*usable, False]))
         values = rows[np.arange(count), path[:count] + _PAD]
         last = int(np.cumsum(values - 0.75 * values.mean()).argmax())
         return tuple((back, int(path[back])) for back in range(last + 1))
