@@ -1,4 +1,4 @@
-"""Close loops in streams: the database of a drive, then its queries, with and without a session break between them.
+"""Close loops in streams: the database of a drive, then its queries, as one session and as two.
 
 Every head decides by the same rule (`tfa.online.loops`), from its own scores of each frame against all earlier ones.
 Nothing is fitted on labels. A loop is right if it is within three frames of a positive, or a positive (strict).
@@ -48,7 +48,7 @@ class StreamStudy:
     dataset: str
     encoder: str
     head: str
-    told: bool  # whether the session break was given
+    sessions: int  # 2 if the break between database and queries was given, else 1
     frames: int
     revisits: int  # frames with a positive
     loops: int  # frames with a loop when they arrive
@@ -188,7 +188,7 @@ def measure(decisions: Decisions, positives: Mapping[int, np.ndarray], **facts: 
 
 
 def study_stream(bench: Bench) -> list[StreamStudy]:
-    """Study one drive as a stream, by every head, with and without a told break."""
+    """Study one drive as a stream, by every head, as one session and as two."""
     parts = (bench.database.tokens, bench.queries.tokens)
     count = len(parts[0])
     tokens = Tokens([patches for part in parts for patches in part.patches], grid=parts[0].grid)
@@ -204,7 +204,7 @@ def study_stream(bench: Bench) -> list[StreamStudy]:
                 decide = decide_fixed if head == "fixed" else decide_vectors
                 decisions = decide(described[head], start)
             facts = {"dataset": bench.truth.name, "encoder": bench.encoder.id, "frames": len(tokens)}
-            found.append(measure(decisions, positives, **facts, head=head, told=start is not None))
+            found.append(measure(decisions, positives, **facts, head=head, sessions=1 if start is None else 2))
     return found
 
 
@@ -237,27 +237,38 @@ def describe_fixed(tokens: Tokens) -> np.ndarray:
 TABLES = {
     "drives": (
         "Loops of TFA at the threshold that the drive sets, percent",
-        ("drive", "break", "revisits", "loops", "false", "recall", "strict", "pairs", "false pairs", "recall of pairs"),
+        (
+            "drive",
+            "sessions",
+            "revisits",
+            "loops",
+            "false",
+            "recall",
+            "strict",
+            "pairs",
+            "false pairs",
+            "recall of pairs",
+        ),
     ),
     "heads": (
         "Recall of pairs at the threshold that the drive sets (false pairs), percent",
-        ("drive", "break", *HEADS.values()),
+        ("drive", "sessions", *HEADS.values()),
     ),
     "precision": (
         "Recall at 100 % precision, frames ordered by the margin of lines of 20 frames, percent",
-        ("drive", "break", *(title for head, title in HEADS.items() if head != "fixed")),
+        ("drive", "sessions", *(title for head, title in HEADS.items() if head != "fixed")),
     ),
 }
 
 
 def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[str, ...]]:
     """Return the rows of a table of `TABLES`: one per stream."""
-    streams: dict[tuple[str, bool], dict[str, Mapping[str, Any]]] = {}
+    streams: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
     for one in studies:
-        streams.setdefault((one["dataset"], one["told"]), {})[one["head"]] = one
+        streams.setdefault((one["dataset"], one["sessions"]), {})[one["head"]] = one
     rows: list[tuple[str, ...]] = []
-    for (dataset, told), heads in streams.items():
-        about = (dataset, "told" if told else "not told")
+    for (dataset, sessions), heads in streams.items():
+        about = (dataset, str(sessions))
         if table == "drives":
             one = heads["tfa"]
             found = (

@@ -125,7 +125,7 @@ class LoopCloser:
         """Add the next frame as a node.
 
         Args:
-            frame: A photo as for `PlaceMap.query`, or its tokens. One that cannot be read raises and is no node.
+            frame: A photo as for `PlaceMap.query`, or its tokens. One that cannot be read raises BadImage.
             time: Seconds, for a gap or session breaks in time. A clock that jumps back adds no time.
             position: Odometry or GPS, for a gap in meters.
             session: True if another session starts with this frame.
