@@ -140,7 +140,7 @@ class LoopOptions(Options):
 
     gap: str = opt("60", "Frames (60), time (30s, 2min) or path (20m) before a place can recur.")
     session_breaks: str | None = opt(None, "Start another session after a pause this long, such as 10min.")
-    false_loops: float = opt(0.1, "Expected number of false loops in the whole drive.", ge=1e-6, le=1000)
+    false_loops: float = opt(0.1, "Expected number of false loops in a drive.", ge=1e-6, le=1000)
 
 
 class CalibrateOptions(Options):

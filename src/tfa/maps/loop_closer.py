@@ -64,7 +64,7 @@ class LoopCloser:
         gap: How far back a frame must be to count as a loop: frames (60), time ("30s") or path ("20m").
         session_breaks: Pause after which another session starts ("10min"); earlier sessions then answer without
             competition from the running one.
-        false_loops: Expected number of false loops in the whole drive.
+        false_loops: Expected number of false loops in a drive; see `tfa.online.loops`.
         start: Map whose images are the first nodes.
 
     Example:

@@ -11,10 +11,11 @@
 The best lines of a frame are order statistics M₁ ≥ M₂ ≥ … of weakly dependent sums. Their spacings k (M_k − M_{k+1})
 have one exponential law with scale β, the mean spacing of the drive's rows. Rows with margins above 2 β, which may be
 undecided loops, do not count; this does not bias the others, since spacings are independent. κ adds the uncertainty of
-β. Frames in a row share their line, so t frames are t / L independent trials.
+β. Frames in a row share their line, so t frames are t / L independent trials. The threshold rises with t: a drive of n
+frames expects at most allowed (1 + ln(n / 128)) false loops.
 
 Where a drive enters surroundings unlike all before, frames just beyond the gap are the only similar ones. So a match
-less than twice as old as the gap must also exceed the frames of the gap's older half, which are nearer.
+less than three times as old as the gap must also exceed the frames of the gap's older half, which are nearer.
 
 A frame that continues the loop of the frames before it is one of few hypotheses, not one of all, and needs only
 g ≥ 1.5 β. Places that earlier loops joined count as one place: the second best line lies elsewhere.
@@ -156,7 +157,7 @@ class LoopDetector:
             if len(peaks) < 2:
                 continue
             margin = peaks[0] - peaks[1]
-            if len(scores) - match < 2 * gap + BESIDE:
+            if len(scores) - match < 3 * gap + BESIDE:
                 margin = min(margin, peaks[0] - float(np.mean(self._nearer[:length])))
             line = self._decide(length, margin, match, path, rows, frames, allowed)
             if line is None:
