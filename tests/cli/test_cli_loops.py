@@ -85,6 +85,8 @@ def test_a_bag_has_times_but_no_path(run, fake_encoder):
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert (result["frames"], result["sessions"], result["loops"]) == (10, 1, [])
+    stated = ("--gap", "4", "--state", "bag.state", *how)
+    assert run("loops", "drive.mcap", *stated).exit_code == run("loops", "drive.mcap", *stated).exit_code == 0
     refused = run("loops", "drive.mcap", "--gap", "20m", *how)
     assert refused.exit_code == 2
     assert "first run: tfa frames drive.mcap --out FOLDER" in refused.stderr

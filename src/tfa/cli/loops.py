@@ -75,21 +75,24 @@ def loops(
         closer = LoopCloser.load(state, opened)
         if closer.options != chosen:
             raise BadSpec(f"{state} was written with other options; repeat them, or choose another --state")
+    recorded_at = [queries.frames.get(str(photo), (None, None)) for photo in queries.photos]
+    answers = [Answer(query=str(one), time_ns=at[0]) for one, at in zip(queries.photos, recorded_at, strict=True)]
+    times = [None if time is None else time / 1e9 for time in times_of(answers)] if closer.needs_time else None
+    frames = dict(zip(queries.photos, zip(times or [None] * len(places), places, strict=True), strict=True))
+    for frame in frames.values():
+        closer.check(*frame)  # before the work
     encoded = encode(queries.photos, opened, skip_bad=True, batch_size=encoding.batch_size, progress=not quiet)
-    if closer.names != [str(path) for path in encoded.paths[: closer.frames]]:
+    # Frames that are not stored are named by their recording.
+    names = {str(photo): at[1] or str(photo) for photo, at in zip(queries.photos, recorded_at, strict=True)}
+    encoded.tokens.names = [names[str(path)] for path in encoded.paths]
+    if closer.names != encoded.tokens.names[: closer.frames]:
         raise BadSpec(f"{state} belongs to other frames; delete it, or choose another --state")
-    placed = dict(zip(queries.photos, places, strict=True))
     for row in range(closer.frames, len(encoded.paths)):
-        path = encoded.paths[row]
-        timed = Answer(query=str(path), time_ns=queries.frames.get(str(path), (None, None))[0])
-        [time] = times_of([timed]) if closer.needs_time else [None]
-        closer.step(encoded.tokens.select([row]), None if time is None else time / 1e9, placed[path])
+        closer.step(encoded.tokens.select([row]), *frames[encoded.paths[row]])
         if state is not None and (closer.frames % _SAVE_EVERY == 0 or closer.frames == len(encoded.paths)):
             closer.save(state)
     if closer.backward_steps:
-        notes.append(
-            f"the clock jumped back {format_count(closer.backward_steps, 'time')}; such steps count as no time"
-        )
+        notes.append(f"the clock jumped back {format_count(closer.backward_steps, 'time')}, which counts as no time")
     result = LoopsResult(
         frames=closer.frames, keyframes=len(closer), sessions=closer.session + 1, loops=closer.loops, notes=notes,
         skipped=[SkippedFile(file=str(file), reason=why) for file, why in [*queries.skipped, *encoded.skipped]],

@@ -133,12 +133,7 @@ class LoopCloser:
         Returns:
             The loop that the frame closes, or None.
         """
-        if time is None and self.needs_time:
-            raise BadSpec("a gap or session break in time needs the time of every frame; pass time")
-        if position is None and self._gap[0] == "meters":
-            raise BadSpec("a gap in meters needs the position of every frame; pass position")
-        if time is not None and not math.isfinite(time):
-            raise BadSpec(f"time={time} is not a finite number")
+        self.check(time, position)
         tokens = frame
         if not isinstance(tokens, Tokens):
             names = [name_photo(tokens)]
@@ -150,6 +145,15 @@ class LoopCloser:
         self.names.append("" if tokens.names is None else tokens.names[0])
         self.frames += 1
         return self._add_keyframe(tokens) if self._is_new(tokens) else None
+
+    def check(self, time: float | None, position: Position | None) -> None:
+        """Raise if a frame lacks the time or position that the gap needs."""
+        if time is None and self.needs_time:
+            raise BadSpec("a gap or session break in time needs the time of every frame; pass time")
+        if position is None and self._gap[0] == "meters":
+            raise BadSpec("a gap in meters needs the position of every frame; pass position")
+        if time is not None and not math.isfinite(time):
+            raise BadSpec(f"time={time} is not a finite number")
 
     def _move(self, time: float | None, position: Position | None, session: bool) -> None:
         """Count elapsed time, path and sessions."""
