@@ -66,22 +66,12 @@ class LoopCloser:
             competition from the running one.
         false_loops: Expected number of false loops in a drive; see `tfa.online.loops`.
         start: Map whose images are the first nodes.
-
-    Example:
-        >>> closer = tfa.LoopCloser(gap=60)
-        >>> for frame in frames:
-        ...     loop = closer.step(frame)
     """
 
     def __init__(
-        self,
-        encoder: str | Encoder | None = None,
-        gap: str | int = LoopOptions.gap,
-        *,
-        session_breaks: str | None = None,
-        false_loops: float = LoopOptions.false_loops,
-        start: Map | None = None,
-    ) -> None:
+        self, encoder: str | Encoder | None = None, gap: str | int = LoopOptions.gap, *,
+        session_breaks: str | None = None, false_loops: float = LoopOptions.false_loops, start: Map | None = None,
+    ) -> None:  # fmt: skip
         self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops)
         self._gap = parse_extent("gap", gap, "frames", "meters", "seconds")
         self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, "seconds")
@@ -111,8 +101,6 @@ class LoopCloser:
     def __len__(self) -> int:
         """Return the number of keyframes."""
         return len(self._keyframes)
-
-    # --- frames --------------------------------------------------------------------------------------------------
 
     def step(
         self,
@@ -224,8 +212,6 @@ class LoopCloser:
         self.loops.append(loop)
         return loop
 
-    # --- geometry ------------------------------------------------------------------------------------------------
-
     def _reserve(self, count: int) -> None:
         """Make room for descriptors; large ones are in a temporary file."""
         assert self._directions is not None
@@ -256,8 +242,6 @@ class LoopCloser:
             self._vectors.add(self._descriptors[start : min(start + _BLOCK, len(self))])
         release(self._descriptors)
 
-    # --- maps ----------------------------------------------------------------------------------------------------
-
     def _start_from(self, place_map: Map) -> None:
         """Take the images of a map as the nodes of the first session."""
         spaces = place_map.state.spaces
@@ -274,8 +258,6 @@ class LoopCloser:
             self.names.append(place_map.images[row].path)
             self._add_descriptor(descriptor)
         self.loops.clear()
-        if not self._fitted:
-            self._refit()
         self.session = 1
         self._within.restart()
 

@@ -241,12 +241,7 @@ class LoopDetector:
 
 
 def scan_lines(rows: np.ndarray, lengths: Sequence[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return the best line that ends in each column and the index of its slope, per length.
-
-    Args:
-        rows: Standardized scores (frames, _PAD + m + _PAD), the newest frame first.
-        lengths: Line lengths.
-    """
+    """Return the best line that ends in each column and the index of its slope, per length, from padded rows."""
     columns = rows.shape[1] - 2 * _PAD
     best = {length: (np.full(columns, -np.inf, np.float32), np.zeros(columns, np.int64)) for length in lengths}
     for slope, offsets in enumerate(_OFFSETS.tolist()):
