@@ -138,8 +138,8 @@ class StreamOptions(Options):
 class LoopOptions(Options):
     """Options of loop closure."""
 
-    gap: str = opt("60", "Frames (60), time (30s, 2min) or path (20m) before a place can recur.")
-    session_breaks: str | None = opt(None, "Start another session after a pause this long, such as 10min.")
+    gap: str = opt("60", "How long before a place can recur.", cli={"metavar": "N|Ns|Nmin|Nm"})
+    session_breaks: str | None = opt(None, "Start another session after a pause this long.", cli={"metavar": "Ns|Nmin"})
     false_loops: float = opt(0.1, "Expected number of false loops in a drive.", ge=1e-6, le=1000)
 
 
