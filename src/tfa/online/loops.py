@@ -15,7 +15,7 @@ undecided loops, do not count; this does not bias the others, since spacings are
 frames expects at most allowed (1 + ln(n / 128)) false loops.
 
 Where a drive enters surroundings unlike all before, frames just beyond the gap are the only similar ones. So a match
-less than three times as old as the gap must also exceed the frames of the gap's older half, which are nearer.
+within 46 frames of the gap must also exceed the frames of the gap's older half, which are nearer.
 
 A frame that continues the loop of the frames before it is one of few hypotheses, not one of all, and needs only
 g ≥ 1.5 β. Places that earlier loops joined count as one place: the second best line lies elsewhere.
@@ -43,6 +43,7 @@ _GATE = 2.0  # margin in β above which a row may be a loop
 _GATED_MEAN = 1 - _GATE * np.exp(-_GATE) / (1 - np.exp(-_GATE))  # mean of an exponential below the gate, in β
 _CERTAINTY = 8.0  # κ of a law without rows
 _CONTINUED = 1.5  # margin in β that continues a loop
+_NEAR = 2 * _LONGEST + BESIDE  # frames beyond the gap within which a match must exceed the gap itself
 _HOLD = 3  # frames that a loop survives without evidence
 _SHORTEST_DRIVE = 128  # frames; the allowance of shorter drives is that of a drive of this length
 
@@ -157,7 +158,7 @@ class LoopDetector:
             if len(peaks) < 2:
                 continue
             margin = peaks[0] - peaks[1]
-            if len(scores) - match < 3 * gap + BESIDE:
+            if len(scores) - match < gap + _NEAR:
                 margin = min(margin, peaks[0] - float(np.mean(self._nearer[:length])))
             line = self._decide(length, margin, match, path, rows, frames, allowed)
             if line is None:
