@@ -10,7 +10,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.build import FrameOptions, Queries, are_recordings, extract_queries
 from tfa.cli.console import format_count, note, print_json, say, show_notes
-from tfa.cli.options import Part, PositionOptions, check_writable, takes
+from tfa.cli.options import ENCODING, Part, PositionOptions, check_writable, takes
 from tfa.errors import BadSpec
 from tfa.types import Answer, EncoderOptions, LoopOptions, LoopsResult, SkippedFile
 
@@ -22,7 +22,7 @@ _SHOWN = 20  # loops to print
     chosen=LoopOptions,
     positions=Part(PositionOptions, ("positions", "gpx"), {"gpx_offset": "gpx.offset", "gpx_gap": "gpx.gap"}),
     recorded=Part(FrameOptions, ("topic", "every"), "frames"),
-    encoding=Part(EncoderOptions, ("weights", "device", "threads", "fast"), "encoder"),
+    encoding=Part(EncoderOptions, ENCODING, "encoder"),
 )
 def loops(
     context: typer.Context,
@@ -68,7 +68,7 @@ def loops(
     else:
         queries.photos = find_images(drive)
     places, notes = find_positions(queries.photos, drive if drive.is_dir() else None, sources)
-    loading = {name: getattr(encoding, name) for name in ("weights", "device", "threads", "fast")}
+    loading = {name: getattr(encoding, name) for name in ENCODING}
     opened = load_encoder(encoder, **loading)
     closer = LoopCloser(opened, **vars(chosen))  # rejects a bad gap before the work
     if state is not None and state.exists():
