@@ -51,7 +51,7 @@ def calibrate_command(
         print_json(CalibrationResult(**vars(made), skipped=skipped, notes=list(report.notes)))
         return
     say(f"calibrated {map} as {report.name}", style="bold green")
-    show_calibration(made)
+    show_calibration(made, decisions=False)
     without = format_command("tfa", "query", str(map), "PHOTO", "--calibration", "none")
     say(f"it is now active; query without it: {without}")
 

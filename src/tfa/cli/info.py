@@ -81,14 +81,14 @@ def show_decisions(rows: Sequence[Decision], *more: tuple[str, str, str]) -> Non
     console().print(table)
 
 
-def show_calibration(made: CalibrationInfo) -> None:
-    """Print a calibration: the data it used, its decisions, and how they differ from the map's."""
-    say(f"calibration {made.name}{' (active)' if made.active else ''}", style="bold")
+def show_calibration(made: CalibrationInfo, *, decisions: bool) -> None:
+    """Print the data that a calibration used, its decisions if wanted, and the expected recall."""
     facts = made.calibration or {}
     data_used = "map images and calibration photos" if made.data_used == "target" else made.data_used
     say(f"  fitted on {facts['used']:,} of {format_count(facts['given'], 'photo')}; data used: {data_used}")
-    show_decisions(made.decided)
-    say("  changes: " + ("; ".join(made.differences) or "none, the decisions are the same"))
+    if decisions:
+        show_decisions(made.decided)
+        say("  changes: " + ("; ".join(made.differences) or "none, the decisions are the same"))
     recall = _find_recall(made)
     if recall is not None:
         say(f"  {recall}")
@@ -185,7 +185,8 @@ def info(
         say(f"evidence: format {facts.format_version}, {fitted}; data used: {data_used}", "bold")
         show_evidence(facts)
         for calibration in facts.calibrations:
-            show_calibration(calibration)
+            say(f"calibration {calibration.name}{' (active)' if calibration.active else ''}", style="bold")
+            show_calibration(calibration, decisions=True)
         say(WITHIN_NOISE, style="dim")
     else:
         say("show the decisions and their reasons with: " + format_command("tfa", "info", str(map), "--evidence"))
