@@ -31,9 +31,9 @@ def test_a_merge_of_duplicates_says_so(run, folder):
 
 def test_a_file_of_answers_counts_as_the_table_does(run, folder):
     result = run("query", "town.tfa", "camera", "far.jpg", "--no-online", "--sure", "--out", "f.csv")
-    [answered] = re.findall(r"(\d+ of 15 photos) answered", result.stdout)
-    assert f"wrote f.csv (answers: {answered})" in result.stderr
-    assert not answered.startswith("15")
+    [recognized] = re.findall(r"15 photos: (\d+) recognized", result.stdout) or ["0"]
+    assert f"wrote f.csv (answers: {recognized} of 15 photos)" in result.stderr
+    assert recognized != "15"
     assert len(Path("f.csv").read_text("utf-8").splitlines()) == 16
 
 

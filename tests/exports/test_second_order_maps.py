@@ -80,14 +80,9 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
 
 def test_a_report_is_written(town, tmp_path):
     report = collect_report(town)
-    evidence = report["evidence"]
-    assert evidence["spectrum"]["gamma"] == (
-        0.5 if town.info().to_dict()["decisions"]["carrier"] == "partial" else 0.625
-    )
-    assert len(evidence["similarity"]["original"]) == len(evidence["similarity"]["final"])
     # Two copies of a photo are alike, also where their rows are integers.
     assert [[image["image"] for image in group["images"]] for group in report["duplicates"]] == [["copy.png", "4.png"]]
     write_report(tmp_path / "report.html", report)
     page = (tmp_path / "report.html").read_text()
-    assert "Variance of the descriptors" in page
+    assert "near duplicates" in page
     assert "residuals" not in page

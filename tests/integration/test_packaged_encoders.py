@@ -21,7 +21,7 @@ pytestmark = pytest.mark.encoder
 @pytest.mark.parametrize("card", [card for card in CATALOGUE.values() if card.package], ids=lambda card: card.name)
 def test_the_file_is_the_one_that_is_known(card):
     try:
-        encoder = load_encoder(f"{card.name}@112")
+        encoder = load_encoder(f"{card.name}@112", precision="float32")
     except WeightsMissing as error:
         pytest.skip(f"no weights to be had: {error}")
     assert encoder.fingerprint == fingerprint_encoder(parse_encoder(encoder.id), card.package.weights)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.encoder
 def encoder(tmp_path_factory):
     """Weights from the user's cache; tokens go to one of the tests' own."""
     try:
-        loaded = load_encoder(DEFAULT_ENCODER)
+        loaded = load_encoder(DEFAULT_ENCODER, precision="float32")
     except WeightsMissing as error:
         pytest.skip(f"no weights to be had: {error}")
     with pytest.MonkeyPatch.context() as patch:

@@ -109,9 +109,8 @@ def test_exports_explanations_and_reports_agree_with_the_scores(town, cache, cam
     assert sum(term["contribution"] for term in why["terms"]) == pytest.approx(why["score"], abs=1e-6)
     assert [term["name"].rpartition(", ")[2] for term in why["terms"][:2]] == ["vocabulary 1", "vocabulary 2"]
     report = collect_report(made)
-    assert [row["name"] for row in report["evidence"]["decided"]][:5] == [
-        "assignment", "carrier", "source words", "map words", "scores"
-    ]  # fmt: skip
+    names = [one.name for one in made.info().decided]
+    assert names[:5] == ["assignment", "carrier", "source words", "map words", "scores"]
     assert not any("hub" in advice for advice in report["advice"])
 
 

@@ -153,6 +153,8 @@ class Match(IdlStruct, typename="tfa_msgs.msg.dds_.Match_"):
 class Matches(IdlStruct, typename="tfa_msgs.msg.dds_.Matches_"):
     header: Header
     query: str
+    verdict: str
+    reason: str
     map_name: str
     calibration: str
     matches: sequence[Match]

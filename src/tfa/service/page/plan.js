@@ -24,7 +24,7 @@ export class Plan {
   constructor(section, instead = null) {
     Object.assign(this, { section, instead, places: [], hits: [], estimate: null, path: [], pointed: null, picked: null });
     const id = (name) => `${section.id}-${name}`;
-    this.canvas = make("canvas", { id: id("canvas"), class: "plan-canvas", tabindex: "0", role: "application", "aria-describedby": id("words") });
+    this.canvas = make("canvas", { id: id("canvas"), class: "plan-canvas", tabindex: "0", role: "application", "aria-label": "Plan", "aria-describedby": id("words") });
     this.words = make("p", { id: id("words"), class: "quiet" });
     this.photo = make("figure", { class: "picked", "aria-live": "polite", hidden: true });
     const [closer, further, all] = ["Zoom in", "Zoom out", "Fit"].map((name) => make("button", { type: "button" }, name));
