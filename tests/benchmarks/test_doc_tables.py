@@ -1,37 +1,17 @@
-"""Tables of the documentation equal the output of their commands; formulas have the constants of the code."""
+"""The performance page has the numbers of the files, and formulas have the constants of the code."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-import pytest
 
 from studies.speed.page import performance_page, read_results, summary_table
 from tfa.maps import confidence
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "site"))
-
-import fill_tables  # noqa: E402
-
-PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if fill_tables.BLOCK.search(page.read_text("utf-8")))
 
 
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text("utf-8")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_tables_are_those_that_the_commands_print(page):
-    text = page.read_text("utf-8")
-    assert fill_tables.fill(text) == text, "run python docs/site/fill_tables.py"
-    assert all(len(block[4].splitlines()) > 2 for block in fill_tables.BLOCK.finditer(text))
-
-
-def test_there_are_such_pages():
-    assert {"summary", "performance", "confidence", "choosing-the-head"} <= {page.stem for page in PAGES}
 
 
 def test_the_tables_of_performance_are_those_of_the_files():
