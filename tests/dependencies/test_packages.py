@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,8 +13,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.architecture.test_layout import ROOT, tracked_files
+from tests.dependencies.audit import pins
 from tfa.version import __version__
 
 pytestmark = pytest.mark.slow
@@ -72,6 +76,27 @@ def test_a_wheel_holds_every_file_of_the_package_and_nothing_else(built):
     assert sorted(package - held) == []
 
 
+def test_a_wheel_lists_its_dependencies_with_pinned_versions(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        listed = json.loads(archive.read(f"tfa_vpr-{__version__}.dist-info/sboms/tfa.cdx.json"))
+    assert (listed["bomFormat"], listed["specVersion"]) == ("CycloneDX", "1.6")
+    main = listed["metadata"]["component"]
+    assert (main["name"], main["version"], main["purl"]) == ("tfa-vpr", __version__, f"pkg:pypi/tfa-vpr@{__version__}")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    pinned = {canonicalize_name(name): version for name, version in pins().items()}
+    base = {canonicalize_name(Requirement(one).name) for one in settings["dependencies"]}
+    components = {one["name"]: one for one in listed["components"]}
+    assert len(base) > 5
+    for name in base:
+        assert (components[name]["version"], components[name]["scope"]) == (pinned[name], "required")
+        assert components[name]["purl"] == f"pkg:pypi/{name}@{pinned[name]}"
+    assert components["psycopg"]["scope"] == "optional"
+    assert "pytest" not in components
+    assert components["uPlot"]["version"] in (ROOT / "src/tfa/evaluate/vendor/uplot/uPlot.iife.min.js").read_text()[:99]
+    assert listed["dependencies"][0]["dependsOn"] == [one["bom-ref"] for one in listed["components"]]
+
+
 def test_an_sdist_includes_whatever_is_tracked_but_for_what_no_user_needs():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     included = set(settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
@@ -82,7 +107,7 @@ def test_an_sdist_holds_what_its_tests_need(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"Makefile", "constraints.txt", "LICENSE", "CITATION.cff", "SECURITY.md", "tests/conftest.py"} <= names
+    assert {"Makefile", "constraints.txt", "hatch_build.py", "LICENSE", "CITATION.cff", "SECURITY.md", "tests/conftest.py"} <= names
     assert not [name for name in names if name.startswith(("results/", ".venv"))]
 
 

@@ -1,0 +1,962 @@
+"""Random histories of a map, compared after each operation with a plain model of what the map must hold.
+
+    python -m tests.faults.histories --operations 200000 --seed 1 --where folder|memory|lance|postgres
+
+A history is a list of operations on one map by two editors: additions, removals, refits, calibrations, merges,
+rollbacks, queries, kills inside an edit, and edits by two processes at once. The seed of the run and the number of a
+history determine its operations: `--seed 1 --history 7` repeats one that failed.
+
+The model knows which photos the map holds, under which ids, which calibrations there are and which one is active. It
+also remembers every score: as long as a head exists, the score of a photo for another one may not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.fakes import FakeEncoder
+from tests.faults.storage.disk_operations import killed_at
+from tests.maps.conftest import photo
+from tfa.core.tokens import Tokens
+from tfa.errors import BadCalibration, BadMap, StoreConflict, TfaError, UnknownImage
+from tfa.maps import PlaceMap
+from tfa.maps.folder.writer import MAP_FILE_NAME
+from tfa.maps.merge import merge_maps
+from tfa.maps.store import edits, header, storage, versions
+from tfa.maps.store.republish import copy_map
+from tfa.photos.images import as_rgb
+from tfa.report.prunable import find_prunable
+from tfa.search import store as stores
+from tfa.search.reduced import Moments
+from tfa.types import BuildOptions, HeadSpec
+
+PLACES, COPIES, FIRST, CAMERA = 20, 3, 8, 6  # photos: of places, pixel copies, in a new map, of the calibrating camera
+FEW, MANY = 4, 18  # images between which additions and removals keep a map
+DIMS = 12  # search dimensions in a store
+LENGTH = 200  # operations of a history
+MINUTE = 61.0  # seconds after which an edit counts as abandoned
+KINDS = {
+    "second-order": BuildOptions(head="second-order"),
+    "no-patches": BuildOptions(head="second-order", rerank=False),
+    "paper": BuildOptions(head="paper", storage="float16"),
+}
+CALIBRATIONS = ("night", "fog")
+SESSIONS = (None, "noon", "rain, dusk")
+CHANGING = {"create", "drop", "put", "put_pieces", "swap", "erase", "write", "delete", "seal"}  # calls of a store
+
+Operation = tuple[Any, ...]  # a verb and its arguments
+
+
+# --- photos and maps -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """Photos `pool/*.png` that a map may hold, photos of a darker camera, and maps of the first photos."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> World:
+        world = cls(folder)
+        for place in range(PLACES):
+            photo(folder / "pool" / f"{world.name(place)}.png", place)
+        for place in range(COPIES):  # the same pixels in another file
+            made = folder / "pool" / f"copy-{place}.png"
+            as_rgb(folder / "pool" / f"{world.name(place)}.png").save(made, compress_level=1)
+        for place in range(CAMERA):
+            photo(folder / "camera" / f"{place}.png", place, light=0.7)
+        with world.cached():
+            for kind in KINDS:
+                world.build(world.names[:FIRST], kind).save(folder / f"{kind}.tfa")
+            world.build(world.names[FIRST - 2 : FIRST + 3], "second-order").save(folder / "other.tfa")
+        return world
+
+    @staticmethod
+    def name(place: int) -> str:
+        return f"@{place}@{2 * place}@" if place % 2 else f"plain-{place}"
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [*map(self.name, range(PLACES)), *(f"copy-{place}" for place in range(COPIES))]
+
+    def place(self, name: str) -> int:
+        number = self.names.index(name)
+        return number if number < PLACES else number - PLACES
+
+    def path(self, name: str) -> Path:
+        return self.folder / "pool" / f"{name}.png"
+
+    @cached_property
+    def tokens(self) -> dict[str, Tokens]:
+        encoded = {name: FakeEncoder().encode([as_rgb(self.path(name))]) for name in self.names}
+        return {name: Tokens(*one, grid=(4, 4)) for name, one in encoded.items()}
+
+    def build(self, names: Sequence[str], kind: str) -> PlaceMap:
+        paths = [self.path(name) for name in names]
+        return PlaceMap.build(paths, encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=KINDS[kind])
+
+    @contextlib.contextmanager
+    def cached(self) -> Iterator[None]:
+        """Use a token cache of this world, and read the header of a store whenever it is used."""
+        before, clock = os.environ.get("TFA_CACHE"), versions._LOOK_AGAIN
+        os.environ["TFA_CACHE"], versions._LOOK_AGAIN = str(self.folder / "cache"), 0.0
+        try:
+            yield
+        finally:
+            versions._LOOK_AGAIN = clock
+            if before is None:
+                del os.environ["TFA_CACHE"]
+            else:
+                os.environ["TFA_CACHE"] = before
+
+
+class Clock:
+    """Stands for the module `time` in the editors of a store, whose minutes pass at once."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset, self.real = offset, False
+
+    def time(self) -> float:
+        return time.time() + self.offset
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.offset
+
+    def sleep(self, seconds: float) -> None:
+        if self.real:  # another editor is at work
+            time.sleep(seconds)
+        else:
+            self.offset += seconds
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        modules = (edits, header)
+        for module in modules:
+            module.time = self  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for module in modules:
+                module.time = time  # type: ignore[attr-defined]
+
+
+# --- kills ---------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The editor is gone: no call reaches the store any more."""
+
+
+class Mortal:
+    """A store, or a collection of it, whose user dies before or after a changing call."""
+
+    def __init__(self, inner: Any, life: Life) -> None:
+        self._inner, self._life = inner, life
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **named: Any) -> Any:
+            self._life.spend(name)
+            result = found(*args, **named)
+            if name in ("open", "create"):
+                result = Mortal(result, self._life)
+            self._life.spend(name)
+            return result
+
+        return call
+
+
+@dataclass
+class Life:
+    """Ends after some changing calls: each counts twice, before and after it happens."""
+
+    left: int
+    end: Callable[[], object]
+    over: bool = False
+
+    def spend(self, name: str) -> None:
+        if not self.over:
+            self.left -= name in CHANGING
+            self.over = self.left < 0
+        if self.over:
+            self.end()
+
+    @contextlib.contextmanager
+    def lived(self) -> Iterator[None]:
+        """Let every map in a store that is opened meanwhile use a mortal store."""
+        real = storage.open_map_store
+
+        def opened(url: str) -> tuple[Any, str]:
+            found, name = real(url)
+            return Mortal(found, self), name
+
+        storage.open_map_store = opened  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            storage.open_map_store = real
+
+
+def raise_killed() -> None:
+    raise Killed
+
+
+def kill_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- operations ----------------------------------------------------------------------------------------------------
+
+
+def open_map(url: str) -> PlaceMap:
+    return PlaceMap.load(url, encoder=FakeEncoder())
+
+
+def perform(world: World, place_map: PlaceMap, operation: Operation, url: str) -> Any:
+    """Do one edit and return its result."""
+    verb, *args = operation
+    if verb == "add":
+        return place_map.add([world.path(name) for name in args[0]], session=args[1]).added
+    if verb == "remove":
+        return place_map.remove(args[0]).removed
+    if verb == "calibrate":
+        return place_map.calibrate(world.folder / "camera", args[0], score=args[1]).name
+    if verb == "activate":
+        return place_map.activate(args[0])
+    if verb == "drop":
+        return place_map.drop_calibration(args[0])
+    if verb == "refit":
+        return place_map.refit()
+    if verb == "rollback":
+        return place_map.storage.rollback()  # type: ignore[attr-defined]
+    if verb == "rebuild":
+        built = open_map(str(world.folder / f"{args[0]}.tfa"))
+        built.publish(url, dims=DIMS).close()
+        return None
+    if verb == "merge":
+        merged, _ = merge_maps([place_map, open_map(str(world.folder / "other.tfa"))])
+        merged.save(url, overwrite=True)
+        return None
+    raise AssertionError(verb)
+
+
+def run_child(pipe: Any, folder: str, url: str, operation: Operation, life: int | None, offset: float) -> None:
+    """Edit the map in this process, which ends itself after `life` changes."""
+    world, clock = World(Path(folder)), Clock(offset)
+    clock.real = life is None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(world.cached())
+        stack.enter_context(clock.installed())
+        if life is not None and "://" in url:
+            pipe.send("ready")
+            pipe.recv()
+            stack.enter_context(Life(life, kill_process).lived())
+            place_map = open_map(url)
+        else:
+            place_map = open_map(url)
+            pipe.send("ready")
+            pipe.recv()
+        if life is not None and "://" not in url:
+            stack.enter_context(killed_at(life))
+        pipe.send(attempt(world, place_map, operation, url))
+    pipe.close()
+    os._exit(0)
+
+
+def attempt(world: World, place_map: PlaceMap, operation: Operation, url: str) -> tuple[str, Any]:
+    """Do an edit that may be refused because another one is under way."""
+    try:
+        return "done", perform(world, place_map, operation, url)
+    except (StoreConflict, BadMap) as error:
+        return "refused", str(error)
+
+
+# --- the model -----------------------------------------------------------------------------------------------------
+
+Photo = tuple[str, str | None]  # name and session
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a map must hold. Marks are numbers that are used once."""
+
+    photos: Mapping[int, Photo]
+    fit: int  # mark of the fitted head
+    fitted: frozenset[int]
+    next_id: int  # smallest id of a new image
+    calibrations: tuple[tuple[str, int], ...] = ()  # names with marks
+    active: str = "none"
+    collection: int = 0  # mark of the rows in a store
+    previous: Model | None = None  # of a map in a store
+
+    def head(self, name: str) -> tuple[int, int]:
+        return self.fit, dict(self.calibrations).get(name, -1)
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.photos.values()}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a map holds."""
+
+    photos: Mapping[int, Photo]
+    fitted: frozenset[int]
+    calibrations: tuple[str, ...]
+    active: str
+    next_id: int
+    revision: int
+    count: int
+
+    @classmethod
+    def of(cls, place_map: PlaceMap) -> Seen:
+        images, state = place_map.images, place_map.state
+        photos = {one.id: (Path(one.path).stem, one.session) for one in images}
+        assert len(photos) == len(images), "an id occurs twice"
+        return cls(
+            photos, frozenset(one.id for one in images if one.fitted), tuple(place_map.calibrations), state.active,
+            state.next_id, state.revision, len(place_map),
+        )  # fmt: skip
+
+    def differs(self, model: Model, maybe: Mapping[int, Photo]) -> str:
+        """Return the first difference from the model; empty if there is none. `maybe` is of interrupted additions."""
+        lost = {key: value for key, value in model.photos.items() if self.photos.get(key) != value}
+        extra = {key: value for key, value in self.photos.items() if {**maybe, **model.photos}.get(key) != value}
+        facts = {
+            "lost": (lost, {}),
+            "unexpected": (extra, {}),
+            "count": (self.count, len(model.photos)),
+            "fitted": (self.fitted - set(maybe), model.fitted & set(model.photos)),
+            "calibrations": (self.calibrations, tuple(name for name, _ in model.calibrations)),
+            "active": (self.active, model.active),
+            "next id": (self.next_id >= model.next_id, True),
+        }
+        wrong = [f"{key}: {ours}, must be {theirs}" for key, (ours, theirs) in facts.items() if ours != theirs]
+        return "; ".join(wrong)
+
+
+# --- one history ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class History:
+    """Operations on one map, drawn from a seed."""
+
+    world: World
+    url: str  # a folder, or a URL
+    rng: random.Random
+    kind: str = "second-order"
+    counts: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
+    scores: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    maybe: dict[int, Photo] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self._marks = 0
+        self.in_store = "://" in self.url
+        built = open_map(str(self.world.folder / f"{self.kind}.tfa"))
+        if self.in_store:
+            built.publish(self.url, dims=DIMS).close()
+        else:
+            shutil.copytree(self.world.folder / f"{self.kind}.tfa", self.url)
+        self.model = self.first_model(self.kind)
+        self.editors = [open_map(self.url) for _ in range(2)]
+        self.revision = Seen.of(self.editors[0]).revision
+        self.untidy = False  # a killed process left files, until the next edit
+        named = set() if self.in_store else {entry["name"] for entry in self.editors[0].state.files}
+        self.named = self.revision, named, named  # revision, files of the header before, files of this header
+
+    def first_model(self, kind: str) -> Model:
+        photos = {number: (name, None) for number, name in enumerate(self.world.names[:FIRST])}
+        return Model(photos, self.mark(), frozenset(photos), FIRST, collection=self.mark())
+
+    def mark(self) -> int:
+        self._marks += 1
+        return self._marks
+
+    # --- drawing ---------------------------------------------------------------------------------------------------
+
+    def draw(self) -> str:
+        weights = {"query": 4, "add": 6, "remove": 6, "calibrate": 1, "activate": 2, "drop": 1, "refuse": 2,
+                   "reopen": 1, "kill": 2, "race": 1}  # fmt: skip
+        weights |= {"rollback": 2, "rebuild": 0.3, "copy": 0.3} if self.in_store else {"refit": 1, "merge": 0.5}
+        weights |= {} if self.in_store else {"prune": 0.5}
+        return self.rng.choices(list(weights), list(weights.values()))[0]
+
+    def draw_edit(self, verbs: Sequence[str] | None = None) -> Operation:
+        """Draw an edit with its arguments."""
+        every = ["add", "add", "remove", "remove", "calibrate", "activate", "drop"]
+        every += ["rollback", "rebuild"] if self.in_store else ["refit", "merge"]
+        while True:
+            operation = self.arguments(self.rng.choice(verbs or every))
+            if operation is not None:
+                return operation
+
+    def arguments(self, verb: str) -> Operation | None:
+        """Draw the arguments of an edit; None if it is not possible now."""
+        model, rng = self.model, self.rng
+        if verb == "add":
+            busy = model.names | {name for name, _ in self.maybe.values()}
+            free = [name for name in self.world.names if name not in busy]
+            if not free or len(model.photos) >= MANY:
+                return None
+            return "add", rng.sample(free, min(len(free), rng.randint(1, 3))), rng.choice(SESSIONS)
+        if verb == "remove":
+            there = sorted(model.photos)
+            most = min(len(there) - FEW, 3)
+            return None if most < 1 else ("remove", sorted(rng.sample(there, rng.randint(1, most))))
+        if verb == "calibrate":
+            return "calibrate", rng.choice(CALIBRATIONS), rng.random() < 0.5
+        if verb == "activate":
+            return "activate", rng.choice([None, *(name for name, _ in model.calibrations)])
+        if verb == "drop":
+            return None if not model.calibrations else ("drop", rng.choice(model.calibrations)[0])
+        if verb == "rollback":
+            return None if model.previous is None else ("rollback",)
+        if verb == "rebuild":
+            return "rebuild", rng.choice(["second-order", "no-patches"])
+        return (verb,)
+
+    # --- what an edit makes of the model ------------------------------------------------------------------------
+
+    def publish(self, **changes: Any) -> Model:
+        """Return the model after a publication in a store, which a rollback undoes."""
+        kept = replace(self.model, previous=None) if self.in_store else None
+        return replace(self.model, **{"collection": self.mark(), "previous": kept, **changes})
+
+    def outcomes(self, operation: Operation, ids: Sequence[int] = ()) -> list[Model]:
+        """Return the models after each step of an edit, the complete one last."""
+        model, (verb, *args) = self.model, operation
+        if verb == "add":
+            new = {number: (name, args[1]) for number, name in zip(ids, args[0], strict=True)}
+            return [replace(model, photos={**model.photos, **new}, next_id=max([model.next_id - 1, *ids]) + 1)]
+        if verb == "remove":
+            return [replace(model, photos={key: one for key, one in model.photos.items() if key not in args[0]})]
+        if verb == "calibrate":
+            others = [one for one in model.calibrations if one[0] != args[0]]
+            return [self.publish(calibrations=(*others, (args[0], self.mark())), active=args[0])]
+        if verb == "activate":
+            return [model if model.active == (args[0] or "none") else self.publish(active=args[0] or "none")]
+        if verb == "drop":
+            rest = tuple(one for one in model.calibrations if one[0] != args[0])
+            if model.active != args[0]:
+                return [self.publish(calibrations=rest, collection=model.collection)]
+            switched = self.publish(active="none")
+            if not self.in_store:
+                return [replace(switched, calibrations=rest)]
+            dropped = replace(switched, calibrations=rest, previous=replace(switched, previous=None))
+            return [switched, dropped]
+        if verb == "refit":
+            return [replace(model, fit=self.mark(), fitted=frozenset(model.photos), calibrations=(), active="none")]
+        if verb == "rollback":
+            assert model.previous is not None
+            back, kept = model.previous, replace(model, previous=None)
+            if back.collection == model.collection:
+                back = replace(back, photos=model.photos, fitted=model.fitted)
+            return [replace(back, previous=kept, next_id=max(back.next_id, model.next_id))]
+        if verb == "rebuild":
+            return [replace(self.first_model(args[0]), previous=replace(model, previous=None))]
+        assert verb == "merge", verb
+        other = Seen.of(open_map(str(self.world.folder / "other.tfa")))
+        stem = Path(self.url).stem
+        photos = {name: session or stem for name, session in model.photos.values()}
+        for name, session in other.photos.values():
+            photos.setdefault(name, session or "other")
+        numbered = dict(enumerate(photos.items()))
+        return [Model(numbered, self.mark(), frozenset(numbered), len(numbered))]
+
+    # --- comparing -----------------------------------------------------------------------------------------------
+
+    def check(self, what: str) -> Seen:
+        """Compare the map with the model, as an editor and a new process see it."""
+        fresh = open_map(self.url)
+        seen = Seen.of(fresh)
+        self.resolve(fresh, seen)
+        differs = seen.differs(self.model, self.maybe)
+        assert not differs, f"after {what}: {differs}"
+        assert seen.revision >= self.revision, f"after {what}: revision {seen.revision} follows {self.revision}"
+        self.revision = seen.revision
+        if self.in_store:
+            self.check_store(fresh)
+        else:
+            self.check_folder(fresh)
+        fresh.close()
+        return seen
+
+    def check_folder(self, fresh: PlaceMap) -> None:
+        state, folder = fresh.state, Path(self.url)
+        named = {entry["name"] for entry in state.files}
+        there = {file.name for file in folder.iterdir()}
+        assert named <= there
+        if state.revision != self.named[0]:
+            self.named = state.revision, self.named[2], named
+        left = {file for file in there if MAP_FILE_NAME.match(file)} - named - self.named[1]
+        assert not left or self.untidy, f"neither header names {sorted(left)}"
+        ids = [record.id for record in state.images]
+        assert sorted(ids) == sorted(set(ids))
+        assert state.removed <= set(ids)
+        assert not ids or max(ids) < state.next_id
+        if self.rng.random() < 0.05:
+            PlaceMap.load(self.url, checksum=True)
+
+    def check_store(self, fresh: PlaceMap) -> None:
+        view = fresh.storage.versions.now(fresh=True)  # type: ignore[attr-defined]
+        about, photos = view.header, self.model.photos
+        placed = sum("@" in name for name, _ in photos.values())
+        fitted = len(self.model.fitted & set(photos))
+        assert (about.placed, about.fitted) == (placed, fitted), f"{(about.placed, about.fitted)} {(placed, fitted)}"
+        assert view.active.moments.count == len(photos)
+        assert self.matches_previous(self.model), "a rollback would restore other images"
+        if not about.pending:
+            pages = [page.vectors for page in view.active.collection.pages()]
+            expected = Moments.of(np.concatenate(pages) if pages else np.empty((0, DIMS)))
+            assert expected.count == about.count, f"{expected.count} rows, the header counts {about.count}"
+            np.testing.assert_allclose(view.active.moments.second, expected.second, atol=1e-4)
+
+    def resolve(self, fresh: PlaceMap, seen: Seen) -> None:
+        """Decide about interrupted additions that another editor has finished."""
+        if not self.maybe or fresh.storage.versions.now(fresh=True).header.pending:  # type: ignore[attr-defined]
+            return
+        there = {key: one for key, one in self.maybe.items() if key in seen.photos}
+        self.maybe = {}
+        self.model = replace(self.model, photos={**self.model.photos, **there})
+
+    def query(self) -> None:
+        """Query a photo; the answers are the model's images, with the scores that they always had."""
+        model, rng = self.model, self.rng
+        name = rng.choice(sorted(self.world.names))
+        asked = rng.choice(self.editors)
+        self.refresh(asked)
+        heads = ["none", *(one for one, _ in model.calibrations)]
+        head = model.active if self.in_store else rng.choice(heads)
+        session = rng.choice([None, *sorted({one for _, one in model.photos.values()} - {None})])  # type: ignore[type-var]
+        only = {} if session is None else {"sessions": (session,)}
+        [answer] = asked.query_tokens(
+            self.world.tokens[name], k=99, calibration=head, rerank=False, min_confidence=0.0, **only
+        )
+        expected = {key: one for key, one in model.photos.items() if session in (None, one[1])}
+        hits = [hit for hit in answer if hit.id not in self.maybe]
+        assert {hit.id: Path(hit.image).stem for hit in hits} == {key: one for key, (one, _) in expected.items()}
+        assert len(hits) == len(expected)
+        for hit in hits:
+            key = (*model.head(head), name, hit.id, expected[hit.id][0])
+            before = self.scores.setdefault(key, hit.score)
+            assert math.isclose(before, hit.score, rel_tol=1e-5), f"score of {key} was {before}, is {hit.score}"
+        itself = {key for key, (one, _) in expected.items() if self.world.place(one) == self.world.place(name)}
+        if itself & model.fitted and head == "none":  # rows of the fitted images are complete
+            assert hits[0].id in itself, f"{name} is {itself}, the best hit is {hits[0]}"
+        if asked.state.compact is not None or (self.in_store and asked.storage.view.patches is not None):  # type: ignore[attr-defined]
+            [verified] = asked.query_tokens(self.world.tokens[name], k=99, rerank=True, min_confidence=0.0)
+            assert {hit.id for hit in verified} - set(self.maybe) == set(model.photos)
+
+    # --- editors -------------------------------------------------------------------------------------------------
+
+    def refresh(self, editor: PlaceMap) -> None:
+        """Let an editor in a folder load what others wrote."""
+        if not self.in_store:
+            editor.storage = editor.storage.refresh()
+
+    def reopen(self) -> None:
+        for number, editor in enumerate(self.editors):
+            editor.close()
+            self.editors[number] = open_map(self.url)
+
+    def edit(self, operation: Operation) -> None:
+        """Let one editor do an edit. One that is behind in a folder is refused first, at times."""
+        editor = self.rng.choice(self.editors)
+        behind = not self.in_store and editor.state.revision != self.revision
+        if behind and operation[0] not in ("merge", "activate") and self.rng.random() < 0.5:
+            with contextlib.suppress(UnknownImage, BadCalibration):  # an editor that is behind does not know them
+                outcome, done = attempt(self.world, editor, operation, self.url)
+                assert outcome == "refused" or done == [], f"an editor at {editor.state.revision} did {operation}"
+            self.counts["refused: behind"] += 1
+            self.check("a refusal")
+        self.refresh(editor)
+        before = editor.state.next_id
+        result = perform(self.world, editor, operation, self.url)
+        self.untidy &= editor.state.revision == self.revision  # nothing was written
+        ids = result if operation[0] == "add" else ()
+        assert all(one >= before for one in ids), f"ids {ids} were used before {before}"
+        if operation[0] == "merge":
+            self.revision = 0
+        if operation[0] == "rebuild":
+            self.resolve_rebuilt()
+        self.model = self.outcomes(operation, ids)[-1]
+        if operation[0] == "merge":
+            self.reopen()
+
+    def resolve_rebuilt(self) -> None:
+        assert not self.maybe, "edits are settled before a rebuild"
+
+    def settle(self) -> None:
+        """Let a minute pass, and an editor finish what killed ones left."""
+        if not self.in_store:
+            return
+        for _ in range(4):
+            self.clock.offset += MINUTE
+            view = edits.settle_edits(self.editors[0].storage.versions, patience=0.01)  # type: ignore[attr-defined]
+            if not view.header.pending:
+                break
+        assert not view.header.pending, "an interrupted edit is never finished"
+        self.check("a minute")
+
+    def prune(self) -> None:
+        editor = self.rng.choice(self.editors)
+        self.refresh(editor)
+        found = find_prunable(editor, None)
+        gone = [one.id for one in found]
+        assert set(gone) <= set(self.model.photos)
+        assert {one.duplicate_of for one in found} <= set(self.model.photos) - set(gone)
+        if gone:
+            self.edit(("remove", gone))
+
+    def copy(self) -> None:
+        """Copy the map in its store; the copy holds the same."""
+        target = f"{self.url}copy"
+        copy_map(self.editors[0].storage, target)  # type: ignore[arg-type]
+        copied = open_map(target)
+        differs = Seen.of(copied).differs(replace(self.model, previous=None), {})
+        copied.close()
+        assert not differs, f"the copy differs: {differs}"
+
+    def refuse(self) -> None:
+        """Edits that are refused change nothing."""
+        editor = self.rng.choice(self.editors)
+        self.refresh(editor)
+        way = self.rng.choice(["remove", "activate", "drop", "calibrate"])
+        with expect_refusal():
+            if way == "remove":
+                editor.remove([min(self.model.photos, default=0), 10**6])
+            elif way == "activate":
+                editor.activate("nowhere")
+            elif way == "drop":
+                editor.drop_calibration("nowhere")
+            else:
+                editor.calibrate([self.world.path(name) for name in self.model.names])
+
+    # --- several processes ---------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """Kill an editor inside an edit; the map is as before, or as after one of its steps."""
+        operation = self.draw_edit()
+        if operation[0] in ("rebuild", "rollback", "calibrate", "activate", "drop"):
+            self.settle()  # which these do themselves, or a rollback undoes
+        life = self.rng.randint(0, 12 if self.rng.random() < 0.7 else 60)
+        self.log[-1] += f" {life} {operation}"
+        before = Seen.of(open_map(self.url))
+        self.untidy = True
+        ended = self.kill_here(operation, life) if self.url.startswith("memory:") else self.kill_child(operation, life)
+        self.counts[f"kill: {operation[0]}"] += ended
+        ids = range(before.next_id, before.next_id + len(operation[1])) if operation[0] == "add" else ()
+        steps = [self.model, *self.outcomes(operation, ids)]
+        if operation[0] == "merge":  # the only edit that begins at revision 1
+            self.revision = 0
+        fresh = open_map(self.url)
+        seen = Seen.of(fresh)
+        if self.in_store and operation[0] == "add" and ended:
+            pending = fresh.storage.versions.now(fresh=True).header.pending  # type: ignore[attr-defined]
+            if pending:
+                self.maybe |= {key: steps[1].photos[key] for key in ids}
+        possible = steps if ended else steps[-1:]
+        matching = [one for one in possible if not seen.differs(one, self.maybe)]
+        told = "; ".join(seen.differs(one, self.maybe) for one in possible)
+        assert matching, f"after a kill in {operation}: {told}"
+        self.model = matching[-1] if not ended else matching[0]
+        if operation[0] in ("calibrate", "activate", "drop", "rollback") and ended and len(matching) > 1:
+            self.model = self.decide(matching, before, seen)
+        if self.in_store:
+            self.model = replace(self.model, next_id=max(self.model.next_id, seen.next_id))
+            self.reopen()
+        fresh.close()
+        if self.rng.random() < 0.5:
+            self.check(f"a kill in {operation}")
+            self.settle()
+        if not self.in_store and self.rng.random() < 0.5:
+            self.reopen()
+
+    def decide(self, matching: Sequence[Model], before: Seen, seen: Seen) -> Model:
+        """Tell models apart that differ only in marks: the edit happened if the revision grew."""
+        return matching[-1] if seen.revision > before.revision else matching[0]
+
+    def kill_here(self, operation: Operation, life: int) -> bool:
+        ending = Life(life, raise_killed)
+        try:
+            with ending.lived():
+                perform(self.world, open_map(self.url), operation, self.url)
+        except Killed:
+            return True
+        ending.over = False
+        return False
+
+    def kill_child(self, operation: Operation, life: int) -> bool:
+        with self.child(operation, life) as (process, pipe):
+            pipe.send("go")
+            process.join()
+            if process.exitcode == -signal.SIGKILL:
+                return True
+            outcome, told = pipe.recv()
+            assert (process.exitcode, outcome) == (0, "done"), told
+            return False
+
+    @contextlib.contextmanager
+    def child(self, operation: Operation, life: int | None) -> Iterator[tuple[Any, Any]]:
+        """Start a process that has loaded the map and waits for a word."""
+        pipe, theirs = processes().Pipe()
+        args = (theirs, str(self.world.folder), self.url, operation, life, self.clock.offset)
+        process = processes().Process(target=run_child, args=args)
+        process.start()
+        theirs.close()
+        try:
+            assert pipe.recv() == "ready"
+            yield process, pipe
+        finally:
+            pipe.close()
+            process.join()
+            process.close()
+
+    def race(self) -> None:
+        """Two editors edit at once. All edits that were acknowledged are in the map."""
+        self.settle()
+        self.reopen()
+        first = self.draw_edit(["add", "remove", "calibrate", "activate"] if self.in_store else None)
+        idle = first[0] == "activate" and (first[1] or "none") == self.model.active
+        if first[0] == "merge" or idle:
+            return
+        taken = first[1] if first[0] in ("add", "remove") else []
+        while True:
+            second = self.draw_edit(["add", "remove"])
+            if second[0] != first[0] or not set(second[1]) & set(taken):
+                break
+        self.log[-1] += f" {first} {second}"
+        self.clock.real = True
+        if self.url.startswith("memory:"):
+            results = self.race_threads(first, second)
+        else:
+            with self.child(second, None) as (_, pipe):
+                pipe.send("go")
+                mine = attempt(self.world, self.editors[0], first, self.url)
+                results = [mine, pipe.recv()]
+        self.clock.real = False
+        assert {said for said, _ in results} <= {"done", "refused"}, results
+        done = [(one, told) for one, (said, told) in zip((first, second), results, strict=True) if said == "done"]
+        edits_only = self.in_store and first[0] in ("add", "remove")
+        assert len(done) in ({2} if edits_only else {1, 2} if self.in_store else {1}), f"{len(done)} done: {results}"
+        ids = [one for operation, told in done if operation[0] == "add" for one in told]
+        assert len(set(ids)) == len(ids), f"ids were given twice: {ids}"
+        assert all(one >= self.model.next_id for one in ids)
+        before, possible = self.model, list[Model]()
+        for order in (done, done[::-1]):  # a rollback tells them apart
+            self.model = before
+            for operation, told in order:
+                self.model = self.outcomes(operation, told if operation[0] == "add" else ())[-1]
+            possible.append(self.model)
+        self.model = next((one for one in possible if self.matches_previous(one)), possible[0])
+
+    def matches_previous(self, model: Model) -> bool:
+        """Return True if a rollback would restore the model's previous photos."""
+        if not self.in_store or model.previous is None or model.previous.collection == model.collection:
+            return True
+        view = self.editors[0].storage.versions.now(fresh=True)  # type: ignore[attr-defined]
+        before = view.header.before
+        pages = self.editors[0].storage.store.open(before.collection).pages()  # type: ignore[attr-defined]
+        return {one for page in pages for one in page.ids.tolist()} == set(model.previous.photos)
+
+    def race_threads(self, first: Operation, second: Operation) -> list[tuple[str, Any]]:
+        results: dict[int, tuple[str, Any]] = {}
+        together = threading.Barrier(2)
+
+        def run(number: int, operation: Operation) -> None:
+            together.wait()
+            try:
+                results[number] = attempt(self.world, self.editors[number], operation, self.url)
+            except Exception:
+                results[number] = "failed", traceback.format_exc()
+
+        threads = [threading.Thread(target=run, args=one) for one in enumerate((first, second))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [results[0], results[1]]
+
+    # --- running -------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do one operation and compare."""
+        verb = self.draw()
+        operation: Operation | None = (verb,)
+        others: dict[str, Callable[[], None]] = {
+            "query": self.query, "refuse": self.refuse, "reopen": self.reopen, "kill": self.kill, "race": self.race,
+            "prune": self.prune, "copy": self.copy,
+        }  # fmt: skip
+        if verb not in others:
+            operation = self.arguments(verb)
+            if operation is None:
+                return self.step()
+        self.log.append(str(operation))
+        if verb in ("rebuild", "rollback", "calibrate", "activate", "drop", "copy"):
+            self.settle()
+        if verb in others:
+            others[verb]()
+        else:
+            self.edit(operation)
+        self.check(self.log[-1])
+        if verb != "query" and self.rng.random() < 0.5:
+            self.query()
+        self.counts[verb] += 1
+        return None
+
+    def run(self, operations: int) -> None:
+        with self.world.cached(), self.clock.installed():
+            for _ in range(operations):
+                self.step()
+
+    def close(self) -> None:
+        for editor in self.editors:
+            editor.close()
+
+
+@contextlib.contextmanager
+def expect_refusal() -> Iterator[None]:
+    try:
+        yield
+    except TfaError:
+        return
+    raise AssertionError("the edit was not refused")
+
+
+_PROCESSES: list[Any] = []
+
+
+def processes() -> Any:
+    """Return a context of processes that have everything imported and run no thread."""
+    if not _PROCESSES:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.faults.histories"])
+        _PROCESSES.append(context)
+    return _PROCESSES[0]
+
+
+# --- many histories ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Campaign:
+    """Histories in one kind of place. `place` is a folder, or the URL of a store without a map's name."""
+
+    world: World
+    place: str
+    seed: int
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def run(self, operations: int, length: int = LENGTH, only: int | None = None, seconds: float = np.inf) -> None:
+        """Run histories until there were that many operations, or that many seconds have passed."""
+        number, started = 0 if only is None else only, time.monotonic()
+        while sum(self.counts[verb] for verb in VERBS) < operations and time.monotonic() - started < seconds:
+            self.run_one(number, min(length, operations))
+            number += 1
+            if only is not None:
+                break
+
+    def run_one(self, number: int, length: int) -> None:
+        rng = random.Random(f"{self.seed}-{number}")
+        name = f"town{self.seed}x{number}"
+        url = f"{self.place}/{name}" if "://" in self.place else str(Path(self.place) / f"{name}.tfa")
+        kind = rng.choice(["second-order", "no-patches"] if "://" in self.place else list(KINDS))
+        with self.world.cached():
+            history = History(self.world, url, rng, kind)
+        try:
+            history.run(length)
+        except (Exception, Killed):
+            steps = "\n  ".join(history.log[-12:])
+            trace = traceback.format_exc()
+            self.failures.append(f"--seed {self.seed} --history {number}, step {len(history.log)}:\n  {steps}\n{trace}")
+        finally:
+            history.close()
+            self.counts += history.counts
+            if "://" not in self.place:
+                shutil.rmtree(url, ignore_errors=True)
+
+
+VERBS = ("query", "add", "remove", "calibrate", "activate", "drop", "refuse", "reopen", "kill", "race", "rollback",
+         "rebuild", "copy", "refit", "merge", "prune")  # fmt: skip
+
+
+@contextlib.contextmanager
+def open_place(where: str, folder: Path) -> Iterator[str]:
+    """Yield a folder, or the URL of a store."""
+    if where == "folder":
+        (folder / "maps").mkdir()
+        yield str(folder / "maps")
+    elif where == "memory":
+        stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"
+        yield f"memory://histories{os.getpid()}"
+    elif where == "postgres":
+        from studies.scale.local_servers import PostgresServer
+
+        server = PostgresServer()
+        server.start()
+        try:
+            yield server.url
+        finally:
+            server.remove()
+    else:
+        yield f"{where}://{folder}/store"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.histories", description="Random histories of a map.")
+    parser.add_argument("--where", default="folder", help="folder, memory, lance, qdrant or postgres")
+    parser.add_argument("--operations", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
+    parser.add_argument("--history", type=int, help="run only the history of that number")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="stop after the first history beyond that time")
+    chosen = parser.parse_args(arguments)
+    print(f"histories: --where {chosen.where} --operations {chosen.operations} --seed {chosen.seed}", flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tfa-histories-") as temporary:
+        world = World.make(Path(temporary))
+        with open_place(chosen.where, Path(temporary)) as place:
+            campaign = Campaign(world, place, chosen.seed)
+            campaign.run(chosen.operations, only=chosen.history, seconds=chosen.seconds)
+    for failure in campaign.failures:
+        print(f"FAILED --where {chosen.where} {failure}", flush=True)
+    done = sum(campaign.counts[verb] for verb in VERBS)
+    print(dict(sorted(campaign.counts.items())))
+    seconds = time.monotonic() - started
+    print(f"{done:,} operations, {len(campaign.failures)} failures, {seconds:.0f} s, seed {chosen.seed}")
+    return 1 if campaign.failures else 0
+
+
+if __name__ == "__main__":
+    from tests.faults.histories import main as run
+
+    __spec__.name = "tests.faults.__main__"  # child processes then do not run this file again
+    sys.exit(run())
