@@ -12,10 +12,11 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import Flaky, memory_store
-from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
+from tests.maps.store.test_edits import sound
+from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.storage import MemoryStorage
-from tfa.maps.store import StoreStorage, publish
+from tfa.maps.store import StoreStorage, edits, publish
 from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
 from tfa.maps.store.publish import Publisher
 from tfa.maps.store.storage import StoreSnapshot
@@ -221,3 +222,58 @@ def test_a_store_keeps_the_reach_of_the_map_it_was_built_of(town, small, url):
     older = StoreSnapshot(replace(view, header=replace(view.header, reach=None)), {})
     assert older.reach == 25.0
     assert StoreSnapshot(replace(view, header=replace(view.header, reach=80.0)), {}).reach == 80.0
+
+
+def test_edits_after_a_rollback_are_not_lost_with_another_head(town, camera, tmp_path):
+    """As many edits before the rollback as after it: the two versions hold different images nevertheless."""
+    town.calibrate(camera, "night")
+    town.activate(None)
+    town.add([photo(tmp_path / "new.png", 40)])
+    town.storage.rollback()
+    town.remove([0])
+    town.activate(None)
+    assert sorted(record.id for record in town.images) == list(range(1, PLACES))
+    assert sound(town) == PLACES - 1
+
+
+def interrupt(patch, place, name):
+    """Kill the editor at a step of its edit."""
+
+    def killed(*_args, **_named):
+        raise KeyboardInterrupt
+
+    patch.setattr(place, name, killed)
+    return pytest.raises(KeyboardInterrupt)
+
+
+def settle(town, monkeypatch):
+    """Let another editor finish what killed ones left."""
+    monkeypatch.setattr(edits, "ABANDONED", 0.0)  # a minute later
+    edits.settle_edits(town.storage.versions, patience=0.01)
+
+
+@pytest.mark.parametrize("kind", ["add", "remove"])
+def test_an_interrupted_edit_is_finished_after_a_rebuild_and_a_rollback(kind, small, town, url, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        if kind == "add":
+            with interrupt(patch, edits, "_count_images"):
+                town.add([photo(tmp_path / "new.png", 40)])
+        else:
+            with interrupt(patch, type(town.storage.view.active.collection), "delete"):
+                town.remove([1, 2])
+    built(small, tmp_path).publish(url, dims=64)
+    town.storage.rollback()
+    settle(town, monkeypatch)
+    assert sound(town) == len(town.images) == (PLACES + 1 if kind == "add" else PLACES - 2)
+
+
+def test_images_of_an_interrupted_addition_are_not_removed_before_it_is_finished(town, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, interrupt(patch, edits, "_count_images"):
+        town.add([photo(tmp_path / "new.png", 40), photo(tmp_path / "newer.png", 41)])
+    assert len(town.images) == len(town) == PLACES
+    assert town.storage.record(PLACES) is None
+    with pytest.raises(UnknownImage):
+        town.remove([PLACES])
+    settle(town, monkeypatch)
+    assert town.remove([PLACES]).removed == [PLACES]
+    assert sound(town) == PLACES + 1

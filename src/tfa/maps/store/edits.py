@@ -152,7 +152,7 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
 
     def hide(view: MapView) -> StoreHeader | None:
         entries = view.active.collection.fetch(ids)
-        kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in view.header.removing]
+        kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in view.header.uncounted]
         gone[:] = [int(entries.ids[i]) for i in kept]
         if not gone:
             return None
@@ -190,9 +190,10 @@ def _count_images(
     key = f"{version_folder(header.name, header.version)}moments-r{header.revision + 1}-{secrets.token_hex(4)}"
     versions.store.put(key, pack_moments(total))
     header = header if token is None else _without(header, token) or header
+    edits = max(header.edits, (header.previous or {}).get("edits", 0)) + 1  # differs from the previous version's
     return replace(
         header, moments=key, count=total.count, placed=header.placed + placed, fitted=header.fitted + fitted,
-        edits=header.edits + 1,
+        edits=edits,
     )  # fmt: skip
 
 

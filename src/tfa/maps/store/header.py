@@ -154,6 +154,12 @@ class StoreHeader(Value, extras=True):
         return frozenset(one for edit in self.pending.values() if edit.kind == "remove" for one in edit.ids)
 
     @property
+    def uncounted(self) -> frozenset[int]:
+        """Images that may be in the collection and are not counted: removed ones, and those of pending additions."""
+        added = (range(*edit.ids) for edit in self.pending.values() if edit.kind == "add")
+        return self.removing.union(*added)
+
+    @property
     def before(self) -> StoreHeader | None:
         return None if self.previous is None else StoreHeader.from_dict(self.previous)
 

@@ -114,9 +114,9 @@ def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, St
         before = view.header.before
         assert before is not None, "the caller has checked"
         header = view.header
-        taken = replace(before, revision=header.revision + 1, next_id=max(before.next_id, header.next_id), pending={})
+        taken = replace(before, revision=header.revision + 1, next_id=max(before.next_id, header.next_id))
         if before.version == header.version:  # the same collection, which may have been edited since
-            same = ("count", "moments", "fitted", "placed", "removed", "edits")
+            same = ("count", "moments", "fitted", "placed", "removed", "edits", "pending")
             taken = replace(taken, **{key: getattr(header, key) for key in same})
         return header, publisher.swap(taken)
 

@@ -137,13 +137,13 @@ class StoreStorage(Storage):
         view = self.versions.now(fresh=True)
         for page in view.active.collection.pages(WRITTEN_AT_ONCE):
             for image_id, payload in zip(page.ids.tolist(), page.payload, strict=True):
-                if image_id not in view.header.removing:
+                if image_id not in view.header.uncounted:
                     yield parse_record(image_id, payload)
 
     def record(self, image_id: int) -> ImageRecord | None:
         view = self.view
         entries = view.active.collection.fetch([image_id])
-        if not len(entries) or image_id in view.header.removing:
+        if not len(entries) or image_id in view.header.uncounted:
             return None
         return parse_record(image_id, entries.payload[0])
 
@@ -158,7 +158,7 @@ class StoreStorage(Storage):
         view = self.versions.now(fresh=True)
         entries = view.active.collection.fetch(ids)
         by_id = {int(i): parse_record(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)}
-        there = {image_id: record for image_id, record in by_id.items() if image_id not in view.header.removing}
+        there = {image_id: record for image_id, record in by_id.items() if image_id not in view.header.uncounted}
         names = {Path(one).name for one in photos if not isinstance(one, int)}
         if names:
             there |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}
