@@ -4,6 +4,7 @@
 #   make test        only the tests
 #   make test-fast   the tests without browsers, killed processes, real weights, servers and slow cases
 #   make faults      the full fault campaign: kills, full disks, hostile files and requests
+#   make histories   random histories of edits, kills and queries, compared with a model (OPERATIONS=2000: fewer)
 #   make soak        an hour of load on a service; memory, descriptors and threads must not grow (SECONDS=60: a minute)
 #   make docs        builds the documentation site in build/site; checks links and word counts
 #   make dist        builds wheels and sdists of both distributions in dist/
@@ -26,7 +27,7 @@ RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_da
 # Folder for the counts and failures of the fault campaign.
 FAULTS_OUT ?= faults-out
 
-.PHONY: demo browser lint style test test-fast check faults results soak audit docs dist clean
+.PHONY: demo browser lint style test test-fast check faults histories results soak audit docs dist clean
 
 # Tests start hundreds of processes, so let the first one cache the compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -101,6 +102,17 @@ results: $(VENV)/.installed
 	$(BIN)/tfa bench run --encoder $(SECOND_ENCODER) --heads $(SECOND_HEADS) --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench results --records results --out results/README.md
 	$(BIN)/python docs/site/fill_tables.py
+
+# A failed history is repeated with the command that is printed: --where, --seed and --history. LanceDB takes 0.5 s for
+# an operation and PostgreSQL 0.1 s, so they get fewer.
+OPERATIONS ?= 200000
+SEED       ?= 1
+HISTORIES   = $(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.histories --seed $(SEED)
+histories: $(VENV)/.installed
+	$(HISTORIES) --where folder --operations $$(($(OPERATIONS) / 2))
+	$(HISTORIES) --where memory --operations $$(($(OPERATIONS) / 2))
+	$(HISTORIES) --where postgres --operations $$(($(OPERATIONS) / 100))
+	$(HISTORIES) --where lance --operations $$(($(OPERATIONS) / 400))
 
 SECONDS ?= 3600
 soak: $(VENV)/.installed

@@ -1,6 +1,6 @@
 """Random histories of a map, compared after each operation with a plain model of what the map must hold.
 
-    python -m tests.faults.histories --operations 200000 --seed 1 --where folder|memory|lance|postgres
+    python -m tests.faults.histories --operations 200000 --seed 1 --where folder|memory|lance|qdrant|postgres
 
 A history is a list of operations on one map by two editors: additions, removals, refits, calibrations, merges,
 rollbacks, queries, kills inside an edit, and edits by two processes at once. The seed of the run and the number of a
@@ -64,6 +64,7 @@ CALIBRATIONS = ("night", "fog")
 SESSIONS = (None, "noon", "rain, dusk")
 CHANGING = {"create", "drop", "put", "put_pieces", "swap", "erase", "write", "delete", "seal"}  # calls of a store
 
+SETTLING = ("calibrate", "activate", "drop", "rollback", "copy")  # edits that wait for others first
 Operation = tuple[Any, ...]  # a verb and its arguments
 
 
@@ -312,6 +313,7 @@ class Model:
     active: str = "none"
     collection: int = 0  # mark of the rows in a store
     previous: Model | None = None  # of a map in a store
+    maybe: Mapping[int, Photo] = field(default_factory=dict)  # images of interrupted additions
 
     def head(self, name: str) -> tuple[int, int]:
         return self.fit, dict(self.calibrations).get(name, -1)
@@ -343,15 +345,15 @@ class Seen:
             state.next_id, state.revision, len(place_map),
         )  # fmt: skip
 
-    def differs(self, model: Model, maybe: Mapping[int, Photo]) -> str:
-        """Return the first difference from the model; empty if there is none. `maybe` is of interrupted additions."""
+    def differs(self, model: Model) -> str:
+        """Return the differences from the model; empty if there are none."""
         lost = {key: value for key, value in model.photos.items() if self.photos.get(key) != value}
-        extra = {key: value for key, value in self.photos.items() if {**maybe, **model.photos}.get(key) != value}
+        extra = {key: value for key, value in self.photos.items() if model.photos.get(key) != value}
         facts = {
             "lost": (lost, {}),
             "unexpected": (extra, {}),
             "count": (self.count, len(model.photos)),
-            "fitted": (self.fitted - set(maybe), model.fitted & set(model.photos)),
+            "fitted": (self.fitted, model.fitted & set(model.photos)),
             "calibrations": (self.calibrations, tuple(name for name, _ in model.calibrations)),
             "active": (self.active, model.active),
             "next id": (self.next_id >= model.next_id, True),
@@ -374,8 +376,15 @@ class History:
     counts: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
     scores: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    maybe: dict[int, Photo] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def begin(cls, world: World, place: str, seed: int, number: int) -> History:
+        """Begin the history of that number; `place` is a folder, or the URL of a store without a map's name."""
+        rng, name = random.Random(f"{seed}-{number}"), f"town{seed}x{number}"
+        in_store = "://" in place
+        url = f"{place}/{name}" if in_store else str(Path(place) / f"{name}.tfa")
+        return cls(world, url, rng, rng.choice(["second-order", "no-patches"] if in_store else list(KINDS)))
 
     def __post_init__(self) -> None:
         self._marks = 0
@@ -422,7 +431,7 @@ class History:
         """Draw the arguments of an edit; None if it is not possible now."""
         model, rng = self.model, self.rng
         if verb == "add":
-            busy = model.names | {name for name, _ in self.maybe.values()}
+            busy = model.names | {name for name, _ in model.maybe.values()}
             free = [name for name in self.world.names if name not in busy]
             if not free or len(model.photos) >= MANY:
                 return None
@@ -498,7 +507,7 @@ class History:
         fresh = open_map(self.url)
         seen = Seen.of(fresh)
         self.resolve(fresh, seen)
-        differs = seen.differs(self.model, self.maybe)
+        differs = seen.differs(self.model)
         assert not differs, f"after {what}: {differs}"
         assert seen.revision >= self.revision, f"after {what}: revision {seen.revision} follows {self.revision}"
         self.revision = seen.revision
@@ -540,12 +549,12 @@ class History:
             np.testing.assert_allclose(view.active.moments.second, expected.second, atol=1e-4)
 
     def resolve(self, fresh: PlaceMap, seen: Seen) -> None:
-        """Decide about interrupted additions that another editor has finished."""
-        if not self.maybe or fresh.storage.versions.now(fresh=True).header.pending:  # type: ignore[attr-defined]
+        """Decide about interrupted additions that another editor has finished: all of one is there, or nothing."""
+        model = self.model
+        if not model.maybe or fresh.storage.versions.now(fresh=True).header.pending:  # type: ignore[attr-defined]
             return
-        there = {key: one for key, one in self.maybe.items() if key in seen.photos}
-        self.maybe = {}
-        self.model = replace(self.model, photos={**self.model.photos, **there})
+        there = {key: one for key, one in model.maybe.items() if key in seen.photos}
+        self.model = replace(model, photos={**model.photos, **there}, maybe={})
 
     def query(self) -> None:
         """Query a photo; the answers are the model's images, with the scores that they always had."""
@@ -561,7 +570,7 @@ class History:
             self.world.tokens[name], k=99, calibration=head, rerank=False, min_confidence=0.0, **only
         )
         expected = {key: one for key, one in model.photos.items() if session in (None, one[1])}
-        hits = [hit for hit in answer if hit.id not in self.maybe]
+        hits = [hit for hit in answer if hit.id not in model.maybe]
         assert {hit.id: Path(hit.image).stem for hit in hits} == {key: one for key, (one, _) in expected.items()}
         assert len(hits) == len(expected)
         for hit in hits:
@@ -573,7 +582,7 @@ class History:
             assert hits[0].id in itself, f"{name} is {itself}, the best hit is {hits[0]}"
         if asked.state.compact is not None or (self.in_store and asked.storage.view.patches is not None):  # type: ignore[attr-defined]
             [verified] = asked.query_tokens(self.world.tokens[name], k=99, rerank=True, min_confidence=0.0)
-            assert {hit.id for hit in verified} - set(self.maybe) == set(model.photos)
+            assert {hit.id for hit in verified} - set(model.maybe) == set(model.photos)
 
     # --- editors -------------------------------------------------------------------------------------------------
 
@@ -599,20 +608,18 @@ class History:
             self.check("a refusal")
         self.refresh(editor)
         before = editor.state.next_id
+        if operation[0] in SETTLING and self.model.maybe:
+            edits.settle_edits(editor.storage.versions, patience=2 * MINUTE)  # type: ignore[attr-defined]
+            self.check("waiting for an edit")
         result = perform(self.world, editor, operation, self.url)
         self.untidy &= editor.state.revision == self.revision  # nothing was written
         ids = result if operation[0] == "add" else ()
         assert all(one >= before for one in ids), f"ids {ids} were used before {before}"
         if operation[0] == "merge":
             self.revision = 0
-        if operation[0] == "rebuild":
-            self.resolve_rebuilt()
         self.model = self.outcomes(operation, ids)[-1]
         if operation[0] == "merge":
             self.reopen()
-
-    def resolve_rebuilt(self) -> None:
-        assert not self.maybe, "edits are settled before a rebuild"
 
     def settle(self) -> None:
         """Let a minute pass, and an editor finish what killed ones left."""
@@ -641,7 +648,7 @@ class History:
         target = f"{self.url}copy"
         copy_map(self.editors[0].storage, target)  # type: ignore[arg-type]
         copied = open_map(target)
-        differs = Seen.of(copied).differs(replace(self.model, previous=None), {})
+        differs = Seen.of(copied).differs(self.model)
         copied.close()
         assert not differs, f"the copy differs: {differs}"
 
@@ -651,7 +658,9 @@ class History:
         self.refresh(editor)
         way = self.rng.choice(["remove", "activate", "drop", "calibrate"])
         with expect_refusal():
-            if way == "remove":
+            if self.model.maybe:
+                editor.remove([self.rng.choice(sorted(self.model.maybe))])
+            elif way == "remove":
                 editor.remove([min(self.model.photos, default=0), 10**6])
             elif way == "activate":
                 editor.activate("nowhere")
@@ -665,8 +674,8 @@ class History:
     def kill(self) -> None:
         """Kill an editor inside an edit; the map is as before, or as after one of its steps."""
         operation = self.draw_edit()
-        if operation[0] in ("rebuild", "rollback", "calibrate", "activate", "drop"):
-            self.settle()  # which these do themselves, or a rollback undoes
+        if operation[0] in SETTLING:
+            self.settle()  # which these do themselves, with more outcomes than the model has
         life = self.rng.randint(0, 12 if self.rng.random() < 0.7 else 60)
         self.log[-1] += f" {life} {operation}"
         before = Seen.of(open_map(self.url))
@@ -681,11 +690,12 @@ class History:
         seen = Seen.of(fresh)
         if self.in_store and operation[0] == "add" and ended:
             pending = fresh.storage.versions.now(fresh=True).header.pending  # type: ignore[attr-defined]
-            if pending:
-                self.maybe |= {key: steps[1].photos[key] for key in ids}
+            if any(one.ids == (ids[0], ids[-1] + 1) for one in pending.values()):
+                unfinished = {key: steps[1].photos[key] for key in ids}
+                steps[0] = replace(self.model, maybe={**self.model.maybe, **unfinished})
         possible = steps if ended else steps[-1:]
-        matching = [one for one in possible if not seen.differs(one, self.maybe)]
-        told = "; ".join(seen.differs(one, self.maybe) for one in possible)
+        matching = [one for one in possible if not seen.differs(one)]
+        told = "; ".join(seen.differs(one) for one in possible)
         assert matching, f"after a kill in {operation}: {told}"
         self.model = matching[-1] if not ended else matching[0]
         if operation[0] in ("calibrate", "activate", "drop", "rollback") and ended and len(matching) > 1:
@@ -785,7 +795,8 @@ class History:
         view = self.editors[0].storage.versions.now(fresh=True)  # type: ignore[attr-defined]
         before = view.header.before
         pages = self.editors[0].storage.store.open(before.collection).pages()  # type: ignore[attr-defined]
-        return {one for page in pages for one in page.ids.tolist()} == set(model.previous.photos)
+        rows = {one for page in pages for one in page.ids.tolist()}
+        return rows - set(model.previous.maybe) - before.removing == set(model.previous.photos)
 
     def race_threads(self, first: Operation, second: Operation) -> list[tuple[str, Any]]:
         results: dict[int, tuple[str, Any]] = {}
@@ -820,7 +831,7 @@ class History:
             if operation is None:
                 return self.step()
         self.log.append(str(operation))
-        if verb in ("rebuild", "rollback", "calibrate", "activate", "drop", "copy"):
+        if verb in SETTLING and self.rng.random() < 0.5:
             self.settle()
         if verb in others:
             others[verb]()
@@ -876,33 +887,39 @@ class Campaign:
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
-    def run(self, operations: int, length: int = LENGTH, only: int | None = None, seconds: float = np.inf) -> None:
+    def run(
+        self,
+        operations: int,
+        length: int = LENGTH,
+        only: int | None = None,
+        seconds: float = math.inf,
+        each: Callable[[History], object] = lambda _: None,
+    ) -> None:
         """Run histories until there were that many operations, or that many seconds have passed."""
         number, started = 0 if only is None else only, time.monotonic()
-        while sum(self.counts[verb] for verb in VERBS) < operations and time.monotonic() - started < seconds:
-            self.run_one(number, min(length, operations))
+        left = operations
+        while left > 0 and time.monotonic() - started < seconds:
+            each(self.run_one(number, min(length, max(left, 1))))
+            left -= length
             number += 1
             if only is not None:
                 break
 
-    def run_one(self, number: int, length: int) -> None:
-        rng = random.Random(f"{self.seed}-{number}")
-        name = f"town{self.seed}x{number}"
-        url = f"{self.place}/{name}" if "://" in self.place else str(Path(self.place) / f"{name}.tfa")
-        kind = rng.choice(["second-order", "no-patches"] if "://" in self.place else list(KINDS))
+    def run_one(self, number: int, length: int) -> History:
         with self.world.cached():
-            history = History(self.world, url, rng, kind)
+            history = History.begin(self.world, self.place, self.seed, number)
         try:
             history.run(length)
         except (Exception, Killed):
-            steps = "\n  ".join(history.log[-12:])
-            trace = traceback.format_exc()
+            steps, trace = "\n  ".join(history.log[-12:]), traceback.format_exc()
             self.failures.append(f"--seed {self.seed} --history {number}, step {len(history.log)}:\n  {steps}\n{trace}")
+            print(f"FAILED {self.failures[-1]}", flush=True)
         finally:
             history.close()
             self.counts += history.counts
-            if "://" not in self.place:
-                shutil.rmtree(url, ignore_errors=True)
+            if not history.in_store:
+                shutil.rmtree(history.url, ignore_errors=True)
+        return history
 
 
 VERBS = ("query", "add", "remove", "calibrate", "activate", "drop", "refuse", "reopen", "kill", "race", "rollback",
@@ -917,7 +934,7 @@ def open_place(where: str, folder: Path) -> Iterator[str]:
         yield str(folder / "maps")
     elif where == "memory":
         stores._BUILT_IN["memory"] = "tests.search.memory_store:MemoryStore.connect"
-        yield f"memory://histories{os.getpid()}"
+        yield f"memory://{folder}"
     elif where == "postgres":
         from studies.scale.local_servers import PostgresServer
 
@@ -937,7 +954,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--history", type=int, help="run only the history of that number")
-    parser.add_argument("--seconds", type=float, default=np.inf, help="stop after the first history beyond that time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after the first history beyond that time")
     chosen = parser.parse_args(arguments)
     print(f"histories: --where {chosen.where} --operations {chosen.operations} --seed {chosen.seed}", flush=True)
     started = time.monotonic()
@@ -946,8 +963,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_place(chosen.where, Path(temporary)) as place:
             campaign = Campaign(world, place, chosen.seed)
             campaign.run(chosen.operations, only=chosen.history, seconds=chosen.seconds)
-    for failure in campaign.failures:
-        print(f"FAILED --where {chosen.where} {failure}", flush=True)
     done = sum(campaign.counts[verb] for verb in VERBS)
     print(dict(sorted(campaign.counts.items())))
     seconds = time.monotonic() - started

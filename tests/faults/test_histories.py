@@ -1,0 +1,74 @@
+"""A bounded part of the random histories; `make histories` runs more. The engine itself must notice lost edits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.histories import VERBS, Campaign, History, World, open_place
+from tests.maps.store.stores import place_of
+from tfa.maps.store import republish
+
+SEED = 1
+STORES = [pytest.param(kind, marks=pytest.mark.stores) for kind in ("lance", "postgres")]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World.make(tmp_path_factory.mktemp("world"))
+
+
+def run(world, place, operations):
+    histories = Campaign(world, place, SEED)
+    histories.run(operations, length=100)
+    assert not histories.failures, "\n".join(histories.failures)
+    return sum(histories.counts[verb] for verb in VERBS)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("where", "bounded", "full"), [("folder", 60, 5000), ("memory", 100, 5000)])
+def test_a_map_holds_what_a_plain_model_holds(where, bounded, full, world, tmp_path, campaign):
+    with open_place(where, tmp_path) as place:
+        done = run(world, place, campaign.size(bounded, full))
+    campaign.count(f"operations of random histories: {where}", done)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("where", STORES)
+def test_a_map_in_a_server_or_a_folder_of_tables_holds_it_too(where, world, request, campaign):
+    done = run(world, place_of(where, request), campaign.size(4, 400))
+    campaign.count(f"operations of random histories: {where}", done)
+
+
+def test_the_seed_decides_about_a_history(world, tmp_path):
+    logs = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        histories = Campaign(world, str(tmp_path / str(number)), SEED)
+        seen = []
+        histories.run(4, length=4, each=seen.append)
+        logs.append([history.log for history in seen])
+    assert logs[0] == logs[1]
+    assert len(logs[0][0]) == 4
+
+
+def test_a_wrong_count_is_noticed(world, tmp_path, monkeypatch):
+    def miscount(publisher, header, swap=republish.Publisher.swap):
+        return swap(publisher, replace(header, count=header.count + 1))
+
+    monkeypatch.setattr(republish.Publisher, "swap", miscount)
+    with open_place("memory", tmp_path) as place:
+        histories = Campaign(world, place, SEED)
+        histories.run(40, length=40)
+    [failure] = histories.failures
+    assert f"--seed {SEED} --history 0" in failure
+    assert "count: " in failure
+
+
+def test_an_image_that_comes_back_is_noticed(world, tmp_path):
+    with world.cached(), open_place("folder", tmp_path) as place:
+        history = History.begin(world, place, SEED, 0)
+        history.model = replace(history.model, photos={key: one for key, one in history.model.photos.items() if key})
+        with pytest.raises(AssertionError, match=r"unexpected: \{0:"):
+            history.check("nothing")
