@@ -29,10 +29,7 @@ from tfa.photos.token_cache import TokenCache
 from tfa.types import BuildOptions, EncoderOptions, HeadSpec, RerankSpec
 
 HERE = Path(__file__).parent / "maps"
-NEW = {
-    "version_4": BuildOptions(),
-    "version_4_reduced": BuildOptions(dims=8, rerank=RerankSpec(patches="small")),
-}
+NEW = {"version_4": BuildOptions(), "version_4_reduced": BuildOptions(dims=8, rerank=RerankSpec(patches="small"))}
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "<i1", "U8": "<u1"}
 READS = (2, 3, 4)  # format versions of the reader
 ROLES = {"head", "gallery", "images", "vocabularies", "space", "coordinates", "compaction", "tokens"}
@@ -114,7 +111,7 @@ def read_pinned(folder: Path) -> list[dict[str, Any]]:
     ids = [record["id"] for record in records]
     assert len(set(ids)) == len(ids)
     assert max(ids) < about["next_id"]
-    assert [head["name"] for head in about["heads"]][0] == "none"
+    assert about["heads"][0]["name"] == "none"
     assert about["active"] in [head["name"] for head in about["heads"]]
     return [record for record in records if record["id"] not in about["removed"]]
 
