@@ -53,6 +53,26 @@ def test_loops_are_written_in_every_format_and_the_run_resumes(run, drive):
     assert "other options" in other.stderr
 
 
+def test_a_page_draws_the_drive_and_its_loops(run, drive):
+    lines = [f"{row:03d}.png,{row % LAP}.0,{row // LAP}.5" for row in range(2 * LAP) if row != 3]
+    (drive / "drive/positions.csv").write_text("\n".join(["file,x,y", *lines]), "utf-8")
+    contents = []
+    for options in ((), ("--positions", "drive/positions.csv")):
+        done = run("loops", "drive", "--gap", "15", *options, "--html", "loops.html", "--out", "loops.csv", "--quiet")
+        assert done.exit_code == 0, done.output
+        page = (drive / "loops.html").read_text("utf-8")
+        contents.append(json.loads(re.search(r'id="content">(.*)</script>', page)[1]))
+    with open("loops.csv", newline="") as file:
+        pairs = [(int(row["query"]), int(row["match"])) for row in csv.DictReader(file)]
+    frames, plan = contents
+    assert frames["track"] == [[0, 0], [2 * LAP, 2 * LAP]]
+    assert [loop[0] for loop in frames["loops"]] == [list(pair) for pair in pairs]
+    assert plan["track"][:5] == [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5], None, [4.0, 0.5]]
+    placed = [(query, match) for query, match in pairs if match != 3]  # frame 3 has no position
+    assert [loop[:2] for loop in plan["loops"]] == [[[q % LAP, 1.5], [m % LAP, m // LAP + 0.5]] for q, m in placed]
+    assert plan["loops"][-1][2].startswith(f"drive/{pairs[-1][0]:03d}.png shows drive/{pairs[-1][1]:03d}.png")
+
+
 def test_bad_values_are_refused_before_the_work(run, drive):
     for options, message in (
         (("--out", "loops.xlsx"), "must end in one of .csv .json .g2o .txt"),

@@ -35,6 +35,9 @@ def loops(
         list[Path] | None,
         options.out_option(metavar="FILE", help="Write loops to .csv, .json, .g2o or pairs .txt; repeatable."),
     ] = None,
+    html: Annotated[
+        Path | None, options.file_option(metavar="FILE.html", help="Draw the drive and its loops as one page.")
+    ] = None,
     state: Annotated[
         Path | None, options.file_option(metavar="FILE", help="Keep the state here; an interrupted run resumes.")
     ] = None,
@@ -55,9 +58,10 @@ def loops(
     from tfa.photos.find_positions import find_positions
     from tfa.photos.images import find_images
     from tfa.pipeline import encode
+    from tfa.report.page import write_loops_page
 
-    for file in [*(out or []), *([] if state is None else [state])]:
-        if file != state and file.suffix.lower() not in LOOP_FORMATS:
+    for file in [*(out or []), *(one for one in (html, state) if one is not None)]:
+        if file not in (html, state) and file.suffix.lower() not in LOOP_FORMATS:
             raise BadSpec(f"{file} must end in one of {' '.join(LOOP_FORMATS)}")
         check_writable(file)
     sources, queries = positions.read(), Queries()
@@ -100,6 +104,9 @@ def loops(
     for path in out or []:
         LOOP_FORMATS[path.suffix.lower()](path, result, closer.names)
         note(f"wrote {path} ({format_count(len(result.pairs), 'pair')})")
+    if html is not None:
+        write_loops_page(html, result, closer.names, [frames[path][1] for path in encoded.paths])
+        note(f"wrote {html}")
     if json:
         print_json(result)
         return

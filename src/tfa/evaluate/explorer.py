@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from tfa.evaluate.judgement import PROBABILITY, EvaluatedHead, JudgedAnswer, Jud
 from tfa.evaluate.positives import position_kinds
 from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.images import as_rgb
-from tfa.report.html import ReportTable, TableRow, render_template
+from tfa.report.html import ReportTable, TableRow, embed_json, render_template
 from tfa.report.page import plan_view_script
 from tfa.types import Position
 from tfa.version import __version__
@@ -276,8 +275,8 @@ def write_explorer(
         table=table,
         judgement=judgement,
         release=__version__,
-        content=embedded_json(content),
-        photos=embedded_json(photos),
+        content=embed_json(content),
+        photos=embed_json(photos),
         styles=Markup(
             (UPLOT / "uPlot.min.css").read_text("utf-8") + (TEMPLATE.parent / "explorer.css").read_text("utf-8")
         ),
@@ -288,9 +287,3 @@ def write_explorer(
         ),
     )
     write_text(Path(path), page)
-
-
-def embedded_json(value: Any) -> Markup:
-    """Return JSON for a script element, in which no file name can end the element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))

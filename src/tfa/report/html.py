@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,12 @@ def embed_photo(picture: Path | Image.Image) -> str:
             raise TfaError(f"{picture} not found; draw it before the report, or write the report without it")
         media, content = MEDIA[picture.suffix.lower()], picture.read_bytes()
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def embed_json(value: Any) -> Markup:
+    """Return JSON for a script element, in which no file name can end the element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c"))
 
 
 # --- plots ----------------------------------------------------------------------------------------

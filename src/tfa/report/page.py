@@ -1,4 +1,4 @@
-"""Write the report on a map as one HTML file."""
+"""Write the report on a map, and the plan of a drive with its loops, as one HTML file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 
 from tfa.core.files import write_text
 from tfa.errors import BadImage
+from tfa.online.sequence_filter import project_to_meters
 from tfa.photos.images import as_rgb
-from tfa.report.html import TEMPLATES, bars, embed_photo, render_template
+from tfa.report.html import TEMPLATES, bars, embed_json, embed_photo, render_template
+from tfa.types import LoopsResult, Position
 
 PLAN_VIEW = Path(__file__).parent / "templates" / "plan_view.js"  # ES module, for pages with a server
 
@@ -52,6 +54,31 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
         in_group=IN_GROUP,
     )
     write_text(Path(path), page)
+
+
+def write_loops_page(
+    path: Path, result: LoopsResult, names: Sequence[str], positions: Sequence[Position | None]
+) -> None:
+    """Write a plan of a drive with its loops; without positions, a plot of frames against earlier frames."""
+    placed = {node: one for node, one in enumerate(positions) if one is not None}
+    track: list[list[float] | None] = [[0, 0], [len(names), len(names)]]
+    ends = [([float(one.query), float(one.match)],) * 2 for one in result.pairs]
+    hint = "Each dot is a loop: frame number to the right, earlier frame upward. Click one to see its frames."
+    kinds = {one.is_global for one in placed.values()}
+    if len(kinds) == 1:
+        pairs = np.array([one.pair for one in placed.values()])
+        points = dict(zip(placed, (project_to_meters(*pairs.T) if True in kinds else pairs).tolist(), strict=True))
+        track = [points.get(node) for node in range(len(names))]
+        ends = [(track[one.query], track[one.match]) for one in result.pairs]
+        hint = "The line is the drive. Click the end of a loop to see its frames."
+    texts = [f"{names[one.query]} shows {names[one.match]}" for one in result.pairs]
+    loops = [(*end, text) for end, text in zip(ends, texts, strict=True) if None not in end]
+    page = render_template(
+        TEMPLATES / "loops.html", title="Loops of a drive", hint=hint, script=Markup(plan_view_script()),
+        intro=[f"{len(texts):,} of {result.frames:,} frames show an earlier place."],
+        content=embed_json({"track": track, "loops": loops}),
+    )  # fmt: skip
+    write_text(path, page)
 
 
 def _thumbnail(path: str) -> str | None:

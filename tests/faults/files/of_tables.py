@@ -13,11 +13,12 @@ from tests.evaluate.judged_queries import made_judgement
 from tests.faults.files.targets import PLAIN_JSON, Layer, Target, files_below
 from tfa.core.files import write_json
 from tfa.encoders.released_words import load_vocabulary
-from tfa.evaluate.explorer import embedded_json, page_content, score_table
+from tfa.evaluate.explorer import page_content, score_table
 from tfa.evaluate.ground_truth import GroundTruth
 from tfa.evaluate.judgement import score_run
 from tfa.evaluate.map_evaluation import MapEvaluation, compare_with_file, make_result
 from tfa.photos.find_positions import find_positions
+from tfa.report.html import embed_json
 from tfa_bench.records import Record, Truth, find_records, record_path
 
 
@@ -73,7 +74,7 @@ def evaluation(name: str, folder: Path) -> Target:
     def read(folder: Path, victim: str, changed: bool) -> None:
         both = compare_with_file(now, folder / victim)
         score_table([score_run(both, run) for run in both.runs])
-        embedded_json(page_content(both))
+        embed_json(page_content(both))
 
     return Target(name, files, read, dict.fromkeys(files, PLAIN_JSON))
 
