@@ -118,6 +118,7 @@ class QueryOptions(Options):
     )
     camera: str | None = opt(None, "Camera name; its photos adapt later answers.", pattern=f"^{CAMERA_PATTERN}$")
     sequence: bool = opt(False, "Track the camera's photos as frames of one drive.")
+    loops: bool = opt(False, "Close loops in the camera's photos, in order of arrival.")
 
 
 class StreamOptions(Options):
@@ -278,7 +279,7 @@ class Answer(Value):
     """The hits of one photo, best first, with a position estimate and a confidence. Iterates over its hits."""
 
     OMITTED: ClassVar = frozenset(
-        {"error", "calibration", "camera", "adaptation_photos", "lost", "seconds", "time_ns", "frame"}
+        {"error", "calibration", "camera", "adaptation_photos", "lost", "loop", "node", "seconds", "time_ns", "frame"}
     )
 
     query: str = opt("", "The photo.")
@@ -295,6 +296,8 @@ class Answer(Value):
     camera: str | None = opt(None, "Camera of the query.")
     adaptation_photos: int | None = opt(None, "Earlier photos of this camera that adapted the scores.")
     lost: float | None = opt(None, "Probability that a frame of a drive is outside the map.")
+    loop: Loop | None = opt(None, "Loop that the camera's photo closes, without file names.")
+    node: int | None = opt(None, "Number of the photo in the camera's loops; 0 if they start over.")
     seconds: float | None = opt(None, "Seconds from the decoded photo to its hits, including waiting.")
     time_ns: int | None = opt(None, "Time of a recorded frame in nanoseconds since 1970.")
     frame: str | None = opt(None, "Source of a frame without a file.")

@@ -84,6 +84,8 @@ def test_a_sequence_needs_a_camera_and_cameras_can_be_off(client, serve):
     lonely = ask(client, DRIVE[0], sequence="true")
     assert lonely.status_code == 422
     assert "sequence needs a camera; name one, such as camera=cam0" in lonely.json()["error"]
+    loops = ask(client, DRIVE[0], loops="true")
+    assert (loops.status_code, loops.json()["error"][:20]) == (422, "loops needs a camera")
     off = serve(cameras=0)
     refused = ask(off, DRIVE[0], camera="cam0")
     assert refused.status_code == 409

@@ -49,7 +49,7 @@ _YES_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no
 _SETTINGS = "tfa.settings"  # where a context keeps the keys that were set
 
 # Fields without an option: a command serves one camera, and a cache is an object.
-_HIDDEN = frozenset({"camera", "sequence", "cache"})
+_HIDDEN = frozenset({"camera", "sequence", "loops", "cache"})
 
 # Details of options that a field does not state.
 _DETAILS: dict[str, dict[str, Any]] = {

@@ -870,8 +870,8 @@ class Map:
 def _make_query_options(k: int, options: Mapping[str, Any]) -> QueryOptions:
     """Check the options of a query of single photos."""
     chosen = QueryOptions(k=k, **options)
-    if chosen.camera is not None or chosen.sequence:
-        raise BadSpec("camera and sequence are for a service; to follow a camera in this process, use follow()")
+    if chosen.camera is not None or chosen.sequence or chosen.loops:
+        raise BadSpec("camera, sequence and loops are for a service; to follow a camera in this process, use follow()")
     return chosen
 
 

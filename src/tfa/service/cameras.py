@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tfa.core.files import BadFile, write_tensors
 from tfa.core.plain import Value, hints, opt, req
 from tfa.core.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
+from tfa.maps.loop_closer import LoopCloser
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
 from tfa.maps.upkeep import Confirmed, make_image_key
@@ -69,6 +70,8 @@ class SavedState(ABC):
 ANONYMOUS = ""  # owner of cameras without an API key
 SAVED_EVERY = 32  # photos of a camera between saves
 _MOST_BYTES = 2**30  # memory of all cameras of a map; a very large map has fewer cameras
+_CLOSERS = 4  # cameras of an owner that close loops; a new one replaces the least recently used
+LOOP_FRAMES = 4096  # photos until loops start over: at most 450 MB in a temporary file
 FILES = "session-*.safetensors"  # name of a camera's file in the map format
 
 
@@ -113,6 +116,7 @@ class TrackedCamera:
     last_used: float = field(default_factory=time.time)
     saved: int = 0  # photos seen at the last save
     tried: int = 0  # photos seen at the last attempt to save
+    closer: LoopCloser | None = None  # in memory only
 
     @property
     def seen(self) -> int:
@@ -192,7 +196,17 @@ class MapCameras(SavedState):
                 due = True
         if due:
             self._keeper.submit(self._keep)
-        return replace(answer, camera=key.name)
+        return replace(answer, camera=key.name, **self._close_loops(camera, tokens) if options.loops else {})
+
+    def _close_loops(self, camera: TrackedCamera, tokens: Tokens) -> dict[str, Any]:
+        """Pass a photo through the camera's loop closer, without the lock: only the query thread uses closers."""
+        with self._lock:
+            same = self._select(camera.key.owner, None)
+        for oldest in [one for one in same if one.closer is not None and one is not camera][: 1 - _CLOSERS]:
+            oldest.closer = None
+        if camera.closer is None or camera.closer.frames >= LOOP_FRAMES:
+            camera.closer = LoopCloser(self._map.encoder)
+        return {"loop": camera.closer.step(tokens), "node": camera.closer.frames - 1}
 
     def _camera(self, key: CameraKey, options: QueryOptions) -> TrackedCamera:
         """Return the camera, or a new one if it does not exist or used another head."""

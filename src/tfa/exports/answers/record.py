@@ -94,9 +94,8 @@ def positions_of(answers: Sequence[Answer]) -> Iterator[Position]:
 
 
 # Fields that a row omits: they describe the request, repeat another field, or need a service.
-_LEFT_OUT = frozenset(
-    {"id", "image_url", "share", "images", "calibration", "camera", "adaptation_photos", "seconds", "frame"}
-)
+_LEFT_OUT = {"id", "image_url", "share", "images", "calibration", "camera", "adaptation_photos", "seconds", "frame"}
+_LEFT_OUT |= {"loop", "node"}
 
 
 def _list_columns() -> tuple[str, ...]:

@@ -71,8 +71,9 @@ def _check_query(request: Request, live: LiveMap, options: QueryOptions) -> Came
     """Refuse invalid options before a photo is decoded, and return the named camera."""
     live.check(options)
     if options.camera is None:
-        if options.sequence:
-            raise Refused(422, "sequence needs a camera; name one, such as camera=cam0")
+        if options.sequence or options.loops:
+            name = "sequence" if options.sequence else "loops"
+            raise Refused(422, f"{name} needs a camera; name one, such as camera=cam0")
         return None
     if live.cameras is None:
         raise live.refuse_cameras()
