@@ -134,6 +134,14 @@ class DiagnosticArray(IdlStruct, typename="diagnostic_msgs.msg.dds_.DiagnosticAr
 
 @dataclass
 @final
+class LoopEdge(IdlStruct, typename="tfa_msgs.msg.dds_.LoopEdge_"):
+    header: Header
+    match: Header
+    confidence: float64
+
+
+@dataclass
+@final
 class Match(IdlStruct, typename="tfa_msgs.msg.dds_.Match_"):
     image: str
     score: float64

@@ -169,6 +169,7 @@ def test_parameters_are_checked_and_become_fields():
         ({"camera": 5}, "camera is 5, must be text, in quotes"),
         ({"camera": "a b"}, "letters, digits"),
         ({"sequence": True}, "sequence needs a camera"),
+        ({"loops": True}, "loops needs a camera"),
         ({"rerank": "yes"}, "must be one of auto, always, never"),
         ({"min_confidence": 1.5}, "must be 0 to 1"),
         ({"rate": math.nan}, "rate is nan"),

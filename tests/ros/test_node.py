@@ -16,9 +16,11 @@ from tests.ros.conftest import compressed, degrees, raw
 from tests.ros.ros_types import message_class
 from tests.servers import free_port
 from tests.service.conftest import picture
+from tests.service.test_camera_loops import EveryThird
 from tests.waiting import PATIENCE, wait_until
 from tfa.client import Client
 from tfa.service.settings import ServiceSettings
+from tfa_ros.messages import LoopEdges
 
 OK, WARN, ERROR, STALE = (bytes([level]) for level in range(4))
 ADD, LOCALIZE = (message_class(f"tfa_msgs/srv/{name}_Request") for name in ("AddPhoto", "Localize"))
@@ -51,6 +53,35 @@ def test_an_image_gives_matches_and_a_fix(start, service):
     assert [told[name].level for name in ("service", "images", "answers")] == [OK, OK, OK]
     assert told["answers"].message == "1 of the last 1 answers are sure"
     assert told["service"].hardware_id == service
+
+
+def test_loops_of_the_camera_are_edges_between_times(start, town, monkeypatch):
+    monkeypatch.setattr("tfa.service.cameras.LoopCloser", EveryThird)
+    with running_service(town, ServiceSettings(port=0)) as (url, _):
+        run = start(url, camera="cam0", loops=True)
+        for number in range(6):
+            run.see(compressed(picture(number), number=10 + number))
+            run.heard("/tfa/matches", number + 1)
+        edges = run.heard("/tfa/loops", 2)
+    assert [(one.header.stamp.nanosec, one.match.stamp.nanosec, one.confidence) for one in edges] == [
+        (12, 10, 0.9),
+        (15, 10, 0.9),
+    ]
+    assert edges[0].header.frame_id == "camera"
+
+
+def test_edges_join_images_of_one_start_of_the_service():
+    def answer(node, *pairs):
+        chain = [{"query": query, "match": match} for query, match in pairs]
+        return {"node": node, **({"loop": {"confidence": 0.8, "chain": chain}} if chain else {})}
+
+    edges = LoopEdges()
+    assert edges.add("plain", {}) == []  # without loops
+    assert [edges.add(f"t{node}", answer(node)) for node in (0, 1, 3)] == [[], [], []]  # the answer to 2 was lost
+    assert edges.add("t4", answer(4, (4, 1), (3, 0), (2, 0))) == [("t4", "t1", 0.8), ("t3", "t0", 0.8)]
+    assert edges.add("t5", answer(5, (5, 2), (4, 1))) == []  # 2 is not known, and 4 is joined
+    assert edges.add("u0", answer(0)) == []
+    assert edges.add("u4", answer(4, (4, 0), (3, 1))) == [("u4", "u0", 0.8)]
 
 
 def test_a_map_in_metres_gives_a_pose(start, hall):

@@ -99,7 +99,7 @@ def test_messages_name_fields_of_answers_and_places():
     assert set(dict(fields_of("tfa_msgs/msg/Matches"))) - set(hints(Answer)) == {"header", "map_name", "matches"}
     localized = set(dict(fields_of("tfa_msgs/srv/Localize_Response"))) - set(messages.POSITION_FIELDS)
     assert localized - {*hints(Answer), *hints(Place)} == {"success", "message", "matches", "has_place"}
-    values = {**{one.name: one.default for one in PARAMETERS}, "camera": "a", "calibration": "b"}
+    values = {**{one.name: one.default for one in PARAMETERS}, "camera": "a", "calibration": "b", "loops": True}
     sent = query_fields(values, of_the_camera=True)
     assert set(sent) <= set(hints(QueryOptions))
 
@@ -120,7 +120,7 @@ def test_the_page_names_every_topic_and_service(start, service):
     run.see(compressed(picture(3)))
     run.heard("/tfa/fix")
     run.diagnose()
-    names = {*run.transport.published, *run.node.services, "/tfa/pose"}
+    names = {*run.transport.published, *run.node.services, "/tfa/pose", "/tfa/loops"}
     assert names == set(re.findall(r"^\| `(/[\w/]+)` \|", PAGE, re.MULTILINE))
 
 

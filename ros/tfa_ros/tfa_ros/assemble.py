@@ -10,7 +10,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import Point, Pose, PoseWithCovariance, PoseWithCovarianceStamped, Quaternion
 from sensor_msgs.msg import NavSatFix, NavSatStatus
 from std_msgs.msg import Header
-from tfa_msgs.msg import Match, Matches
+from tfa_msgs.msg import LoopEdge, Match, Matches
 from tfa_msgs.srv import AddPhoto
 
 from tfa_ros.health import Status
@@ -32,6 +32,11 @@ def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
         calibration=answer.get("calibration") or "",
         matches=[Match(**match_fields(hit, types)) for hit in answer["hits"]],
     )
+
+
+def edge_message(later: Any, earlier: Any, confidence: float) -> Any:
+    """Build an edge between the images with these headers."""
+    return LoopEdge(header=later, match=earlier, confidence=confidence)
 
 
 def fix_message(header: Any, place: dict[str, Any]) -> Any:

@@ -42,6 +42,33 @@ def verdict_fields(answer: dict[str, Any]) -> dict[str, str]:
     return {"verdict": str(answer.get("verdict", old)), "reason": str(answer.get("reason", ""))}
 
 
+class LoopEdges:
+    """Headers of a camera's images by their numbers in the service, and edges between them."""
+
+    def __init__(self) -> None:
+        self._headers: dict[int, Any] = {}
+        self._joined: set[int] = set()  # later images of earlier edges
+
+    def add(self, header: Any, answer: dict[str, Any]) -> list[tuple[Any, Any, float]]:
+        """Add an answered image; return new edges: headers of the later and the earlier image, and the confidence.
+
+        Numbers that do not rise mean that the service started over. An image whose answer was lost has no edge.
+        """
+        node, loop = answer.get("node"), answer.get("loop")
+        if node is None:
+            return []
+        if node <= max(self._headers, default=-1):
+            self._headers, self._joined = {}, set()
+        self._headers[node] = header
+        edges = []
+        for pair in loop["chain"] if loop else []:
+            query, match = pair["query"], pair["match"]
+            if query not in self._joined and query in self._headers and match in self._headers:
+                self._joined.add(query)
+                edges.append((self._headers[query], self._headers[match], float(loop["confidence"])))
+        return edges
+
+
 def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:
     """The place of all verified images together, if the answer can be relied on."""
     return answer.get("place") if answer["sure"] else None

@@ -1,4 +1,4 @@
-"""The ROS 2 node: subscribes to images, queries `tfa serve`, publishes matches, poses, fixes and diagnostics."""
+"""The ROS 2 node: subscribes to images, queries `tfa serve`, publishes matches, loops, poses, fixes and diagnostics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from rclpy.logging import get_logger
 from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image, NavSatFix
-from tfa_msgs.msg import Matches
+from tfa_msgs.msg import LoopEdge, Matches
 from tfa_msgs.srv import AddPhoto, Localize
 
 from tfa_ros.assemble import (
     diagnostics_message,
+    edge_message,
     file_of,
     fix_message,
     image_of,
@@ -32,7 +33,7 @@ from tfa_ros.assemble import (
 )
 from tfa_ros.health import Health
 from tfa_ros.latest import Latest
-from tfa_ros.messages import is_global, place_fields, place_of, query_name, verdict_fields
+from tfa_ros.messages import LoopEdges, is_global, place_fields, place_of, query_name, verdict_fields
 from tfa_ros.parameters import PARAMETERS, BadParameter, checked, query_fields
 from tfa_ros.photos import BadPhoto
 from tfa_ros.service_client import ServiceAway, ServiceBusy, ServiceClient, ServiceProblem, ServiceRefusal
@@ -60,6 +61,7 @@ class TfaNode(Node):
         self._newest: Latest[Any] = Latest(self._query, self._values["rate"])
 
         self._matches = self.create_publisher(Matches, "~/matches", 10)
+        self._loops, self._edges = self.create_publisher(LoopEdge, "~/loops", 100), LoopEdges()
         self._pose = self.create_publisher(PoseWithCovarianceStamped, "~/pose", 10)
         self._fix = self.create_publisher(NavSatFix, "~/fix", 10)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -126,6 +128,8 @@ class TfaNode(Node):
 
     def _publish(self, header: Any, answer: dict[str, Any]) -> None:
         self._matches.publish(matches_message(header, answer, self._answering_map()))
+        for edge in self._edges.add(header, answer):
+            self._loops.publish(edge_message(*edge))
         place = place_of(answer)
         if place is None:
             return

@@ -34,6 +34,7 @@ PARAMETERS = (
     Parameter("k", 5, "matches per image", 1, 1000),
     Parameter("camera", "", "camera name, so that the service adapts to it; empty: no adaptation"),
     Parameter("sequence", False, "track the camera from frame to frame; needs camera"),
+    Parameter("loops", False, "publish loop closures of the camera; needs camera"),
     Parameter("calibration", "", "calibration to use; empty: the active one, none: no calibration"),
     Parameter("rerank", "auto", "auto (if the map stores patches), always, or never (then no answer is sure)"),
     Parameter("min_confidence", 0.0, "publish no matches below this confidence", 0, 1),
@@ -62,8 +63,9 @@ def checked(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
         values[one.name] = value
     if values["camera"] and not CAMERA_NAME.fullmatch(values["camera"]):
         raise BadParameter(f"parameter camera is {values['camera'][:80]!r}; use up to 64 letters, digits, -, _ and .")
-    if values["sequence"] and not values["camera"]:
-        raise BadParameter("parameter sequence needs a camera; set camera, such as camera: cam0")
+    for name in ("sequence", "loops"):
+        if values[name] and not values["camera"]:
+            raise BadParameter(f"parameter {name} needs a camera; set camera, such as camera: cam0")
     if values["rerank"] not in RERANK:
         raise BadParameter(f"parameter rerank is {values['rerank']!r}, must be one of {', '.join(RERANK)}")
     if not values["image_topic"]:
@@ -79,4 +81,6 @@ def query_fields(values: Mapping[str, Any], *, of_the_camera: bool) -> dict[str,
     if of_the_camera and values["camera"]:
         fields["camera"] = values["camera"]
         fields["sequence"] = "true" if values["sequence"] else "false"
+        if values["loops"]:  # an older service does not know the field
+            fields["loops"] = "true"
     return fields
