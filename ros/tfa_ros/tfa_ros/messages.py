@@ -54,14 +54,14 @@ class LoopEdges:
 
         Numbers that do not rise mean that the service started over. An image whose answer was lost has no edge.
         """
-        node, loop = answer.get("node"), answer.get("loop")
+        node, loop = answer.get("node"), answer.get("loop") or {"chain": []}
         if node is None:
             return []
         if node <= max(self._headers, default=-1):
             self._headers, self._joined = {}, set()
         self._headers[node] = header
         edges = []
-        for pair in loop["chain"] if loop else []:
+        for pair in loop["chain"]:
             query, match = pair["query"], pair["match"]
             if query not in self._joined and query in self._headers and match in self._headers:
                 self._joined.add(query)

@@ -62,7 +62,7 @@ def write_loops_page(
     """Write a plan of a drive with its loops; without positions, a plot of frames against earlier frames."""
     placed = {node: one for node, one in enumerate(positions) if one is not None}
     track: list[list[float] | None] = [[0, 0], [len(names), len(names)]]
-    ends = [([float(one.query), float(one.match)],) * 2 for one in result.pairs]
+    ends: list[tuple[list[float] | None, ...]] = [([float(one.query), one.match],) * 2 for one in result.pairs]
     hint = "Each dot is a loop: frame number to the right, earlier frame upward. Click one to see its frames."
     kinds = {one.is_global for one in placed.values()}
     if len(kinds) == 1:
