@@ -11,17 +11,22 @@ from PIL import Image
 from tfa.errors import TfaError
 from tfa.report.html import ReportTable, embed_photo, render_template
 
-REPORTS = {"tfa.report": "map.html", "tfa_bench.figures": "figures.html", "tfa.demo": "demo.html"}
+REPORTS = [
+    ("tfa.report", "map.html"),
+    ("tfa.report", "loops.html"),
+    ("tfa_bench.figures", "figures.html"),
+    ("tfa.demo", "demo.html"),
+]
 SHARED = {"base.html", "macros.html", "style.css"}
 
 
-@pytest.mark.parametrize(("package", "report"), REPORTS.items())
+@pytest.mark.parametrize(("package", "report"), REPORTS)
 def test_a_report_extends_the_skeleton_and_all_it_names_comes_with_the_package(package, report):
     template = (importlib.resources.files(package) / "templates" / report).read_text("utf-8")
     shared = importlib.resources.files("tfa.report") / "templates"
     assert template.startswith('{% extends "base.html" %}')
     assert set(re.findall(r'"([a-z]+\.(?:html|css))"', template)) <= SHARED
-    assert {file.name for file in shared.iterdir()} == SHARED | {"map.html", "plan_view.js"}
+    assert {file.name for file in shared.iterdir()} == SHARED | {"loops.html", "map.html", "plan_view.js"}
     assert "<style" not in template
     assert "| safe" not in template  # nothing is left unescaped
 
