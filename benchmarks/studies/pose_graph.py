@@ -78,7 +78,7 @@ def render_laps(folder: Path, poses: Sequence[Pose], progress: Progress, seed: i
 
 def close_loops(files: Sequence[Path], progress: Progress) -> LoopsResult:
     """Pass the photos through a loop closer with the default encoder in 8 bits."""
-    closer = LoopCloser(load_encoder(DEFAULT_ENCODER, fast=True), GAP)
+    closer = LoopCloser(load_encoder(DEFAULT_ENCODER, precision="int8"), GAP)
     for file in track_progress(files, len(files), "closing loops", progress, "images"):
         closer.step(file)
     return LoopsResult(frames=closer.frames, keyframes=len(closer), sessions=1, loops=closer.loops)
