@@ -19,20 +19,25 @@ DESK, PHONE = {"width": 1200, "height": 850}, {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Any]:
-    """One browser for the folder. Not for the session: playwright's event loop would be in the way of other tests."""
+def launch() -> Iterator[Callable[..., Any]]:
+    """Start a browser. Not for the session: playwright's event loop would be in the way of other tests."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing; pip install playwright")
     path = find_browser()
     if path is None:
         pytest.skip(f"no Chromium was found; {HOW}")
     # A browser that runs as root, as in a container, has no sandbox to start.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    usual = ["--no-sandbox"] if os.geteuid() == 0 else []
+    usual += ["--disable-dev-shm-usage", "--disable-gpu"]
     with playwright.sync_playwright() as started:
-        running = started.chromium.launch(
-            executable_path=path, args=[*arguments, "--disable-dev-shm-usage", "--disable-gpu"]
-        )
-        yield running
-        running.close()
+        yield lambda *more: started.chromium.launch(executable_path=path, args=[*usual, *more])
+
+
+@pytest.fixture(scope="package")
+def browser(launch: Callable[..., Any]) -> Iterator[Any]:
+    """One browser for the folder."""
+    running = launch()
+    yield running
+    running.close()
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.browser.find_browser import find_browser
 from tests.browser.steps import drawing, wait_for_text, wait_until
 from tests.client.conftest import serving
 from tfa import PlaceMap
@@ -48,22 +46,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def chromium(tmp_path: Path) -> Iterator[Any]:
+def chromium(launch: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
     """A browser whose camera plays the second drive."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    executable = find_browser()
-    if executable is None:
-        pytest.skip("no Chromium was found")
     write_video(tmp_path / "drive.y4m", sorted((TOWN / "queries").iterdir())[FIRST : FIRST + FRAMES])
-    camera = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={tmp_path / 'drive.y4m'}"]
-    root = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with playwright.sync_playwright() as started:
-        running = started.chromium.launch(
-            executable_path=executable,
-            args=[*root, *camera, "--use-fake-ui-for-media-stream", "--disable-dev-shm-usage", "--disable-gpu"],
-        )
-        yield running
-        running.close()
+    running = launch(
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-video-capture={tmp_path / 'drive.y4m'}",
+        "--use-fake-ui-for-media-stream",
+    )
+    yield running
+    running.close()
 
 
 def test_a_camera_is_followed(service: str, chromium: Any) -> None:

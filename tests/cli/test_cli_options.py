@@ -49,8 +49,8 @@ def test_a_command_has_few_options(command, most):
 def test_query_has_an_option_for_each_field_and_its_bounds():
     parameters = {one.name: one for one in all_commands()["query"].params}
     for field in dataclasses.fields(QueryOptions):
-        if field.name in ("camera", "sequence", "candidates"):
-            continue  # a command line is one camera, --sequence names its frames, and --set sets candidates
+        if field.name in ("camera", "sequence", "candidates", "loops"):
+            continue  # --sequence names the frames of one camera, --set sets candidates, and tfa loops closes loops
         shown = parameters[field.name].help.replace("\\[", "[")
         assert shown == field.metadata["description"]
         assert parameters[field.name].default in (field.default, None)

@@ -56,11 +56,11 @@ def test_a_head_and_its_carrier_are_chosen(run, folder):
 def test_calibrate_needs_the_map_alone(run, second_order, folder):
     shutil.rmtree("photos")
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    text = told(run("calibrate", "second.tfa", "camera"))
+    assert "fitted on 14 of 14 photos" in told(run("calibrate", "second.tfa", "camera"))
+    text = told(run("info", "second.tfa", "--evidence"))
     assert "centering on the photos" in text
     assert "changes:" in text
     assert "queries are centered on the photos; scores are calibrated" in text
-    assert "queries are centered on the photos" in told(run("info", "second.tfa", "--evidence"))
 
 
 def test_refit_says_what_changed(run, second_order, folder):

@@ -89,6 +89,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert asked[0][1] == {
         "k": 2, "min_confidence": 0.05, "sure": False, "calibration": None, "rerank": None, "candidates": None,
         "online": True, "sequence": True, "lag": 0, "sessions": (), "region": None, "camera": None,
+        "loops": False,
     }  # fmt: skip
     assert "  not recognized: the camera has been lost for 1 frame (confidence 0.10)" in result.stdout
     told = json.loads(run("query", "town.tfa", "--sequence", "walk", "--json").stdout)

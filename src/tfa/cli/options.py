@@ -427,7 +427,7 @@ GUARDED = frozenset({
     "activate", "again", "clear", "drop", "force", "prune", "yes",
     "api-keys", "build.ray", "cors", "edit-api-key", "host", "no-auth", "proxy", "rate-limit", "read-api-key",
     "audit-log", "build.patches_at", "build.work", "cache", "cache-limit", "frames.folder", "html", "montage", "out",
-    "to",
+    "state", "to",
 })  # fmt: skip
 
 
