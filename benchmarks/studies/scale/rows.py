@@ -99,7 +99,7 @@ class SmallTown:
 
     def tokens(self, photo: Path) -> Tokens:
         """Return tokens in memory, so that another process can receive them."""
-        encoder = load_encoder(ENCODER, weights=self.weights)
+        encoder = load_encoder(ENCODER, weights=self.weights, precision="int8")
         read = TokenCache(self.folder / "cache").encode([photo], encoder).tokens
         return Tokens([np.array(read.patches[0])], None if read.cls is None else np.array(read.cls), grid=read.grid)
 

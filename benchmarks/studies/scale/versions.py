@@ -204,7 +204,7 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
 def _add(pipe: Connection, url: str, folder: Path, count: int) -> None:
     """Add photos one by one in a separate process and report acknowledged ones."""
     town = SmallTown(folder)
-    opened = PlaceMap.load(url, encoder=load_encoder(ENCODER, weights=town.weights))
+    opened = PlaceMap.load(url, encoder=load_encoder(ENCODER, weights=town.weights, precision="int8"))
     for seed in range(1000, 1000 + count):
         try:
             report = opened.add([town.photo("new", seed)])
