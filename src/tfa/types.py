@@ -142,6 +142,7 @@ class LoopOptions(Options):
     gap: str = opt("60", "How long before a place can recur.", cli={"metavar": "N|Ns|Nmin|Nm"})
     session_breaks: str | None = opt(None, "Start another session after a pause this long.", cli={"metavar": "Ns|Nmin"})
     false_loops: float = opt(0.1, "Expected number of false loops in a drive.", ge=1e-6, le=1000)
+    fov: float = opt(60.0, "Horizontal field of view of the camera in degrees, for headings.", ge=1, le=170)
 
 
 class CalibrateOptions(Options):
@@ -335,6 +336,9 @@ class LoopPair(Value):
 
     query: int = req("Node of the later frame.", ge=0)
     match: int = req("Node of the earlier frame.", ge=0)
+    inliers: int | None = opt(None, "Number of patches that match at one displacement.", ge=0)
+    heading: float | None = opt(None, "Degrees that the later frame looks further right.")
+    scale: float | None = opt(None, "How much larger the later frame shows the scene.", ge=0)
 
 
 class Loop(LoopPair):
@@ -361,7 +365,7 @@ class LoopsResult(Value):
     def pairs(self) -> list[LoopPair]:
         """One pair per frame: its own loop, or the chain of a later one."""
         found = {pair.query: pair for loop in reversed(self.loops) for pair in reversed(loop.chain)}
-        found |= {loop.query: LoopPair(query=loop.query, match=loop.match) for loop in self.loops}
+        found |= {loop.query: loop.chain[0] for loop in self.loops}
         return [found[query] for query in sorted(found)]
 
 

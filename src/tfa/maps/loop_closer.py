@@ -7,6 +7,9 @@ every doubling; the coordinates of all earlier frames are rewritten. A frame's v
 
 so that a light or season that successive frames share cancels on both sides. `online.loops` decides from y yᵀ.
 Frames that look like the last keyframe are ignored: a robot that stands adds no evidence.
+
+Compact patches of all keyframes give a decided pair its inliers, heading and scale. They do not take part in the
+decision, because they mislead where a drive repeats itself.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +28,17 @@ from tfa.core.files import BadFile, map_tensors, parse_json, write_tensors
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.catalogue import DEFAULT_ENCODER
-from tfa.errors import BadSpec
+from tfa.errors import BadSpec, BadTokens
 from tfa.maps.map import Map
 from tfa.method.second_order import describe_second_order, descriptor_width, fit_directions
 from tfa.method.second_order_space import fit_sample_axes
 from tfa.online.loops import LoopDetector, LoopLine
 from tfa.photos.images import Photo, as_rgb, name_photo
 from tfa.photos.positions import meters_between
-from tfa.types import HeadSpec, Loop, LoopOptions, LoopPair, Position
+from tfa.search.gallery import take_rows
+from tfa.types import HeadSpec, Loop, LoopOptions, LoopPair, Position, RerankSpec
+from tfa.verification.matching import fit_similarity
+from tfa.verification.patches import CompactTokens, fit_compact_tokens
 
 FIRST_FIT, LAST_DIRECTIONS = 32, 64  # keyframes of the first fit, and of the last one that changes directions
 FIT_FRAMES = 512  # keyframes that a PCA uses at most
@@ -40,7 +47,7 @@ _GAMMA = 0.85  # whitening
 _CENTER_DECAY = 1 - 1 / 12  # weight of earlier frames in the center, per frame
 _CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
 _BLOCK = 256  # descriptors per product
-_KIND = "tfa loop closer 1"
+_KIND = "tfa loop closer 2"
 # Attributes in the file.
 _FACTS = ("frames", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted", "_shape")
 _UNITS = {"": ("frames", 1), "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600), "m": ("meters", 1)}
@@ -65,14 +72,16 @@ class LoopCloser:
         session_breaks: Pause after which another session starts ("10min"); earlier sessions then answer without
             competition from the running one.
         false_loops: Expected number of false loops in a drive; see `tfa.online.loops`.
+        fov: Horizontal field of view of the camera in degrees, for headings.
         start: Map whose images are the first nodes.
     """
 
     def __init__(
         self, encoder: str | Encoder | None = None, gap: str | int = LoopOptions.gap, *,
-        session_breaks: str | None = None, false_loops: float = LoopOptions.false_loops, start: Map | None = None,
+        session_breaks: str | None = None, false_loops: float = LoopOptions.false_loops,
+        fov: float = LoopOptions.fov, start: Map | None = None,
     ) -> None:  # fmt: skip
-        self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops)
+        self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops, fov=fov)
         self._gap = parse_extent("gap", gap, "frames", "meters", "seconds")
         self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, "seconds")
         self.needs_time = self._gap[0] == "seconds" or self._break is not None
@@ -87,12 +96,14 @@ class LoopCloser:
         self._position: Position | None = None
         self._seconds = self._meters = 0.0
         self._waiting: list[np.ndarray] = []  # patches of the first keyframes
-        self._shape: dict[str, Any] = {}  # their grid and depths
+        self._shape: dict[str, Any] = {}  # grid, depths and number of patches of a frame
         self._last_view: np.ndarray | None = None
         self._directions: np.ndarray | None = None
         self._fitted = 0  # keyframes of the last PCA
         self._spill = Spill()
         self._descriptors = np.empty((0, 1), np.float16)  # (capacity, D)
+        self._compact: CompactTokens | None = None  # projection of patches
+        self._patches = np.empty((0, 1, 1), np.uint8)  # (capacity, n, bytes)
         self._within = LoopDetector()  # loops of the running session
         self._across = LoopDetector(self._within.law, self._within.links)  # matches in earlier sessions
         if start is not None:
@@ -129,6 +140,10 @@ class LoopCloser:
         if len(tokens) != 1:
             raise BadSpec(f"a frame is one photo, got tokens of {len(tokens)}; pass one at a time")
         tokens.load(0, 1)  # raises if they are not finite
+        shape = {"grid": tokens.grid and [*tokens.grid], "depths": tokens.depths, "patches": int(tokens.counts[0])}
+        if self._shape and self._shape != shape:
+            raise BadTokens(f"{tokens.name(0)}: other patches than the frames before; encode all with one encoder")
+        self._shape = shape
         self._move(time, position, session)
         self.names.append("" if tokens.names is None else tokens.names[0])
         self.frames += 1
@@ -171,19 +186,20 @@ class LoopCloser:
     def _add_keyframe(self, tokens: Tokens) -> Loop | None:
         fitted = self._directions
         descriptor = None if fitted is None else describe_second_order(tokens, [fitted])[0][0]
+        packed = None
+        if self._compact is not None:
+            packed = self._compact.compaction.pack(self._compact.query(tokens)[0])
         if len(self) < LAST_DIRECTIONS and (self._directions is None or self._waiting):
             self._waiting.append(np.asarray(tokens.patches[0], np.float16))
-            self._shape = {"grid": tokens.grid, "depths": tokens.depths}
-        return self._add_descriptor(descriptor)
+        return self._add_descriptor(descriptor, packed)
 
-    def _add_descriptor(self, descriptor: np.ndarray | None) -> Loop | None:
+    def _add_descriptor(self, descriptor: np.ndarray | None, packed: np.ndarray | None) -> Loop | None:
         """Add a keyframe, decide it by the geometry so far, and refit the geometry if it is due."""
         mark = (self.frames - 1, self.session, self._seconds, self._meters)
         self._keyframes = np.concatenate([self._keyframes, [mark]])
         count, line = len(self), None
         if descriptor is not None:
-            self._reserve(count)
-            self._descriptors[count - 1] = descriptor
+            self._write(count - 1, descriptor[None], None if packed is None else packed[None])
         if self._fitted:
             line = self._decide(self._vectors.add(self._descriptors[count - 1 : count]))
         if count >= FIRST_FIT and count >= 2 * self._fitted:
@@ -201,34 +217,56 @@ class LoopCloser:
         return min((line for line in lines if line is not None), key=lambda line: line.false_loops, default=None)
 
     def _make_loop(self, line: LoopLine) -> Loop:
-        last, nodes = len(self) - 1, self._keyframes[:, 0].astype(int).tolist()
+        last = len(self) - 1
         self._within.links.add([(last - back, column) for back, column in line.chain])
-        chain = [LoopPair(query=nodes[last - back], match=nodes[column]) for back, column in line.chain]
-        query, match = nodes[last], nodes[line.match]
+        chain = [self._compare(last - back, column) for back, column in line.chain]
         loop = Loop(
-            query=query, match=match, query_image=self.names[query], match_image=self.names[match],
+            **vars(chain[0]), query_image=self.names[chain[0].query], match_image=self.names[chain[0].match],
             confidence=1 / (1 + line.false_loops), continued=line.is_continued, chain=chain,
         )  # fmt: skip
         self.loops.append(loop)
         return loop
 
-    def _reserve(self, count: int) -> None:
-        """Make room for descriptors; large ones are in a temporary file."""
-        assert self._directions is not None
-        capacity, width = len(self._descriptors), descriptor_width(self._directions.shape[-2])
-        if count > capacity:
-            depths = self._directions.ndim - 1
-            wider = self._spill.empty((max(2 * capacity, count, 256), depths * width), np.float16)
-            wider[:capacity] = self._descriptors
-            self._descriptors = wider
+    def _compare(self, query: int, match: int) -> LoopPair:
+        """Match the patches of two keyframes."""
+        nodes = {"query": int(self._keyframes[query, 0]), "match": int(self._keyframes[match, 0])}
+        if self._compact is None:
+            return LoopPair(**nodes)
+        compact = replace(self._compact, chunks=(self._patches[: len(self)],))
+        [matches] = compact.matches(compact.rows([query])[0], compact.grid, np.array([match]))
+        fit = fit_similarity(matches, compact.grid, compact.grid)
+        if fit is None:
+            return LoopPair(**nodes, inliers=matches.count)
+        shift, scale = fit
+        turned = math.atan(2 * shift * math.tan(math.radians(self.options.fov) / 2))
+        return LoopPair(**nodes, inliers=matches.count, heading=math.degrees(turned), scale=scale)
+
+    def _write(self, start: int, descriptors: np.ndarray, packed: np.ndarray | None) -> None:
+        """Write descriptors (b, D) and packed patches (b, n, g) of keyframes."""
+        stop = start + len(descriptors)
+        self._descriptors = self._widen(self._descriptors, stop, descriptors[0].shape, np.float16)
+        self._descriptors[start:stop] = descriptors
+        if packed is not None:
+            self._patches = self._widen(self._patches, stop, packed[0].shape, packed.dtype)
+            self._patches[start:stop] = packed
+
+    def _widen(self, rows: np.ndarray, count: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return the rows with room for `count`; large ones are in a temporary file."""
+        if count <= len(rows):
+            return rows
+        wider = self._spill.empty((max(2 * len(rows), count, 256), *shape), dtype)
+        wider[: len(rows)] = rows
+        return wider
 
     def _refit(self) -> None:
         """Fit the geometry on all keyframes and rewrite their vectors."""
         if self._waiting:
-            waiting = Tokens(np.stack(self._waiting), **self._shape)
+            waiting = Tokens(np.stack(self._waiting), grid=self._shape["grid"], depths=self._shape["depths"])
             [self._directions] = fit_directions(waiting, HeadSpec.max_patches, constructions=1)
-            self._reserve(len(waiting))
-            self._descriptors[: len(waiting)] = describe_second_order(waiting, [self._directions])[0]
+            compact = fit_compact_tokens(waiting, RerankSpec(patches="small"))
+            packed = None if compact is None else compact.chunks[0]
+            self._compact = None if compact is None else replace(compact, chunks=())
+            self._write(0, describe_second_order(waiting, [self._directions])[0], packed)
             if len(waiting) >= LAST_DIRECTIONS:
                 self._waiting = []
         self._fitted = len(self)
@@ -251,12 +289,16 @@ class LoopCloser:
         coordinates = np.asarray(spaces.spaces[0].fitted(len(spaces)).coordinates[:], np.float32)[rows]
         self._directions = np.asarray(side.patch_directions)
         descriptors = side.mean + coordinates @ np.asarray(side.axes, np.float32)  # v = μ + U z
+        compact, packed = place_map.state.compact, [None] * len(descriptors)
+        if compact is not None:
+            packed = take_rows(compact.chunks, rows, compact.compaction.dtype)
+            self._compact = replace(compact, chunks=(), sums=None)
         # The images pass as a drive, so that they teach the law; the gap is that of a drive of 60 images.
         for row, descriptor in enumerate(descriptors):
             self._seconds = self._meters = row * self._gap[1] / 60
             self.frames += 1
             self.names.append(place_map.images[row].path)
-            self._add_descriptor(descriptor)
+            self._add_descriptor(descriptor, packed[row])
         self.loops.clear()
         self.session = 1
         self._within.restart()
@@ -279,6 +321,8 @@ class LoopCloser:
             tensors |= {f"{name}.{key}": value for key, value in detector.tensors().items()}
         if self._directions is not None:
             tensors |= {"directions": self._directions, "descriptors": self._descriptors[: len(self)]}
+        if self._compact is not None:
+            tensors |= {**self._compact.compaction_tensors(), "patches": self._patches[: len(self)]}
         if self._last_view is not None:
             tensors["last_view"] = self._last_view
         if self._waiting:
@@ -286,6 +330,7 @@ class LoopCloser:
         facts = {name: getattr(self, name) for name in _FACTS}
         facts |= {"loops": [loop.to_dict() for loop in self.loops], "options": self.options.to_dict()}
         facts |= {"position": None if self._position is None else self._position.to_dict()}
+        facts |= {"compact": None if self._compact is None else self._compact.to_dict()}
         about = {"kind": _KIND, "encoder": self.encoder.fingerprint, "facts": json.dumps(facts)}
         write_tensors(Path(path), tensors, about)
 
@@ -318,8 +363,9 @@ class LoopCloser:
         self._waiting = [np.array(one) for one in tensors["waiting"]] if "waiting" in tensors else []
         if "directions" in tensors:
             self._directions = np.array(tensors["directions"])
-            self._reserve(len(self))
-            self._descriptors[: len(self)] = tensors["descriptors"]
+            if facts["compact"] is not None:
+                self._compact = replace(CompactTokens.from_tensors(facts["compact"], tensors, [tensors]), chunks=())
+            self._write(0, tensors["descriptors"], tensors.get("patches"))
             self._fit_vectors()
 
 

@@ -23,6 +23,10 @@ SCALE = 4.0  # s
 BY_EVIDENCE: Windows = tuple((side, SCALE / side) for side in (3, 5, 7, 9, 13))
 ONE_WINDOW: Windows = ((5, 1.0),)
 _UNITS = 2**20  # units per vote
+_FIT_ROUNDS = 3
+_FIT_RESIDUAL = 1.5  # cells from the fit beyond which a match does not count
+_FIT_MATCHES = 12  # matches below which there is no fit
+_FIT_SPREAD = 2.0  # deviation of the matches in cells below which there is no fit
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,30 @@ def find_matches(
         Matches(ours[part], theirs[part], distinct[part], alike[part], windows[which][1])
         for part, which in zip(parts, index.tolist(), strict=True)
     ]
+
+
+def fit_similarity(matches: Matches, grid: tuple[int, int], other: tuple[int, int]) -> tuple[float, float] | None:
+    """Fit one shift and scale to the inliers, with new inliers in each round: q = scale (m − m̄) + q̄ for cells q and m.
+
+    Returns:
+        How far right of the candidate's center the query's center lies, as a share of the width, and how much larger
+        the query shows the scene. None if there are too few matches, or they are too close together.
+    """
+    ours = np.stack(np.divmod(matches.ours, grid[1]), axis=1) + 0.5
+    theirs = (np.stack(np.divmod(matches.theirs, other[1]), axis=1) + 0.5) * np.divide(grid, other)
+    used, fit = matches.consistent, None
+    for _ in range(_FIT_ROUNDS):
+        if used.sum() < _FIT_MATCHES:
+            return None
+        (center, spread), (center_other, spread_other) = (
+            (cells.mean(axis=0), float(np.sqrt(cells.var(axis=0).sum()))) for cells in (ours[used], theirs[used])
+        )
+        if min(spread, spread_other) < _FIT_SPREAD:
+            return None
+        scale = spread / spread_other  # the same if the photos are swapped, unlike a regression
+        used = np.abs(center + scale * (theirs - center_other) - ours).max(axis=1) <= _FIT_RESIDUAL
+        fit = (center_other[1] + (grid[1] / 2 - center[1]) / scale) / grid[1] - 0.5, scale
+    return fit
 
 
 def measure_evidence(
