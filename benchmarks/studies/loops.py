@@ -2,14 +2,16 @@
 
 Every head decides by the same rule (`tfa.online.loops`), from its own scores of each frame against all earlier ones.
 Nothing is fitted on labels. A loop is right if it is within three frames of a positive, or a positive (strict).
+A drive of two laps is a dataset as well: the first lap is its database, the second lap its queries.
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,21 +26,32 @@ from studies.options import (
     read_study,
     run_script,
 )
-from tfa.cli.console import delivered, print_text, say
+from studies.orb_words import Vocabulary, describe_bags, find_vocabulary, read_vocabulary, score_bags
+from tfa.cli.console import delivered, note, print_text, say
 from tfa.core.arrays import backend_for, l2_normalize
+from tfa.core.progress import Progress
 from tfa.core.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.errors import MissingExtra
 from tfa.maps.loop_closer import LoopCloser
 from tfa.method.residuals import HARD, describe_residuals
 from tfa.method.vocabulary import fit_vocabularies, grid_patches, sample_patches
 from tfa.online.loops import LoopDetector, LoopLine
 from tfa.types import HeadSpec, LoopPair, LoopsResult
+from tfa_bench.datasets.load import Dataset
 from tfa_bench.run import Bench, prepare
 
 GAP = 20  # frames
 NEAR = 3  # frames from a positive
 FIXED = 0.55  # cosine that a loop-closing user of MegaLoc published
-HEADS = {"tfa": "TFA", "mean": "mean patch", "vlad": "AnyLoc VLAD", "fixed": "cosine ≥ 0.55, single frames"}
+ORB, FIXED_HEAD = "orb", "fixed"
+HEADS = {
+    "tfa": "TFA",
+    "mean": "mean patch",
+    "vlad": "AnyLoc VLAD",
+    ORB: "ORB words",
+    FIXED_HEAD: "cosine ≥ 0.55, single frames",
+}
 
 
 @dataclass(frozen=True)
@@ -46,20 +59,25 @@ class StreamStudy:
     """Loops of one stream by one head, at the threshold that the drive sets; shares of 1."""
 
     dataset: str
-    encoder: str
+    encoder: str | None  # None: the head reads images
     head: str
     sessions: int  # 2 if the break between database and queries was given, else 1
     frames: int
     revisits: int  # frames with a positive
     loops: int  # frames with a loop when they arrive
     false_loops: int
+    precision: float | None  # None: no loops
     recall: float
+    strict_false_loops: int
+    strict_precision: float | None
     strict_recall: float
     pairs: int  # with the chains behind the loops
     false_pairs: int
     pair_recall: float
-    recall_at_100: float | None = None  # recall at 100 % precision, lines of 20 frames ordered by margin
-    recall_at_99: float | None = None
+    recall_at_100: float  # recall at 100 % precision, lines of 20 frames ordered by margin
+    recall_at_99: float
+    strict_recall_at_100: float
+    strict_recall_at_99: float
 
 
 Decisions = tuple[dict[int, int], dict[int, int], list[tuple[int, int, float]]]  # loops, pairs, (frame, match, margin)
@@ -103,9 +121,13 @@ def decide_tfa(tokens: Tokens, encoder: Encoder, start: int | None) -> Decisions
 
 
 def decide_vectors(vectors: np.ndarray, start: int | None) -> Decisions:
-    """Pass unit vectors (m, d) through the same rule."""
-    nodes, detector = np.arange(len(vectors)), LoopDetector()
-    rows = {t: vectors[:t] @ vectors[t] for t in range(1, len(vectors))}
+    """Pass the cosines of unit vectors (m, d) through the same rule."""
+    return decide_rows({t: vectors[:t] @ vectors[t] for t in range(1, len(vectors))}, start)
+
+
+def decide_rows(rows: Mapping[int, np.ndarray], start: int | None) -> Decisions:
+    """Pass the scores (t,) of each frame t against the earlier ones through the same rule."""
+    nodes, detector = np.arange(len(rows) + 1), LoopDetector()
     loops: dict[int, int] = {}
     pairs: list[LoopPair] = []
     for t, scores in rows.items():
@@ -122,13 +144,14 @@ def decide_vectors(vectors: np.ndarray, start: int | None) -> Decisions:
 
 def decide_fixed(vectors: np.ndarray, start: int | None) -> Decisions:
     """Accept the best earlier frame if its cosine reaches a fixed threshold, as single-frame loop closers do."""
-    loops: dict[int, int] = {}
+    best: list[tuple[int, int, float]] = []
     for t in range(1, len(vectors)):
         candidates, _ = find_candidates(t, np.arange(len(vectors)), start)
-        scores = np.where(candidates, vectors[:t] @ vectors[t], -np.inf)
-        if scores.max() >= FIXED:
-            loops[t] = int(scores.argmax())
-    return loops, loops, []
+        if candidates.any():
+            scores = np.where(candidates, vectors[:t] @ vectors[t], -np.inf)
+            best.append((t, int(scores.argmax()), float(scores.max())))
+    loops = {t: match for t, match, score in best if score >= FIXED}
+    return loops, loops, best
 
 
 def find_candidates(t: int, nodes: np.ndarray, start: int | None) -> tuple[np.ndarray, int]:
@@ -163,13 +186,10 @@ def measure(decisions: Decisions, positives: Mapping[int, np.ndarray], **facts: 
         sum(is_right(t, m, near) for t, m in found.items())
         for found, near in ((loops, NEAR), (loops, 0), (pairs, NEAR))
     )
-    ordered = np.cumsum([is_right(t, m, NEAR) for t, m, _ in sorted(lines, key=lambda one: -one[2])])
-    precision = ordered / np.arange(1, len(ordered) + 1)
 
-    def recall_at(limit: float) -> float | None:
-        if not lines:
-            return None
-        enough = np.flatnonzero(precision >= limit)
+    def recall_at(limit: float, near: int) -> float:
+        ordered = np.cumsum([is_right(t, m, near) for t, m, _ in sorted(lines, key=lambda one: -one[2])])
+        enough = np.flatnonzero(ordered / np.arange(1, len(ordered) + 1) >= limit)
         return float(ordered[enough[-1]]) / len(positives) if len(enough) else 0.0
 
     return StreamStudy(
@@ -177,35 +197,68 @@ def measure(decisions: Decisions, positives: Mapping[int, np.ndarray], **facts: 
         revisits=len(positives),
         loops=len(loops),
         false_loops=len(loops) - right,
+        precision=right / len(loops) if loops else None,
         recall=right / len(positives),
+        strict_false_loops=len(loops) - strict,
+        strict_precision=strict / len(loops) if loops else None,
         strict_recall=strict / len(positives),
         pairs=len(pairs),
         false_pairs=len(pairs) - pair_right,
         pair_recall=pair_right / len(positives),
-        recall_at_100=recall_at(1.0),
-        recall_at_99=recall_at(0.99),
+        recall_at_100=recall_at(1.0, NEAR),
+        recall_at_99=recall_at(0.99, NEAR),
+        strict_recall_at_100=recall_at(1.0, 0),
+        strict_recall_at_99=recall_at(0.99, 0),
     )
 
 
-def study_stream(bench: Bench) -> list[StreamStudy]:
-    """Study one drive as a stream, by every head, as one session and as two."""
-    parts = (bench.database.tokens, bench.queries.tokens)
-    count = len(parts[0])
-    tokens = Tokens([patches for part in parts for patches in part.patches], grid=parts[0].grid)
-    positives = {count + row: own for row, own in enumerate(bench.truth.positives) if len(own)}
-    vectors = {"mean": pool_mean, "vlad": describe_vlad, "fixed": describe_fixed}
-    described = {head: describe(tokens) for head, describe in vectors.items()}
+def study_stream(
+    data: Dataset, heads: Sequence[str], bench: Bench | None, vocabulary: Vocabulary | None, progress: Progress
+) -> list[StreamStudy]:
+    """Study one drive as a stream, by every head, as one session and as two.
+
+    Args:
+        data: The drive.
+        heads: Heads of `HEADS`.
+        bench: The drive's tokens; None if all heads read images.
+        vocabulary: ORB words; None without the head that needs them.
+        progress: Progress bars.
+    """
+    photos, count = [*data.database, *data.queries], len(data.database)
+    tokens = None if bench is None else join_tokens(bench)
+    positives = {count + row: own for row, own in enumerate(data.positives) if len(own)}
     found = []
-    for head in HEADS:
-        for start in (None, count):
-            if head == "tfa":
-                decisions = decide_tfa(tokens, bench.encoder, start)
-            else:
-                decide = decide_fixed if head == "fixed" else decide_vectors
-                decisions = decide(described[head], start)
-            facts = {"dataset": bench.truth.name, "encoder": bench.encoder.id, "frames": len(tokens)}
-            found.append(measure(decisions, positives, **facts, head=head, sessions=1 if start is None else 2))
+    for head in heads:
+        facts: dict[str, Any] = {"dataset": data.card.name, "head": head, "frames": len(photos)}
+        if head == ORB:
+            assert vocabulary is not None
+            rows = dict(enumerate(score_bags(describe_bags(photos, vocabulary, progress)), 1))
+            decided = {start: decide_rows(rows, start) for start in (None, count)}
+            encoder = None
+        else:
+            assert bench is not None
+            assert tokens is not None
+            decided = decide_by_tokens(head, tokens, bench.encoder, count)
+            encoder = bench.encoder.id
+        for start, decisions in decided.items():
+            found.append(measure(decisions, positives, **facts, encoder=encoder, sessions=1 if start is None else 2))
     return found
+
+
+def join_tokens(bench: Bench) -> Tokens:
+    """Return the tokens of the database, then those of the queries."""
+    parts = (bench.database.tokens, bench.queries.tokens)
+    return Tokens([patches for part in parts for patches in part.patches], grid=parts[0].grid)
+
+
+def decide_by_tokens(head: str, tokens: Tokens, encoder: Encoder, count: int) -> dict[int | None, Decisions]:
+    """Return the decisions of a head without a break and with one before frame `count`."""
+    starts = (None, count)
+    if head == "tfa":
+        return {start: decide_tfa(tokens, encoder, start) for start in starts}
+    describe = {"mean": pool_mean, "vlad": describe_vlad, FIXED_HEAD: describe_fixed}[head]
+    decide, vectors = decide_fixed if head == FIXED_HEAD else decide_vectors, describe(tokens)
+    return {start: decide(vectors, start) for start in starts}
 
 
 def pool_mean(tokens: Tokens) -> np.ndarray:
@@ -234,35 +287,34 @@ def describe_fixed(tokens: Tokens) -> np.ndarray:
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
+_STREAM = ("drive", "sessions")
+_DRIVES = ("revisits", "loops", "false", "precision", "recall", "strict", "pairs", "false pairs", "recall of pairs")
+_ORDERED = {**HEADS, FIXED_HEAD: "cosine, single frames"}  # no threshold
+
 TABLES = {
-    "drives": (
-        "Loops of TFA at the threshold that the drive sets, percent",
-        (
-            "drive",
-            "sessions",
-            "revisits",
-            "loops",
-            "false",
-            "recall",
-            "strict",
-            "pairs",
-            "false pairs",
-            "recall of pairs",
-        ),
-    ),
+    "drives": ("Loops of TFA at the threshold that the drive sets, percent", (*_STREAM, *_DRIVES)),
     "heads": (
         "Recall of pairs at the threshold that the drive sets (false pairs), percent",
-        ("drive", "sessions", *HEADS.values()),
+        (*_STREAM, *HEADS.values()),
     ),
     "precision": (
-        "Recall at 100 % precision, frames ordered by the margin of lines of 20 frames, percent",
-        ("drive", "sessions", *(title for head, title in HEADS.items() if head != "fixed")),
+        "Recall at 100 % precision (at 99 %), frames ordered by the margin of lines of 20 frames, percent",
+        (*_STREAM, *_ORDERED.values()),
     ),
+    "strict": (
+        "The same with strict labels: recall at 100 % precision (at 99 %), percent",
+        (*_STREAM, *_ORDERED.values()),
+    ),
+    "loops": (
+        "Precision / recall of loops, without their chains, at the threshold that the drive sets, percent",
+        (*_STREAM, *HEADS.values()),
+    ),
+    "strict loops": ("The same with strict labels: precision / recall of loops, percent", (*_STREAM, *HEADS.values())),
 }
 
 
 def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[str, ...]]:
-    """Return the rows of a table of `TABLES`: one per stream."""
+    """Return the rows of a table of `TABLES`: one per stream; a head that did not run has no numbers."""
     streams: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
     for one in studies:
         streams.setdefault((one["dataset"], one["sessions"]), {})[one["head"]] = one
@@ -270,22 +322,26 @@ def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[s
     for (dataset, sessions), heads in streams.items():
         about = (dataset, str(sessions))
         if table == "drives":
-            one = heads["tfa"]
-            found = (
-                str(one["loops"]),
-                str(one["false_loops"]),
-                _percent(one["recall"]),
-                _percent(one["strict_recall"]),
-            )
-            pairs = (str(one["pairs"]), str(one["false_pairs"]), _percent(one["pair_recall"]))
-            rows.append((*about, str(one["revisits"]), *found, *pairs))
-        elif table == "heads":
-            cells = [heads[name] for name in HEADS if name in heads]
-            rows.append((*about, *(f"{_percent(one['pair_recall'])} ({one['false_pairs']})" for one in cells)))
+            cells = _drive_cells(heads["tfa"]) if "tfa" in heads else ["–"] * len(_DRIVES)
         else:
-            lines = [heads[name] for name in HEADS if name in heads and name != "fixed"]
-            rows.append((*about, *(_percent(one["recall_at_100"]) for one in lines)))
+            cells = [_head_cell(heads[head], table) if head in heads else "–" for head in HEADS]
+        rows.append((*about, *cells))
     return rows
+
+
+def _drive_cells(one: Mapping[str, Any]) -> list[str]:
+    shares = [_percent(one[key]) for key in ("precision", "recall", "strict_recall")]
+    pairs = [str(one["pairs"]), str(one["false_pairs"]), _percent(one["pair_recall"])]
+    return [str(one["revisits"]), str(one["loops"]), str(one["false_loops"]), *shares, *pairs]
+
+
+def _head_cell(one: Mapping[str, Any], table: str) -> str:
+    if table == "heads":
+        return f"{_percent(one['pair_recall'])} ({one['false_pairs']})"
+    kind = "strict_" if table.startswith("strict") else ""
+    if table.endswith("loops"):
+        return f"{_percent(one[f'{kind}precision'])} / {_percent(one[f'{kind}recall'])}"
+    return f"{_percent(one[f'{kind}recall_at_100'])} ({_percent(one[f'{kind}recall_at_99'])})"
 
 
 def format_tables(studies: Sequence[Mapping[str, Any]]) -> str:
@@ -300,21 +356,57 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
+def join_studies(studies: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the studies of this run and the earlier ones that it did not repeat, ordered by drive and head."""
+    joined = {(one["dataset"], one["head"], one["sessions"]): one for one in (*earlier, *studies)}
+    drives = list(dict.fromkeys(dataset for dataset, _, _ in joined))
+    heads = list(HEADS)
+    return [joined[key] for key in sorted(joined, key=lambda key: (drives.index(key[0]), heads.index(key[1]), key[2]))]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Close loops in streams of database then queries, and compare heads under one sequence rule."""
     parser = make_parser(main.__doc__ or "", "Database and queries must be in driving order by name.", stored=True)
+    parser.add_argument(
+        "--heads", type=_name_heads, metavar="NAMES", help=f"heads, separated by commas [default: {','.join(HEADS)}]"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE.json", help="also keep the numbers of a stored result that do not rerun"
+    )
     return run_script(parser, _study, argv)
+
+
+def _name_heads(text: str) -> list[str]:
+    if wrong := set(text.split(",")) - set(HEADS):
+        raise ArgumentTypeError(f"unknown head {sorted(wrong)[0]!r}; available: {', '.join(HEADS)}")
+    return [head for head in HEADS if head in text.split(",")]
 
 
 def _study(arguments: Namespace) -> None:
     if arguments.show is not None:
         print_text(format_tables(read_study(arguments.show)))
         return
-    loaded, bars, model = load_datasets(arguments), open_progress(arguments), open_encoder(arguments)
-    studies = [asdict(one) for data in loaded for one in study_stream(prepare(data, model, progress=bars))]
+    earlier = [] if arguments.keep is None else read_study(arguments.keep)
+    heads = arguments.heads or list(HEADS)
+    loaded, bars = load_datasets(arguments), open_progress(arguments)
+    vocabulary = None
+    if ORB in heads:
+        try:
+            vocabulary = read_vocabulary(find_vocabulary())
+        except MissingExtra as error:
+            if arguments.heads:
+                raise
+            heads.remove(ORB)
+            note(f"{HEADS[ORB]} are left out: {error}")
+    model = open_encoder(arguments) if set(heads) - {ORB} else None
+    studies: list[Mapping[str, Any]] = []
+    for data in loaded:
+        bench = None if model is None else prepare(data, model, progress=bars)
+        studies += [asdict(one) for one in study_stream(data, heads, bench, vocabulary, bars)]
+    studies = join_studies(studies, earlier)
     if not delivered(studies, out=arguments.out, json=arguments.json):
         for table, (title, columns) in TABLES.items():
-            say(f"{title}; {studies[0]['encoder']}", style="bold")
+            say(title if model is None else f"{title}; {model.id}", style="bold")
             print_table(columns, table_rows(studies, table), 2)
             say()
 
