@@ -74,7 +74,7 @@ def loops(
     places, notes = find_positions(queries.photos, drive if drive.is_dir() else None, sources)
     loading = {name: getattr(encoding, name) for name in ENCODING}
     opened = load_encoder(encoder, **loading)
-    closer = LoopCloser(opened, **vars(chosen))  # rejects a bad gap before the work
+    closer = LoopCloser(opened, **vars(chosen), length=len(queries.photos))  # rejects a bad gap before the work
     if state is not None and state.exists():
         closer = LoopCloser.load(state, opened)
         if closer.options != chosen:

@@ -30,9 +30,9 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.catalogue import DEFAULT_ENCODER
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps.map import Map
-from tfa.method.second_order import describe_second_order, descriptor_width, fit_directions
+from tfa.method.second_order import describe_second_order, fit_directions
 from tfa.method.second_order_space import fit_sample_axes
-from tfa.online.loops import LoopDetector, LoopLine
+from tfa.online.loops import SHORTEST_DRIVE, LoopDetector, LoopLine
 from tfa.photos.images import Photo, as_rgb, name_photo
 from tfa.photos.positions import meters_between
 from tfa.search.gallery import take_rows
@@ -49,7 +49,7 @@ _CENTER_COUNTS = 2.0  # weight of the PCA's mean in the center, in frames
 _BLOCK = 256  # descriptors per product
 _KIND = "tfa loop closer 2"
 # Attributes in the file.
-_FACTS = ("frames", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted", "_shape")
+_FACTS = ("frames", "length", "session", "backward_steps", "names", "_time", "_seconds", "_meters", "_fitted", "_shape")
 _UNITS = {"": ("frames", 1), "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600), "m": ("meters", 1)}
 
 
@@ -73,17 +73,19 @@ class LoopCloser:
             competition from the running one.
         false_loops: Expected number of false loops in a drive; see `tfa.online.loops`.
         fov: Horizontal field of view of the camera in degrees, for headings.
+        length: Number of frames of the drive, if known; `false_loops` then bounds the whole drive.
         start: Map whose images are the first nodes.
     """
 
     def __init__(
         self, encoder: str | Encoder | None = None, gap: str | int = LoopOptions.gap, *,
         session_breaks: str | None = None, false_loops: float = LoopOptions.false_loops,
-        fov: float = LoopOptions.fov, start: Map | None = None,
+        fov: float = LoopOptions.fov, length: int | None = None, start: Map | None = None,
     ) -> None:  # fmt: skip
         self.options = LoopOptions(gap=str(gap), session_breaks=session_breaks, false_loops=false_loops, fov=fov)
         self._gap = parse_extent("gap", gap, "frames", "meters", "seconds")
         self._break = None if session_breaks is None else parse_extent("session_breaks", session_breaks, "seconds")
+        self.length = length
         self.needs_time = self._gap[0] == "seconds" or self._break is not None
         encoder = encoder or (DEFAULT_ENCODER if start is None else start.encoder)
         self.encoder: Encoder = load_encoder(encoder) if isinstance(encoder, str) else encoder
@@ -211,9 +213,12 @@ class LoopCloser:
         ages, same = self._keyframes[-1] - self._keyframes[:-1], self._keyframes[:-1, 1] == self.session
         old = same & (ages[:, {"frames": 0, "seconds": 2, "meters": 3}[self._gap[0]]] >= self._gap[1])
         allowed = self.options.false_loops * (1.0 if same.all() else 0.5)
-        lines = [self._within.step(scores, old, len(self), allowed, int((same & ~old).sum()))]
+        # A known length counts the keyframes to come by their share so far.
+        total = SHORTEST_DRIVE if self.length is None else self.length * len(self) // self.frames
+        length = max(total, len(self))
+        lines = [self._within.step(scores, old, length, allowed, int((same & ~old).sum()))]
         if not same.all():
-            lines.append(self._across.step(scores, ~same, len(self), allowed))
+            lines.append(self._across.step(scores, ~same, length, allowed))
         return min((line for line in lines if line is not None), key=lambda line: line.false_loops, default=None)
 
     def _make_loop(self, line: LoopLine) -> Loop:

@@ -6,13 +6,16 @@
     line     B_L(t, j) = max over slopes a of  1/L Σ_{k<L} z_{t−k, j − round(a k)},   L = 10 and 20
     margin   g = best line − best line after the best one is masked
     law      P(margin > g) = (1 + g / (β κ))^(−κ) without a loop,   κ = 8 + 2 rows / L
-    loop     if  2 max(t, 128) / L · P(margin > g) ≤ allowed false loops
+    loop     if  2 n / L · P(margin > g) ≤ allowed false loops,   n: length of the drive
 
 The best lines of a frame are order statistics M₁ ≥ M₂ ≥ … of weakly dependent sums. Their spacings k (M_k − M_{k+1})
-have one exponential law with scale β, the mean spacing of the drive's rows. Rows with margins above 2 β, which may be
-undecided loops, do not count; this does not bias the others, since spacings are independent. κ adds the uncertainty of
-β. Frames in a row share their line, so t frames are t / L independent trials. The threshold rises with t: a drive of n
-frames expects at most allowed (1 + ln(n / 128)) false loops.
+have one exponential law with scale β, the mean spacing of the drive's rows. Margins above 2 β, which may be undecided
+loops, do not count; this does not bias the other spacings, since they are independent. κ adds the uncertainty of β.
+Frames in a row share their line, so n frames are n / L independent trials, for each of two lengths. If the length of
+the drive is unknown, n is max(t, 128), and a drive of n frames expects at most allowed (1 + ln(n / 128)) false loops.
+
+Where a loop ends, older frames of the line still match. So the last three frames must match, too: on average half as
+well as the whole line, and the last one 0.3 times as well, within 3 columns of the line.
 
 Where a drive enters surroundings unlike all before, frames just beyond the gap are the only similar ones. So a match
 within 46 frames of the gap must also exceed the frames of the gap's older half, which are nearer.
@@ -45,7 +48,9 @@ _CERTAINTY = 8.0  # κ of a law without rows
 _CONTINUED = 1.5  # margin in β that continues a loop
 _NEAR = 2 * _LONGEST + BESIDE  # frames beyond the gap within which a match must exceed the gap itself
 _HOLD = 3  # frames that a loop survives without evidence
-_SHORTEST_DRIVE = 128  # frames; the allowance of shorter drives is that of a drive of this length
+_LAST, _LAST_REACH = 3, 3  # latest frames that must match themselves, and how many columns from the line
+_LAST_SHARE, _NEWEST_SHARE = 0.5, 0.3  # share of the line's value that the last frames and the newest one need
+SHORTEST_DRIVE = 128  # frames; a drive of unknown length is at least this long
 
 
 @dataclass(frozen=True)
@@ -78,16 +83,17 @@ class MarginLaw:
         if scale is None:
             return np.inf
         certainty = _CERTAINTY + 2 * rows / length
-        trials = 1.0 if frames is None else len(LENGTHS) * max(frames, _SHORTEST_DRIVE) / length
+        trials = 1.0 if frames is None else len(LENGTHS) * frames / length
         return float(trials * (1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
 
     def observe(self, length: int, peaks: Sequence[float]) -> None:
         """Count the best lines of a row in which no loop was decided, best first."""
         margin, scale = peaks[0] - peaks[1], self.scale(length)
-        if len(peaks) < 3 or (scale is not None and margin > _GATE * scale):
+        if len(peaks) < 3:
             return
         spacings = [k * (peaks[k - 1] - peaks[k]) for k in range(2, len(peaks))]
-        self.table[LENGTHS.index(length)] += (sum(spacings), len(spacings), margin, 1)
+        usual = scale is None or margin <= _GATE * scale
+        self.table[LENGTHS.index(length)] += (sum(spacings), len(spacings), margin * usual, usual)
 
 
 class LoopLinks:
@@ -135,7 +141,7 @@ class LoopDetector:
         Args:
             scores: Scores (m,) against earlier frames in order.
             candidates: Which of them may match, (m,), bool.
-            frames: Number of frames so far.
+            frames: Length of the drive, in frames.
             allowed: Expected number of false loops that the whole drive may have.
             gap: Number of latest frames that the gap excludes.
         """
@@ -163,6 +169,8 @@ class LoopDetector:
             line = self._decide(length, margin, match, path, rows, frames, allowed)
             if line is None:
                 self.law.observe(length, peaks)
+            elif not _is_current(rows, path, peaks[0]):
+                continue
             elif best is None or line.false_loops < best.false_loops:
                 best = line
         if best is not None:
@@ -239,6 +247,12 @@ class LoopDetector:
         self.spreads, self._nearer = tensors["spreads"].tolist(), tensors["nearer"].tolist()
         since, column = tensors["last"].tolist()
         self._last = None if since < 0 else (since, column)
+
+
+def _is_current(rows: np.ndarray, path: np.ndarray, value: float) -> bool:
+    """Return whether the last frames of a line match, too; otherwise the loop has ended."""
+    near = [rows[back, _PAD + path[back] - _LAST_REACH :][: 2 * _LAST_REACH + 1].max() for back in range(_LAST)]
+    return bool(np.mean(near) >= _LAST_SHARE * value and near[0] >= _NEWEST_SHARE * value)
 
 
 def scan_lines(rows: np.ndarray, lengths: Sequence[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
