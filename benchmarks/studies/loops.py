@@ -3,10 +3,13 @@
 Every head decides by the same rule (`tfa.online.loops`), from its own scores of each frame against all earlier ones.
 Nothing is fitted on labels. A loop is right if it is within three frames of a positive, or a positive (strict).
 A drive of two laps is a dataset as well: the first lap is its database, the second lap its queries.
+
+`--joined` also joins one part of each drive to streams without loops, in which every loop is false.
 """
 
 from __future__ import annotations
 
+import random
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
@@ -36,7 +39,7 @@ from tfa.errors import MissingExtra
 from tfa.maps.loop_closer import LoopCloser
 from tfa.method.residuals import HARD, describe_residuals
 from tfa.method.vocabulary import fit_vocabularies, grid_patches, sample_patches
-from tfa.online.loops import LoopDetector, LoopLine
+from tfa.online.loops import SHORTEST_DRIVE, LoopDetector, LoopLine
 from tfa.types import HeadSpec, LoopPair, LoopsResult
 from tfa_bench.datasets.load import Dataset
 from tfa_bench.run import Bench, prepare
@@ -44,9 +47,10 @@ from tfa_bench.run import Bench, prepare
 GAP = 20  # frames
 NEAR = 3  # frames from a positive
 FIXED = 0.55  # cosine that a loop-closing user of MegaLoc published
-ORB, FIXED_HEAD = "orb", "fixed"
+OURS, ORB, FIXED_HEAD = ("tfa", "length"), "orb", "fixed"
 HEADS = {
     "tfa": "TFA",
+    "length": "TFA, length known",
     "mean": "mean patch",
     "vlad": "AnyLoc VLAD",
     ORB: "ORB words",
@@ -99,8 +103,8 @@ class _Lines(LoopDetector):
 class _Recorder(LoopCloser):
     """A closer that keeps its scores."""
 
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(encoder, GAP)
+    def __init__(self, encoder: Encoder, length: int | None) -> None:
+        super().__init__(encoder, GAP, length=length)
         self.rows: dict[int, np.ndarray] = {}
 
     def _decide(self, scores: np.ndarray) -> LoopLine | None:
@@ -108,9 +112,9 @@ class _Recorder(LoopCloser):
         return super()._decide(scores)
 
 
-def decide_tfa(tokens: Tokens, encoder: Encoder, start: int | None) -> Decisions:
+def decide_tfa(tokens: Tokens, encoder: Encoder, start: int | None, length: int | None = None) -> Decisions:
     """Pass a stream through the closer; `start` is the first frame of another session."""
-    closer = _Recorder(encoder)
+    closer = _Recorder(encoder, length)
     for row in range(len(tokens)):
         closer.step(tokens.select([row]), session=row == start)
     result = LoopsResult(frames=closer.frames, keyframes=len(closer), sessions=1, loops=closer.loops)
@@ -134,7 +138,7 @@ def decide_rows(rows: Mapping[int, np.ndarray], start: int | None) -> Decisions:
         if t == start:
             detector.restart()
         candidates, gap = find_candidates(t, nodes, start)
-        line = detector.step(scores, candidates, t + 1, 0.1, gap)
+        line = detector.step(scores, candidates, max(t + 1, SHORTEST_DRIVE), 0.1, gap)
         if line is not None:
             loops[t] = line.match
             detector.links.add([(t - back, column) for back, column in line.chain])
@@ -190,21 +194,22 @@ def measure(decisions: Decisions, positives: Mapping[int, np.ndarray], **facts: 
     def recall_at(limit: float, near: int) -> float:
         ordered = np.cumsum([is_right(t, m, near) for t, m, _ in sorted(lines, key=lambda one: -one[2])])
         enough = np.flatnonzero(ordered / np.arange(1, len(ordered) + 1) >= limit)
-        return float(ordered[enough[-1]]) / len(positives) if len(enough) else 0.0
+        return float(ordered[enough[-1]]) / revisits if len(enough) else 0.0
 
+    revisits = max(len(positives), 1)  # a stream without revisits has recall 0
     return StreamStudy(
         **facts,
         revisits=len(positives),
         loops=len(loops),
         false_loops=len(loops) - right,
         precision=right / len(loops) if loops else None,
-        recall=right / len(positives),
+        recall=right / revisits,
         strict_false_loops=len(loops) - strict,
         strict_precision=strict / len(loops) if loops else None,
-        strict_recall=strict / len(positives),
+        strict_recall=strict / revisits,
         pairs=len(pairs),
         false_pairs=len(pairs) - pair_right,
-        pair_recall=pair_right / len(positives),
+        pair_recall=pair_right / revisits,
         recall_at_100=recall_at(1.0, NEAR),
         recall_at_99=recall_at(0.99, NEAR),
         strict_recall_at_100=recall_at(1.0, 0),
@@ -225,7 +230,7 @@ def study_stream(
         progress: Progress bars.
     """
     photos, count = [*data.database, *data.queries], len(data.database)
-    tokens = None if bench is None else join_tokens(bench)
+    tokens = None if bench is None else join_tokens([bench.database.tokens, bench.queries.tokens])
     positives = {count + row: own for row, own in enumerate(data.positives) if len(own)}
     found = []
     for head in heads:
@@ -245,17 +250,30 @@ def study_stream(
     return found
 
 
-def join_tokens(bench: Bench) -> Tokens:
-    """Return the tokens of the database, then those of the queries."""
-    parts = (bench.database.tokens, bench.queries.tokens)
+def study_joined(benches: Sequence[Bench], heads: Sequence[str], number: int) -> list[StreamStudy]:
+    """Study a stream without loops: the database or the queries of each drive, drawn and ordered by a seed."""
+    rng, drives = random.Random(number), list(benches)
+    rng.shuffle(drives)
+    tokens = join_tokens([(one.database if rng.random() < 0.5 else one.queries).tokens for one in drives])
+    found = []
+    for head in (head for head in heads if head in OURS):
+        decisions = decide_tfa(tokens, benches[0].encoder, None, len(tokens) if head == "length" else None)
+        facts: dict[str, Any] = {"dataset": f"joined-{number}", "head": head, "encoder": benches[0].encoder.id}
+        found.append(measure(decisions, {}, **facts, sessions=1, frames=len(tokens)))
+    return found
+
+
+def join_tokens(parts: Sequence[Tokens]) -> Tokens:
+    """Return the tokens of several drives as one stream."""
     return Tokens([patches for part in parts for patches in part.patches], grid=parts[0].grid)
 
 
 def decide_by_tokens(head: str, tokens: Tokens, encoder: Encoder, count: int) -> dict[int | None, Decisions]:
     """Return the decisions of a head without a break and with one before frame `count`."""
     starts = (None, count)
-    if head == "tfa":
-        return {start: decide_tfa(tokens, encoder, start) for start in starts}
+    if head in OURS:
+        length = len(tokens) if head == "length" else None
+        return {start: decide_tfa(tokens, encoder, start, length) for start in starts}
     describe = {"mean": pool_mean, "vlad": describe_vlad, FIXED_HEAD: describe_fixed}[head]
     decide, vectors = decide_fixed if head == FIXED_HEAD else decide_vectors, describe(tokens)
     return {start: decide(vectors, start) for start in starts}
@@ -309,6 +327,10 @@ TABLES = {
         "Precision / recall of loops, without their chains, at the threshold that the drive sets, percent",
         (*_STREAM, *HEADS.values()),
     ),
+    "joined": (
+        "False loops (false pairs) in streams without loops",
+        ("stream", "frames", *(HEADS[head] for head in OURS)),
+    ),
     "strict loops": ("The same with strict labels: precision / recall of loops, percent", (*_STREAM, *HEADS.values())),
 }
 
@@ -320,8 +342,13 @@ def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[s
         streams.setdefault((one["dataset"], one["sessions"]), {})[one["head"]] = one
     rows: list[tuple[str, ...]] = []
     for (dataset, sessions), heads in streams.items():
-        about = (dataset, str(sessions))
-        if table == "drives":
+        about, any_head = (dataset, str(sessions)), next(iter(heads.values()))
+        if (table == "joined") == (any_head["revisits"] > 0):
+            continue
+        if table == "joined":
+            about = (dataset, str(any_head["frames"]))
+            cells = [f"{heads[head]['loops']} ({heads[head]['pairs']})" if head in heads else "–" for head in OURS]
+        elif table == "drives":
             cells = _drive_cells(heads["tfa"]) if "tfa" in heads else ["–"] * len(_DRIVES)
         else:
             cells = [_head_cell(heads[head], table) if head in heads else "–" for head in HEADS]
@@ -373,6 +400,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep", type=Path, metavar="FILE.json", help="also keep the numbers of a stored result that do not rerun"
     )
+    parser.add_argument("--joined", type=int, default=0, metavar="N", help="also study N streams without loops")
     return run_script(parser, _study, argv)
 
 
@@ -400,9 +428,13 @@ def _study(arguments: Namespace) -> None:
             note(f"{HEADS[ORB]} are left out: {error}")
     model = open_encoder(arguments) if set(heads) - {ORB} else None
     studies: list[Mapping[str, Any]] = []
+    benches = []
     for data in loaded:
         bench = None if model is None else prepare(data, model, progress=bars)
         studies += [asdict(one) for one in study_stream(data, heads, bench, vocabulary, bars)]
+        benches += [] if bench is None else [bench]
+    for number in range(arguments.joined if benches else 0):
+        studies += [asdict(one) for one in study_joined(benches, heads, number)]
     studies = join_studies(studies, earlier)
     if not delivered(studies, out=arguments.out, json=arguments.json):
         for table, (title, columns) in TABLES.items():

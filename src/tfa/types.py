@@ -368,6 +368,12 @@ class LoopsResult(Value):
         found |= {loop.query: loop.chain[0] for loop in self.loops}
         return [found[query] for query in sorted(found)]
 
+    @property
+    def confidences(self) -> dict[int, float]:
+        """Confidence of each pair's loop, by the later node."""
+        found = {pair.query: loop.confidence for loop in reversed(self.loops) for pair in loop.chain}
+        return found | {loop.query: loop.confidence for loop in self.loops}
+
 
 class ExpectedRecall(Value):
     """Expected recall on similar photos, from 0 to 1."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.exports.answers.test_recording import by_rosbags as read_messages
 from tests.photos.recordings.made import IMAGES, drive_rows, write_bag
 from tests.walkthrough.commands import HOW_TO, follow
 
@@ -28,7 +29,7 @@ def drive(fake_encoder):
 
 
 def test_loops_are_written_in_every_format_and_the_run_resumes(run, drive):
-    files = ["loops.csv", "loops.json", "loops.g2o", "pairs.txt"]
+    files = ["loops.csv", "loops.json", "loops.g2o", "loops.mcap", "pairs.txt"]
     outs = [part for file in files for part in ("--out", file)]
     done = run("loops", "drive", "--gap", "15", *outs, "--state", "drive.state", "--json", "--quiet")
     assert done.exit_code == 0, done.output
@@ -46,6 +47,12 @@ def test_loops_are_written_in_every_format_and_the_run_resumes(run, drive):
     names = (drive / "pairs.txt").read_text().splitlines()
     assert len(edges) == len(names) == len(rows)
     assert names[0].split() == [f"{int(rows[0]['query']):03d}.png", f"{int(rows[0]['match']):03d}.png"]
+    messages = read_messages(drive / "loops.mcap")
+    times = [(one.header.stamp.sec, one.match.stamp.sec) for _, _, one in messages]
+    assert times == [(int(row["query"]), int(row["match"])) for row in rows]  # without times, a second apart
+    shown = [("" if one.heading != one.heading else f"{one.heading:.3f}") for _, _, one in messages]
+    assert shown == [row["heading"] for row in rows]
+    assert [f"{one.inliers:.0f}" for _, _, one in messages] == [row["inliers"] for row in rows]
     again = run("loops", "drive", "--gap", "15", "--state", "drive.state", "--json", "--quiet")
     assert json.loads(again.stdout)["loops"] == result["loops"]
     other = run("loops", "drive", "--gap", "16", "--state", "drive.state")
@@ -75,7 +82,7 @@ def test_a_page_draws_the_drive_and_its_loops(run, drive):
 
 def test_bad_values_are_refused_before_the_work(run, drive):
     for options, message in (
-        (("--out", "loops.xlsx"), "must end in one of .csv .json .g2o .txt"),
+        (("--out", "loops.xlsx"), "must end in one of .csv .json .g2o .mcap .txt"),
         (("--gap", "far"), "--gap: 'far' is not allowed; use 60 (frames), 20m, 30s or 2min"),
         (("--gap", "30s"), "needs the time of every frame"),
         (("--gap", "20m"), "needs the position of every frame"),

@@ -10,7 +10,7 @@ import tfa
 from tests.fakes import FakeEncoder, random_image
 from tfa.core.files import BadFile
 from tfa.core.tokens import Tokens
-from tfa.errors import BadImage, BadSpec
+from tfa.errors import BadImage, BadSpec, BadTokens
 from tfa.maps.loop_closer import FIRST_FIT, LoopCloser
 from tfa.types import LoopsResult, Position
 
@@ -61,6 +61,37 @@ def test_the_second_lap_closes_loops_and_the_first_none(followed):
     result = LoopsResult(frames=closer.frames, keyframes=len(closer), sessions=1, loops=loops)
     assert len(result.pairs) >= 0.9 * LAP
     assert all(abs(pair.query - LAP - pair.match) <= 1 for pair in result.pairs)
+
+
+def test_a_pair_has_the_heading_and_scale_of_its_matches():
+    """The second lap looks 3 columns further right, which is 3/12 of the width."""
+    rng, columns = np.random.default_rng(5), 12
+    views = rng.normal(size=(LAP, columns, columns + 3, 16))
+    views = views + 0.1 * rng.normal(size=(2, *views.shape))
+    frames = [*views[0][:, :, :columns], *views[1][:, :, 3:]]
+    closer = LoopCloser(FakeEncoder(), GAP, fov=90)
+    for frame in frames:
+        closer.step(Tokens(frame.reshape(1, -1, 16).astype(np.float32), grid=(columns, columns)))
+    assert len(closer.loops) >= 0.6 * LAP
+    for pair in (pair for loop in closer.loops for pair in loop.chain if pair.query - LAP == pair.match):
+        assert pair.inliers > 60
+        assert pair.heading == pytest.approx(np.degrees(np.arctan(2 * 3 / columns)), abs=1)
+        assert pair.scale == pytest.approx(1, abs=0.05)
+
+
+def test_a_known_length_makes_decisions_stricter(laps, followed):
+    closer = LoopCloser(FakeEncoder(), GAP, length=100 * len(laps))
+    found = follow(closer, laps)
+    first, usual = (next(row for row, loop in enumerate(one) if loop) for one in (found, followed[1]))
+    assert first > usual
+
+
+def test_frames_of_another_grid_are_refused(laps):
+    closer = LoopCloser(FakeEncoder(), GAP)
+    closer.step(tokens(laps[0]))
+    with pytest.raises(BadTokens, match="encode all with one encoder"):
+        closer.step(Tokens(np.ones((1, 9, 12), np.float32), grid=(3, 3)))
+    assert closer.frames == 1
 
 
 def test_a_saved_closer_continues_as_the_original(laps, followed, tmp_path):

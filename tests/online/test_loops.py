@@ -96,7 +96,7 @@ def test_the_law_equals_the_reference():
         law.observe(20, peaks)
         if before is None or peaks[0] - peaks[1] <= 2 * before:
             margins.append(peaks[0] - peaks[1])
-            spacings += [2 * (peaks[1] - peaks[2]), 3 * (peaks[2] - peaks[3])]
+        spacings += [2 * (peaks[1] - peaks[2]), 3 * (peaks[2] - peaks[3])]
     trials = 2 * 600 / 20
     assert law.expect_false(20, 1.3, 600) == pytest.approx(expected_false_loops(spacings, margins, 1.3, trials))
     assert law.expect_false(10, 1.3, 600) == np.inf  # no rows of this length

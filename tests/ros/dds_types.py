@@ -138,6 +138,9 @@ class LoopEdge(IdlStruct, typename="tfa_msgs.msg.dds_.LoopEdge_"):
     header: Header
     match: Header
     confidence: float64
+    inliers: float64
+    heading: float64
+    scale: float64
 
 
 @dataclass

@@ -63,6 +63,7 @@ def test_loops_of_the_camera_are_edges_between_times(start, town, monkeypatch):
             run.see(compressed(picture(number), number=10 + number))
             run.heard("/tfa/matches", number + 1)
         edges = run.heard("/tfa/loops", 2)
+    assert all(math.isnan(value) for value in (edges[0].inliers, edges[0].heading, edges[0].scale))  # not known
     assert [(one.header.stamp.nanosec, one.match.stamp.nanosec, one.confidence) for one in edges] == [
         (12, 10, 0.9),
         (15, 10, 0.9),
@@ -72,16 +73,17 @@ def test_loops_of_the_camera_are_edges_between_times(start, town, monkeypatch):
 
 def test_edges_join_images_of_one_start_of_the_service():
     def answer(node, *pairs):
-        chain = [{"query": query, "match": match} for query, match in pairs]
+        seen = {"inliers": 30, "heading": -2.5, "scale": 1.1}
+        chain = [{"query": query, "match": match, **seen} for query, match in pairs]
         return {"node": node, **({"loop": {"confidence": 0.8, "chain": chain}} if chain else {})}
 
-    edges = LoopEdges()
+    edges, numbers = LoopEdges(), {"confidence": 0.8, "inliers": 30.0, "heading": -2.5, "scale": 1.1}
     assert edges.add("plain", {}) == []  # without loops
     assert [edges.add(f"t{node}", answer(node)) for node in (0, 1, 3)] == [[], [], []]  # the answer to 2 was lost
-    assert edges.add("t4", answer(4, (4, 1), (3, 0), (2, 0))) == [("t4", "t1", 0.8), ("t3", "t0", 0.8)]
+    assert edges.add("t4", answer(4, (4, 1), (3, 0), (2, 0))) == [("t4", "t1", numbers), ("t3", "t0", numbers)]
     assert edges.add("t5", answer(5, (5, 2), (4, 1))) == []  # 2 is not known, and 4 is joined
     assert edges.add("u0", answer(0)) == []
-    assert edges.add("u4", answer(4, (4, 0), (3, 1))) == [("u4", "u0", 0.8)]
+    assert edges.add("u4", answer(4, (4, 0), (3, 1))) == [("u4", "u0", numbers)]
 
 
 def test_a_map_in_metres_gives_a_pose(start, hall):

@@ -13,6 +13,7 @@ from tfa.verification.matching import (
     find_mutual,
     find_nearest,
     find_strongest_windows,
+    fit_similarity,
     measure_evidence,
 )
 from tfa.verification.patches import Compaction, fit_compaction, quantize_rows, restore_rows
@@ -194,3 +195,34 @@ def test_leads_by_hand():
 def test_a_compaction_is_what_its_arrays_are():
     compaction = Compaction(np.zeros(3, np.float32), np.eye(3, 2, dtype=np.float32))
     np.testing.assert_allclose(compaction.compact(np.array([[3.0, 4.0, 0.0]])), [[0.6, 0.8]], atol=1e-6)
+
+
+# --- shift and scale ---------------------------------------------------------------------------------------------
+
+
+def match_cells(shift, scale, grid=(23, 23), wrong=0):
+    """Return matches of two photos: q = scale (m − middle) + middle − shift in columns, rounded to cells."""
+    rng, middle = np.random.default_rng(2), np.array(grid) / 2
+    theirs = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=1) + 0.5
+    ours = np.floor(scale * (theirs - middle) + middle - (0, scale * shift)).astype(int)
+    inside = ((ours >= 0) & (ours < grid)).all(axis=1)
+    query = ours[inside, 0] * grid[1] + ours[inside, 1]
+    consistent = rng.random(inside.sum()) < 0.5  # the window holds a part of the right matches
+    query[:wrong] = rng.integers(0, grid[0] * grid[1], wrong)
+    consistent[:wrong] = False
+    return Matches(query, np.flatnonzero(inside), np.ones(inside.sum()), consistent)
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0, 1.0), (4, 1.0), (-3, 1.25), (2, 0.8)])
+def test_a_shift_and_a_scale_are_fitted_to_the_matches(shift, scale):
+    found = fit_similarity(match_cells(shift, scale, wrong=60), (23, 23), (23, 23))
+    np.testing.assert_allclose(found, (shift / 23, scale), atol=(0.25 / 23 + 0.01 * abs(shift)))
+
+
+def test_few_or_close_matches_give_no_shift():
+    one = match_cells(0, 1.0)
+    few = Matches(one.ours[:11], one.theirs[:11], one.distinct[:11], np.ones(11, bool))
+    close = Matches(one.ours[:0], one.theirs[:0], one.distinct[:0], np.ones(0, bool))
+    corner = np.array([row * 23 + column for row in range(4) for column in range(4)])
+    near = Matches(corner, corner, np.ones(16), np.ones(16, bool))
+    assert [fit_similarity(matches, (23, 23), (23, 23)) for matches in (few, close, near)] == [None] * 3

@@ -34,9 +34,9 @@ def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
     )
 
 
-def edge_message(later: Any, earlier: Any, confidence: float) -> Any:
+def edge_message(later: Any, earlier: Any, numbers: dict[str, float]) -> Any:
     """Build an edge between the images with these headers."""
-    return LoopEdge(header=later, match=earlier, confidence=confidence)
+    return LoopEdge(header=later, match=earlier, **numbers)
 
 
 def fix_message(header: Any, place: dict[str, Any]) -> Any:

@@ -42,6 +42,9 @@ def verdict_fields(answer: dict[str, Any]) -> dict[str, str]:
     return {"verdict": str(answer.get("verdict", old)), "reason": str(answer.get("reason", ""))}
 
 
+EDGE_NUMBERS = ("confidence", "inliers", "heading", "scale")
+
+
 class LoopEdges:
     """Headers of a camera's images by their numbers in the service, and edges between them."""
 
@@ -49,8 +52,8 @@ class LoopEdges:
         self._headers: dict[int, Any] = {}
         self._joined: set[int] = set()  # later images of earlier edges
 
-    def add(self, header: Any, answer: dict[str, Any]) -> list[tuple[Any, Any, float]]:
-        """Add an answered image; return new edges: headers of the later and the earlier image, and the confidence.
+    def add(self, header: Any, answer: dict[str, Any]) -> list[tuple[Any, Any, dict[str, float]]]:
+        """Add an answered image; return new edges: headers of the later and the earlier image, and the edge's numbers.
 
         Numbers that do not rise mean that the service started over. An image whose answer was lost has no edge.
         """
@@ -65,7 +68,9 @@ class LoopEdges:
             query, match = pair["query"], pair["match"]
             if query not in self._joined and query in self._headers and match in self._headers:
                 self._joined.add(query)
-                edges.append((self._headers[query], self._headers[match], float(loop["confidence"])))
+                known = {"confidence": loop["confidence"], **pair}
+                numbers = {name: math.nan if known.get(name) is None else float(known[name]) for name in EDGE_NUMBERS}
+                edges.append((self._headers[query], self._headers[match], numbers))
         return edges
 
 

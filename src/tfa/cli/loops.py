@@ -33,7 +33,7 @@ def loops(
     chosen: LoopOptions,
     out: Annotated[
         list[Path] | None,
-        options.out_option(metavar="FILE", help="Write loops to .csv, .json, .g2o or pairs .txt; repeatable."),
+        options.out_option(metavar="FILE", help="Write loops to .csv, .json, .g2o, .mcap or pairs .txt; repeatable."),
     ] = None,
     html: Annotated[
         Path | None, options.file_option(metavar="FILE.html", help="Draw the drive and its loops as one page.")
@@ -81,8 +81,10 @@ def loops(
             raise BadSpec(f"{state} was written with other options; repeat them, or choose another --state")
     recorded_at = [queries.frames.get(str(photo), (None, None)) for photo in queries.photos]
     answers = [Answer(query=str(one), time_ns=at[0]) for one, at in zip(queries.photos, recorded_at, strict=True)]
-    times = [None if time is None else time / 1e9 for time in times_of(answers)] if closer.needs_time else None
-    frames = dict(zip(queries.photos, zip(times or [None] * len(places), places, strict=True), strict=True))
+    recorded_times = any(file.suffix.lower() == ".mcap" for file in out or [])
+    times = times_of(answers) if closer.needs_time or recorded_times else [None] * len(answers)
+    seconds = [None if time is None else time / 1e9 for time in times]
+    frames = dict(zip(queries.photos, zip(seconds, places, strict=True), strict=True))
     for frame in frames.values():
         closer.check(*frame)  # before the work
     encoded = encode(queries.photos, opened, skip_bad=True, batch_size=encoding.batch_size, progress=not quiet)
@@ -101,8 +103,9 @@ def loops(
         frames=closer.frames, keyframes=len(closer), sessions=closer.session + 1, loops=closer.loops, notes=notes,
         skipped=[SkippedFile(file=str(file), reason=why) for file, why in [*queries.skipped, *encoded.skipped]],
     )  # fmt: skip
+    stamps = dict(zip(queries.photos, times, strict=True))
     for path in out or []:
-        LOOP_FORMATS[path.suffix.lower()](path, result, closer.names)
+        LOOP_FORMATS[path.suffix.lower()](path, result, closer.names, [stamps[photo] for photo in encoded.paths])
         note(f"wrote {path} ({format_count(len(result.pairs), 'pair')})")
     if html is not None:
         write_loops_page(html, result, closer.names, [frames[path][1] for path in encoded.paths])

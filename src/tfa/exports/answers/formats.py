@@ -26,7 +26,7 @@ from tfa.exports.answers.record import (
     sure_place,
     times_of,
 )
-from tfa.exports.answers.recording import check_installed, write_mcap
+from tfa.exports.answers.recording import check_installed, write_loop_mcap, write_mcap
 from tfa.exports.hloc import PhotoPair, find_photo_root, name_pairs, write_pairs
 from tfa.types import Answer, LoopsResult, Position
 from tfa.version import __version__
@@ -180,22 +180,23 @@ def write_answers(path: str | Path, answers: Sequence[Answer], context: ExportCo
 
 # --- loops ----------------------------------------------------------------------------------------
 
-LOOP_COLUMNS = ("query", "match", "query_image", "match_image", "confidence")
+LOOP_COLUMNS = ("query", "match", "query_image", "match_image", "confidence", "inliers", "heading", "scale")
 
 
-def write_loop_csv(path: Path, result: LoopsResult, names: Sequence[str]) -> None:
+def write_loop_csv(path: Path, result: LoopsResult, names: Sequence[str], times: Times) -> None:
     """Write one pair per frame, with the confidence of its loop."""
-    confidences = {pair.query: loop.confidence for loop in reversed(result.loops) for pair in loop.chain}
-    confidences |= {loop.query: loop.confidence for loop in result.loops}
+    confidences = result.confidences
     written = io.StringIO(newline="")
     table = csv.writer(written)
     table.writerow(LOOP_COLUMNS)
     for one in result.pairs:
-        table.writerow((one.query, one.match, names[one.query], names[one.match], f"{confidences[one.query]:.4f}"))
+        shown = [_cell(names[one.query]), _cell(names[one.match]), f"{confidences[one.query]:.4f}", one.inliers]
+        seen = ["" if value is None else f"{value:.3f}" for value in (one.heading, one.scale)]
+        table.writerow([one.query, one.match, *shown, *seen])
     write_text(path, written.getvalue())
 
 
-def write_g2o(path: Path, result: LoopsResult, names: Sequence[str]) -> None:
+def write_g2o(path: Path, result: LoopsResult, names: Sequence[str], times: Times) -> None:
     """Write an edge per pair, to append to a planar pose graph whose vertices are the frames.
 
     A loop says that two frames show one place, within about a meter, and nothing on their relative heading.
@@ -203,16 +204,17 @@ def write_g2o(path: Path, result: LoopsResult, names: Sequence[str]) -> None:
     write_text(path, "".join(f"EDGE_SE2 {one.match} {one.query} 0 0 0 1 0 0 1 0 1e-06\n" for one in result.pairs))
 
 
-def write_loop_pairs(path: Path, result: LoopsResult, names: Sequence[str]) -> None:
+def write_loop_pairs(path: Path, result: LoopsResult, names: Sequence[str], times: Times) -> None:
     """Write image pairs for hloc and COLMAP, relative to the common folder of the frames."""
     pairs = [PhotoPair(Path(names[one.query]), Path(names[one.match]), 1.0) for one in result.pairs]
     root = find_photo_root([Path(name) for name in names])
     write_pairs(path, name_pairs(pairs, root, root))
 
 
-LOOP_FORMATS: dict[str, Callable[[Path, LoopsResult, Sequence[str]], object]] = {
+LOOP_FORMATS: dict[str, Callable[[Path, LoopsResult, Sequence[str], Times], object]] = {
     ".csv": write_loop_csv,
-    ".json": lambda path, result, names: write_json(path, result.to_dict()),
+    ".json": lambda path, result, names, times: write_json(path, result.to_dict()),
     ".g2o": write_g2o,
+    ".mcap": write_loop_mcap,
     ".txt": write_loop_pairs,
 }

@@ -28,7 +28,7 @@ from tfa.exports.answers.record import (
 )
 from tfa.maps.confidence import estimate_answer_recall
 from tfa.photos.images import Photo, as_rgb, read_photo_file
-from tfa.types import Answer, ExpectedRecall, Hit, Place, Position
+from tfa.types import Answer, ExpectedRecall, Hit, LoopsResult, Place, Position
 from tfa.version import __version__
 
 # --- ros messages ---------------------------------------------------------------------------------
@@ -50,7 +50,9 @@ string map_name
 string calibration
 tfa_msgs/Match[] matches
 """
-DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
+EDGE_NUMBERS = ("confidence", "inliers", "heading", "scale")
+LOOP_EDGE = "std_msgs/Header header\nstd_msgs/Header match\n" + "".join(f"float64 {name}\n" for name in EDGE_NUMBERS)
+DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES, "tfa_msgs/msg/LoopEdge": LOOP_EDGE}
 UNKNOWN_HEIGHT = 1e6  # variance in m²: a kilometer up or down
 UNKNOWN_ANGLE = math.pi**2 / 3  # variance in rad² of a uniform angle
 LIKE_THE_BEST = math.radians(30) ** 2  # assumed variance in rad² of the heading relative to the best image
@@ -90,6 +92,13 @@ class Messages:
             verdict=answer.verdict, reason=make_printable(answer.reason), map_name=make_printable(map_name),
             calibration=make_printable(calibration), matches=own,
         )  # fmt: skip
+
+    def edge(self, time: int, earlier: int, numbers: Mapping[str, float | None]) -> Any:
+        """Make an edge between two frames of a drive."""
+        known = {name: _number(numbers[name]) for name in EDGE_NUMBERS}
+        return self._new(
+            "tfa_msgs", "LoopEdge", header=self._header(time, "camera"), match=self._header(earlier, "camera"), **known
+        )
 
     def pose(self, time: int, place: Place, best: Position | None) -> Any:
         """Make a pose in meters, with altitude and heading of the best image if known."""
@@ -180,7 +189,7 @@ def diagnostic_values(
 
 
 IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
-DIAGNOSTICS = "/tfa/diagnostics"
+DIAGNOSTICS, LOOPS = "/tfa/diagnostics", "/tfa/loops"
 # Topic → type name, as rosbags and the file spell it.
 TOPICS = {
     IMAGE: "sensor_msgs/msg/CompressedImage",
@@ -207,31 +216,54 @@ def check_installed() -> None:
 
 def write_mcap(path: Path, answers: Sequence[Answer], times: Times, context: ExportContext) -> int:
     """Write every photo in order; return the number with an answer. Only one photo is in memory at a time."""
-    from mcap.writer import Writer
-
     messages = Messages()
+    _write_messages(path, messages, TOPICS, _messages(messages, answers, times, context))
+    return sum(bool(answer.hits) for answer in answers)
+
+
+def write_loop_mcap(path: Path, result: LoopsResult, names: Sequence[str], times: Times) -> None:
+    """Write an edge per pair, at the time of its later frame. Frames without a time are a second apart."""
+    check_installed()
+    messages, known, confidences = Messages(), spaced(_in_range(times)), result.confidences
+    edges = (
+        (known[pair.query], LOOPS, messages.edge(known[pair.query], known[pair.match], {**vars(pair), **confidence}))
+        for pair in result.pairs
+        for confidence in [{"confidence": confidences[pair.query]}]
+    )
+    _write_messages(path, messages, {LOOPS: "tfa_msgs/msg/LoopEdge"}, edges)
+
+
+def _write_messages(
+    path: Path, messages: Messages, topics: Mapping[str, str], stream: Iterable[tuple[int, str, Any]]
+) -> None:
+    """Write a recording of time, topic and message, completely or not at all."""
+    from mcap.writer import Writer
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as file:
             writer = Writer(file)
             writer.start(profile="ros2", library=f"tfa {__version__}")
             channels = {}
-            for topic, kind in TOPICS.items():
+            for topic, kind in topics.items():
                 schema = writer.register_schema(kind, "ros2msg", messages.definition(kind).encode())
                 channels[topic] = writer.register_channel(topic, "cdr", schema, {"offered_qos_profiles": ""})
-            for sequence, (time, topic, message) in enumerate(_messages(messages, answers, times, context)):
+            for sequence, (time, topic, message) in enumerate(stream):
                 writer.add_message(channels[topic], time, messages.cdr(message), time, sequence)
             writer.finish()
 
     write_atomically(Path(path), write)
-    return sum(bool(answer.hits) for answer in answers)
+
+
+def _in_range(times: Times) -> Times:
+    """Return the times that a ROS message can hold; None for others."""
+    return [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in times]
 
 
 def _messages(
     messages: Messages, answers: Sequence[Answer], times: Times, context: ExportContext
 ) -> Iterator[tuple[int, str, Any]]:
     """Yield time, topic and message, photo by photo."""
-    known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in times]
+    known = _in_range(times)
     degrees, recall = degrees_of(answers, context.utm), estimate_answer_recall(answers)
     for answer, photo, time, own in zip(answers, _photos(answers, context), spaced(known), known, strict=True):
         if photo is not None and answer.error is None:
