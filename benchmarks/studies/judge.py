@@ -21,7 +21,6 @@ from tfa.cli.console import delivered, print_text
 from tfa.core.arrays import Spill
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.errors import BadTokens
-from tfa.evaluate.metrics import recall_at
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.head import replica_scorer
 from tfa.method.scorer import Scorer
@@ -31,6 +30,7 @@ from tfa_bench.heads.contract import Photos, Shared
 from tfa_bench.heads.judge import Competition, Judged, compete_on_target, select_by_evidence
 from tfa_bench.heads.second_order import DTYPE, competition_on_database, fitted_challengers, fitted_spaces
 from tfa_bench.heads.tfa_heads import PatchPairs, patch_pairs
+from tfa_bench.measures import recall_at
 from tfa_bench.protocols import budget
 from tfa_bench.rank import QUERIES_AT_ONCE, ranked
 from tfa_bench.run import Bench, prepare

@@ -27,7 +27,6 @@ from studies.options import (
 from tfa.cli.console import delivered, print_text
 from tfa.core.progress import Progress, as_progress, track_progress
 from tfa.encoders.vit import VitEncoder
-from tfa.evaluate.metrics import recall_at
 from tfa.exports.hloc import query_vectors
 from tfa.exports.onnx_head import place_model
 from tfa.exports.vectors import CompiledMap, UnitVectors, compile_map, fit_unit_vectors
@@ -37,6 +36,7 @@ from tfa.photos.token_cache import TokenCache
 from tfa.search.gallery import top_k
 from tfa.types import HEAD_KINDS, BuildOptions
 from tfa_bench.datasets.load import Dataset
+from tfa_bench.measures import recall_at
 
 _CHECKED = 8  # photos on which scores are compared
 

@@ -26,10 +26,10 @@ from tfa.core.progress import Progress
 from tfa.encoders import Encoder
 from tfa.encoders.vit import VitEncoder
 from tfa.errors import BadSpec
-from tfa.evaluate.metrics import recall_at
 from tfa_bench.cli.run import named_heads
 from tfa_bench.heads.catalogue import head_cards
 from tfa_bench.heads.contract import Fitted, HeadCard, Shared
+from tfa_bench.measures import recall_at
 from tfa_bench.rank import answers_of_split
 from tfa_bench.run import Bench, calibrated, prepare
 

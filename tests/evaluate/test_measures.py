@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from tfa.evaluate.metrics import first_right, matches, precision_recall, recall_at
-from tfa_bench.measures import average_precision, mean_and_deviation, nan_mean
+from tfa.evaluate.metrics import precision_recall
+from tfa_bench.measures import average_precision, first_right, matches, mean_and_deviation, nan_mean, recall_at
 
 NOTHING = 65535
 RANKED = np.array([[3, 1, 2, 0], [0, 1, 2, 3], [2, 0, 3, 1], [1, 3, 0, 2]])

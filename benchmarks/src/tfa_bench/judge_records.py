@@ -10,11 +10,11 @@ import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.evaluate.judgement import EvaluatedHit, JudgedAnswer, JudgedQuery, Judgement, Run
-from tfa.evaluate.metrics import matches
 from tfa.evaluate.positives import measure_lengths, position_kinds, to_points
 from tfa.photos.find_positions import find_positions
 from tfa.types import Position
 from tfa_bench.datasets.load import POSITIONS
+from tfa_bench.measures import matches
 from tfa_bench.records import BadRecord, Record, Truth, find_records, truth_of
 from tfa_bench.scores import KS, Scored, check_revisions, score
 

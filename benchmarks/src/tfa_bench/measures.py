@@ -1,10 +1,47 @@
-"""Average precision of rankings, and means over entries that may be nan."""
+"""Recall and average precision of rankings, and means over entries that may be nan.
+
+A ranking lists database indices, best first. An entry that does not name an image never matches, so a row without
+images (a scorer that gave every image the same score) has a recall of 0.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from tfa.evaluate.metrics import Positives, matches
+Positives = Sequence[Sequence[int]] | Sequence[np.ndarray]
+
+
+def matches(ranked: np.ndarray, positives: Positives, nothing: int | None = None) -> np.ndarray:
+    """Mark the entries of `ranked` (q, …, n) that are positives of their query."""
+    ranked = np.asarray(ranked).astype(np.int64)  # records hold unsigned integers, which have no -1
+    rights = [np.asarray(right, np.int64) for right in positives]
+    end = 1 + int(np.concatenate(rights).max(initial=-1)) if rights else 0
+    table = np.zeros(end + 1, bool)  # the last slot stays False, for entries beyond the positives
+    slots = np.clip(ranked, -1, end)
+    if nothing is not None:
+        slots[ranked == nothing] = end
+    hits = np.zeros(ranked.shape, bool)
+    for query, (row, own) in enumerate(zip(slots, rights, strict=True)):
+        table[own] = True
+        hits[query] = table[row]
+        table[own] = False
+    return hits
+
+
+def first_right(ranked: np.ndarray, positives: Positives) -> np.ndarray:
+    """Return the rank (0 is best) of each query's first positive in `ranked` (q, …, n); inf without one."""
+    hits = matches(ranked, positives)
+    if hits.shape[-1] == 0:  # argmax rejects empty rows
+        return np.full(hits.shape[:-1], np.inf)
+    return np.where(hits.any(axis=-1), hits.argmax(axis=-1), np.inf)
+
+
+def recall_at(ranked: np.ndarray, positives: Positives, ks: Sequence[int]) -> list[float]:
+    """Return the share of queries with a positive in the top k of `ranked` (q, n); one without positives is missed."""
+    first = first_right(ranked, positives)
+    return [float((first < k).mean()) if len(first) else 0.0 for k in ks]
 
 
 def average_precision(ranked: np.ndarray, positives: Positives, nothing: int) -> np.ndarray:

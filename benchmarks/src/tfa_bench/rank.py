@@ -10,10 +10,10 @@ import numpy as np
 
 from tfa.core.progress import Progress, SilentProgress
 from tfa.evaluate.judgement import PROBABILITY, Z_SCORE
-from tfa.evaluate.metrics import Positives, recall_at
 from tfa.method.evidence import row_facts
 from tfa.search.gallery import top_k
 from tfa_bench.heads.contract import Confident, Fitted, InOrder, Photos, TwoSided
+from tfa_bench.measures import Positives, recall_at
 from tfa_bench.protocols import Fold, Split
 from tfa_bench.records import ScoreSample
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from tfa.encoders.catalogue import use_current_name
 from tfa.errors import BadSpec
-from tfa.evaluate.metrics import Interval, Paired, first_right, interval, paired_difference, precision_recall
+from tfa.evaluate.metrics import Interval, Paired, interval, paired_difference, precision_recall
 from tfa.method.carriers import CARRIER_WORDS
 from tfa.report.html import ReportTable, TableRow
-from tfa_bench.measures import average_precision, mean_and_deviation, nan_mean
+from tfa_bench.measures import average_precision, first_right, mean_and_deviation, nan_mean
 from tfa_bench.provenance import mixed_revisions
 from tfa_bench.records import BadRecord, Record, RecordPath, Truth, decode_facts, find_records, truth_of
 

@@ -22,7 +22,6 @@ import numpy as np
 from studies.scale.rows import SavedRows
 from tfa.core.progress import Progress, as_progress
 from tfa.core.tokens import Tokens
-from tfa.evaluate.metrics import recall_at
 from tfa.method.decisions import SecondOrderDecisions
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import SECOND_ORDER
@@ -33,6 +32,7 @@ from tfa.search.reduced import AGAIN, Moments, Reduction, fit_reduction, fit_red
 from tfa_bench.heads.catalogue import head_card
 from tfa_bench.heads.contract import Fitted, HeadCard, Photos, Shared
 from tfa_bench.heads.second_order import DTYPE, fitted_judged, fitted_spaces
+from tfa_bench.measures import recall_at
 from tfa_bench.rank import answers_of_split
 from tfa_bench.records import Record
 from tfa_bench.run import Bench, Identified, calibrated, current_record

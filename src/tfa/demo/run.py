@@ -20,7 +20,6 @@ from tfa.demo.pictures import ANSWER, draw_match_pictures, write_demo_report
 from tfa.demo.sample import SampleTown, copy_sample_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import FewPhotos
-from tfa.evaluate.metrics import recall_at
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 from tfa.maps import PlaceMap
 from tfa.method.decisions import Decisions
@@ -150,14 +149,20 @@ def _plain_head(head: Head) -> Head:
 def _head_recall(head: Head | SecondOrderHead, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:
     """Return the mean recall over the three constructions."""
     ranked = [top_k(head.scores(queries, construction), max(_KS))[0] for construction in CONSTRUCTIONS]
-    return np.mean([recall_at(rows, positives, _KS) for rows in ranked], axis=0).tolist()
+    return np.mean([_recall(rows, positives) for rows in ranked], axis=0).tolist()
 
 
 def _map_recall(place_map: PlaceMap, queries: Tokens, positives: Sequence[Sequence[int]]) -> list[float]:
     """Return the recall of a map's answers, reranked if the map stores patches."""
     answers = place_map.query_tokens(queries, max(_KS))
     ranked = np.array([[hit.id for hit in hits] for hits in answers])  # ids of a new map are rows
-    return recall_at(ranked, positives, _KS)
+    return _recall(ranked, positives)
+
+
+def _recall(ranked: np.ndarray, positives: Sequence[Sequence[int]]) -> list[float]:
+    """Return the share of queries with a positive among their first k images (q, n), for each k."""
+    right = np.array([np.isin(row, own) for row, own in zip(ranked, positives, strict=True)])
+    return [float(right[:, :k].any(axis=1).mean()) for k in _KS]
 
 
 def _draw(out: Path, town: SampleTown, place_map: PlaceMap, result: DemoResult, encoded: EncodedImages) -> None:
