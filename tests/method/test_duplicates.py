@@ -193,5 +193,6 @@ def test_zero_descriptors_tie():
 def test_second_order_pseudo_queries_tie():
     single = world(16, channels=12, seed=4)  # fewer images than dimensions: the dual form
     head = fit_second_order(single.select([*range(16), *range(16)]), constructions=1, dtype="float64")
-    block, mask = head.pseudo_scores(0)
-    assert pseudo_tops(block, mask, 32, 32).max() < 16
+    space = head.fitted.spaces[0]
+    block = space.pseudo_scores(head.decisions.kernel("second_order", 0))
+    assert pseudo_tops(block, space.mask, 32, 32).max() < 16

@@ -315,11 +315,6 @@ class OnnxEncoder(DinoEncoder):
         self._session = cache(self._new_session)  # by number of threads
 
     @property
-    def model_bytes(self) -> int:
-        """Size of the graph in bytes."""
-        return len(self.graph)
-
-    @property
     def weights(self) -> Weights:
         """Weights under module names of transformers, read again from their file."""
         return self._load_weights().tensors

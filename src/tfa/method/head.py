@@ -205,8 +205,3 @@ def final_scores(
         assert not isinstance(decisions, SecondOrderDecisions), "this head has no global token"
         block = fuse_blocks(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
     return block, Mask.union(*(branch.mask for _, branch, _ in used))
-
-
-def shifted(block: ScoreBlock, sigma: float, bias: np.ndarray) -> ScoreBlock:
-    """Return calibrated scores, S/σ + b, block by block."""
-    return lambda start, stop: block(start, stop) / sigma + bias

@@ -17,8 +17,7 @@ from tfa.core.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
 from tfa.method.carriers import CARRIER_WORDS, SIGMAS, KernelTerm
 from tfa.method.decisions import SecondOrderDecisions, SecondOrderEvidence, SpectralStrengths
-from tfa.method.evidence import Mask
-from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, shifted
+from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName
 from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
 from tfa.method.scorer import Scorer, calibrate_scorer, check_token_channels, join_scorers
 from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
@@ -72,14 +71,6 @@ class SecondOrderHead(BaseHead):
     @property
     def spec(self) -> HeadSpec:
         return self.fitted.spec
-
-    def pseudo_scores(self, construction: int) -> tuple[ScoreBlock, Mask]:
-        """Return scores of the pseudo queries under one construction, and their mask."""
-        space, scorer = self.fitted.spaces[construction], self.scorers[construction]
-        block = space.pseudo_scores(self.decisions.kernel(SECOND_ORDER, construction))
-        if self.decisions.score_calibrated:
-            block = shifted(block, measure_spread(block, space), scorer.bias)
-        return block, space.mask
 
 
 def fit_spaces(

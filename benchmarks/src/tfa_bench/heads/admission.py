@@ -21,9 +21,10 @@ from tfa.core.tokens import Tokens
 from tfa.method.branch import ScoreBlock
 from tfa.method.dual_vocabulary import DualHead
 from tfa.method.evidence import NO_ANSWER, Mask
-from tfa.method.head import Head, final_scores, shifted
+from tfa.method.head import Head, final_scores
 from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
-from tfa.method.second_order_head import SecondOrderHead
+from tfa.method.second_order import SECOND_ORDER
+from tfa.method.second_order_head import SecondOrderHead, measure_spread
 from tfa.search.gallery import find_duplicates, tie_scores, top_k
 from tfa.types import RerankSpec
 from tfa.verification.usual_evidence import PairEvidence, space_evenly
@@ -134,7 +135,7 @@ def judge_admission_on_target(
 def _pseudo_shortlist(head: Head | SecondOrderHead | DualHead, chosen: np.ndarray, backend: Backend) -> np.ndarray:
     """Shortlist images for the pseudo queries `chosen`, with their duplicates hidden."""
     if isinstance(head, SecondOrderHead):
-        return _shortlist_of(*head.pseudo_scores(CONSTRUCTION), chosen)
+        return _shortlist_of(*_second_order_scores(head), chosen)
     if isinstance(head, DualHead):  # it keeps no pseudo scores, but rows of images are what queries would have
         scorer = head.scorer(CONSTRUCTION)
         first = np.arange(len(head)) if scorer.duplicates is None else scorer.duplicates
@@ -162,6 +163,15 @@ def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
     return lambda start, stop: tie_scores(unit[pseudo[start:stop]] @ unit.T, same)
 
 
+def _second_order_scores(head: SecondOrderHead) -> tuple[ScoreBlock, Mask]:
+    """Return scores of the pseudo queries and their mask."""
+    space = head.fitted.spaces[CONSTRUCTION]
+    block = space.pseudo_scores(head.decisions.kernel(SECOND_ORDER, CONSTRUCTION))
+    if head.decisions.score_calibrated:
+        block = _shifted(block, measure_spread(block, space), head.scorers[CONSTRUCTION].bias)
+    return block, space.mask
+
+
 def _residual_scores(head: Head, backend: Backend) -> tuple[ScoreBlock, Mask]:
     """Return scores of the pseudo queries and their mask."""
     pseudo = head.split.pseudo
@@ -169,5 +179,10 @@ def _residual_scores(head: Head, backend: Backend) -> tuple[ScoreBlock, Mask]:
     block, mask = final_scores(head.used(head.decisions, CONSTRUCTION), head.decisions, similar, backend)
     bias = head.scorers[CONSTRUCTION].bias
     if bias.any():  # scores were calibrated
-        block = shifted(block, take_median_spread(pseudo_facts(block, len(pseudo), mask)) or 1.0, bias)
+        block = _shifted(block, take_median_spread(pseudo_facts(block, len(pseudo), mask)) or 1.0, bias)
     return block, mask
+
+
+def _shifted(block: ScoreBlock, sigma: float, bias: np.ndarray) -> ScoreBlock:
+    """Return calibrated scores, S/σ + b, block by block."""
+    return lambda start, stop: block(start, stop) / sigma + bias
