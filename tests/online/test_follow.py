@@ -91,14 +91,10 @@ def test_a_jump_a_gap_and_a_blank_photo(scorer, photos):
     assert np.mean(right[19:]) > 0.85
 
 
-def test_a_reset_forgets(scorer, photos):
+def test_a_skipped_photo_moves_the_belief_if_there_is_one(scorer, photos):
     follower = Follower(AdaptedScorer(scorer), MOTION)
     first = [follower.step(photo) for photo in photos[:8]]
     assert follower.skip().lost != first[-1].belief.lost
-    follower.reset()
-    again = [follower.step(photo) for photo in photos[:8]]
-    for a, b in zip(first, again, strict=True):
-        assert np.array_equal(a.belief.places, b.belief.places)
     assert Follower(AdaptedScorer(scorer)).skip() is None
 
 

@@ -57,10 +57,6 @@ class ScoreWindow:
 
     def __init__(self) -> None:
         self._ids = np.zeros(0, np.int64)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all rows, but not the images."""
         self.seen = 0
         # Ring buffer (WINDOW_ROWS, m) whose first `len(self)` rows are filled; nan where an image was not in the map.
         # Allocated at once, because growing it would copy it for every photo.
@@ -197,10 +193,6 @@ class Adaptation:
     def __init__(self, start: np.ndarray | None = None) -> None:
         self.start = start  # c_0, (r,); None is the database mean
         self.window = ScoreWindow()
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all photos."""
         self.seen = 0  # photos, counted or not
         self.counted = 0  # photos that changed the state
         self._sum: np.ndarray | None = None  # m
@@ -208,7 +200,6 @@ class Adaptation:
         self._last: np.ndarray | None = None  # y of the last counted photo
         self._square, self._weight = 0.0, 0.0  # s² = square / weight
         self.cells = CellMeans()
-        self.window.clear()
 
     @property
     def center(self) -> np.ndarray | None:
@@ -350,11 +341,6 @@ class AdaptedScorer:
         first = self._columns if scorer.duplicates is None else scorer.duplicates[self._columns]
         self._scorer_bias = scorer.bias[first]
         self.adaptation.window.set_images(ids)
-
-    def reset(self) -> None:
-        """Forget all photos."""
-        self.adaptation.reset()
-        self._before, self.moved = None, math.inf
 
     @property
     def counted(self) -> int:

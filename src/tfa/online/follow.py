@@ -47,13 +47,6 @@ class Follower:
         self.filter = None if motion is None else SequenceFilter(motion, self.spec, self.lag)
         self._started = False
 
-    def reset(self) -> None:
-        """Forget all photos."""
-        self.scorer.reset()
-        self._started = False
-        if self.filter is not None:
-            self.filter.reset()
-
     def step(
         self, photo: DescribedPhoto, comparison: Comparison | None = None, candidates: Candidates = 0, k: int = 1
     ) -> StreamFrame:
