@@ -277,7 +277,6 @@ def _add_extension(connection: PostgresConnection, name: str, where: Address) ->
 
 # --- shards --------------------------------------------------------------------------------------------------------
 
-
 _SHARD_CONNECT_SECONDS = 3  # timeout before the replica is tried
 
 

@@ -203,7 +203,6 @@ class Moments:
 
 # --- int8 rows of a reduction, and their search --------------------------------------------------------------------
 
-
 AGAIN = 100  # minimum number of rescored images
 _BLOCK = 1024  # rows per block
 _LARGEST = 8192  # maximum size of the matrix for the eigendecomposition

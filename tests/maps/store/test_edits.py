@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder
-from tests.maps.conftest import photo
+from tests.maps.conftest import SPEC, photo
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store
 from tests.waiting import wait_until
 from tfa.errors import StoreConflict, UnknownImage
+from tfa.maps import PlaceMap
 from tfa.maps.store import edits, versions
 from tfa.maps.store import header as header_module
 from tfa.maps.store.header import ABANDONED, Pending, claim_map, header_key, parse_header, read_moments
@@ -256,6 +257,59 @@ def test_an_addition_that_was_settled_under_way_is_counted(town, another, camera
     assert sound(town) == PLACES + 2
     assert len(list(town.records())) == PLACES + 2
     assert town.storage.versions.now(fresh=True).header.placed == PLACES + 2
+
+
+def rebuild_when(claimed, town, url, size, tmp_path, monkeypatch):
+    """Publish another map at the URL after the first swap of the header, or before the second one."""
+    paths = [photo(tmp_path / "rebuilt" / f"@{place}@{place}@.png", 30 + place) for place in range(size)]
+    rebuilt = PlaceMap.build(paths, head="second-order", encoder=FakeEncoder(), spec=SPEC)
+    store, swaps = town.storage.store, []
+    real = store.swap
+
+    def publish():
+        monkeypatch.setattr(store, "swap", real)
+        rebuilt.publish(url, dims=64)
+
+    def swap(key, old, new):
+        swaps.append(key)
+        if len(swaps) == 2:
+            publish()
+        swapped = real(key, old, new)
+        if claimed and len(swaps) == 1:
+            publish()
+        return swapped
+
+    monkeypatch.setattr(store, "swap", swap)
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "written"])
+@pytest.mark.parametrize("size", [PLACES - 5, PLACES, PLACES + 6])
+def test_an_addition_to_a_map_that_is_rebuilt_meanwhile_is_refused(town, url, size, claimed, tmp_path, monkeypatch):
+    new = photo(tmp_path / "@1@2@.png", 80)
+    rebuild_when(claimed, town, url, size, tmp_path, monkeypatch)
+    with pytest.raises(StoreConflict, match="town was rebuilt during the addition; nothing was added"):
+        town.add([new])
+    assert sound(town) == size
+    assert [record.id for record in town.records()] == list(range(size))
+    assert all("rebuilt" in record.path for record in town.records())
+    assert len(town.query(new, k=99)) == size
+    town.storage.rollback()
+    fall_silent(town)
+    edits.settle_edits(town.storage.versions)
+    assert sound(town) == PLACES
+    assert town.add([new]).added == [max(size, PLACES + 1)]
+    assert sound(town) == PLACES + 1
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["hidden", "deleted"])
+def test_a_removal_deletes_no_image_of_a_map_that_is_rebuilt_meanwhile(town, url, claimed, tmp_path, monkeypatch):
+    rebuild_when(claimed, town, url, PLACES, tmp_path, monkeypatch)
+    assert town.remove([2, 3]).removed == [2, 3]
+    assert sound(town) == PLACES
+    town.storage.rollback()
+    fall_silent(town)
+    edits.settle_edits(town.storage.versions)
+    assert sound(town) == PLACES - 2
 
 
 def test_moments_of_edits_do_not_pile_up(town, tmp_path):

@@ -33,7 +33,6 @@ from tfa.types import ImageRecord
 
 # --- candidates ----------------------------------------------------------------------------------------------------
 
-
 _REMEMBERED = 100_000  # images whose mean and best scores are cached
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tfa.core.tokens import Tokens
+from tfa.errors import StoreConflict
 from tfa.maps.store.header import (
     ABANDONED,
     Pending,
@@ -39,7 +40,7 @@ from tfa.maps.store.publish import WRITTEN_AT_ONCE, write_entries
 from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks, write_added
 from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.search.reduced import Moments
-from tfa.search.store import Entries
+from tfa.search.store import Collection, Entries
 from tfa.types import ImageRecord
 
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds before another attempt to swap the header; grows with each attempt
@@ -85,40 +86,49 @@ class NewImages:
         known, grown = len(view.state.spaces), view.state.spaces.grown(self.tokens)
         return SpaceRows.of(grown, known, len(grown))
 
-    def entries(self, view: MapView, version: Version, first: int, rows: SpaceRows) -> Entries:
-        ids = np.arange(first, first + len(self.records))
-        payload = [make_payload(record) for record in self.records]
-        return rows.entries(version.head.stored.scorer, version.reduction, ids, payload)
+    def entries(self, version: Version, ids: Sequence[int], rows: SpaceRows) -> Entries:
+        payload = list(map(make_payload, self.records))
+        return rows.entries(version.head.stored.scorer, version.reduction, np.asarray(ids), payload)
 
 
 def add_images(versions: Versions, new: NewImages) -> list[int]:
-    """Add images and return their ids. All readers find them on return."""
+    """Add images and return their ids; all readers find them. Raises StoreConflict if the map is rebuilt meanwhile."""
     settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
     counted: set[int] | None = None  # by a process that took this one for dead
+    ids, origin = range(0), 0
 
     def claim_ids(view: MapView) -> StoreHeader:
-        first = view.header.next_id
+        nonlocal ids, origin
+        first, origin = view.header.next_id, view.header.origin
+        ids = range(first, first + count)
         pending = Pending("add", (first, first + count), time.time(), name_process())
         return _with(view.header, token, pending, next_id=first + count)
 
+    def check_origin(view: MapView) -> None:
+        if view.header.origin != origin:  # the new map has other spaces, and may have images of these ids
+            before = view.header.before
+            if before is not None and token in before.pending:  # a rollback would restore the images
+                versions.store.open(before.collection).delete(ids)
+            raise StoreConflict(f"{versions.url} was rebuilt during the addition; nothing was added, add it again")
+
     view = _swap_header(versions, claim_ids)
-    first = view.header.pending[token].ids[0]
-    ids = list(range(first, first + count))
+    check_origin(view)
     with beat_during(lambda: _swap_header(versions, lambda view: _renew(view.header, token), building=True)):
         rows = new.rows(view)
         if view.patches is not None and view.header.patches is not None:
             write_added(versions.store, view.header.patches, view.patches, ids, new.tokens)
         written = view.header.version
-        entries = new.entries(view, view.active, first, rows)
+        entries = new.entries(view.active, ids, rows)
         write_entries(view.active.collection, entries)
 
     def complete(view: MapView) -> StoreHeader | None:
         nonlocal written, counted, entries
+        check_origin(view)
         gone = token not in view.header.pending
         if view.header.version != written:  # a new version was published meanwhile
             counted = set(view.active.collection.fetch(ids).ids.tolist()) if gone else None
-            entries = new.entries(view, view.active, first, rows)
+            entries = new.entries(view.active, ids, rows)
             write_entries(view.active.collection, entries)
             written = view.header.version
         elif gone and counted is None:
@@ -130,7 +140,7 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
         return _count_images(versions, view, Moments.of(entries.vectors[rest]), token, placed=placed, fitted=0)
 
     _swap_header(versions, complete, building=True)
-    return ids
+    return list(ids)
 
 
 def _settled_key(header: StoreHeader, token: str) -> str:
@@ -149,9 +159,12 @@ def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
 
 def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
     token, gone = secrets.token_hex(8), list[int]()
+    collection: Collection | None = None  # kept, because the map may be rebuilt once the header is swapped
 
     def hide(view: MapView) -> StoreHeader | None:
-        entries = view.active.collection.fetch(ids)
+        nonlocal collection
+        collection = view.active.collection
+        entries = collection.fetch(ids)
         kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in view.header.uncounted]
         gone[:] = [int(entries.ids[i]) for i in kept]
         if not gone:
@@ -159,19 +172,15 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
         payload = [entries.payload[i] for i in kept]
         moments = _sum_moments(view.active, [entries.full[i] for i in kept])
         pending = Pending("remove", tuple(gone), time.time(), name_process())
-        header = _count_images(
-            versions,
-            view,
-            Moments(-moments.count, -moments.first, -moments.second),
-            None,
-            placed=-sum(one.get("position") is not None for one in payload),
-            fitted=-sum(bool(one["fitted"]) for one in payload),
-        )
+        taken = Moments(-moments.count, -moments.first, -moments.second)
+        placed = -sum(one.get("position") is not None for one in payload)
+        fitted = -sum(bool(one["fitted"]) for one in payload)
+        header = _count_images(versions, view, taken, None, placed=placed, fitted=fitted)
         return _with(header, token, pending, removed=header.removed + len(gone))
 
-    view = _swap_header(versions, hide)
-    if gone:
-        view.active.collection.delete(gone)
+    _swap_header(versions, hide)
+    if gone and collection is not None:
+        collection.delete(gone)
         _swap_header(versions, lambda view: _without(view.header, token), building=True)
     return gone
 
@@ -191,10 +200,8 @@ def _count_images(
     versions.store.put(key, pack_moments(total))
     header = header if token is None else _without(header, token) or header
     edits = max(header.edits, (header.previous or {}).get("edits", 0)) + 1  # differs from the previous version's
-    return replace(
-        header, moments=key, count=total.count, placed=header.placed + placed, fitted=header.fitted + fitted,
-        edits=edits,
-    )  # fmt: skip
+    counts: dict[str, Any] = {"count": total.count, "placed": header.placed + placed, "fitted": header.fitted + fitted}
+    return replace(header, moments=key, edits=edits, **counts)
 
 
 def _with(header: StoreHeader, token: str, pending: Pending, **changes: Any) -> StoreHeader:

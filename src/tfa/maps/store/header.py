@@ -93,7 +93,6 @@ def read_moments(store: Store, key: str) -> Moments:
 
 # --- the header ----------------------------------------------------------------------------------------------------
 
-
 _FORMAT = "tfa-engine-map"
 _VERSION, _CELLS_VERSION = 2, 3  # 1 had patches in blocks of images; 3 has patches centered on their cell
 
@@ -134,6 +133,7 @@ class StoreHeader(Value, extras=True):
     pending: dict[str, Pending] = opt({}, "Edits under way.")
     silent: dict[str, dict[str, float]] = opt({}, "When a machine first saw a pending edit's last heartbeat.")
     notes: tuple[str, ...] = opt((), "Notes for the user.")
+    origin: int = opt(0, "Version that was built or copied; calibrations keep it. 0 in older maps.")
     previous: dict[str, Any] | None = opt(None, "Header before the last publication, without its own `previous`.")
 
     @property
@@ -223,7 +223,6 @@ def _list_maps(store: Store) -> list[str]:
 
 
 # --- claim ---------------------------------------------------------------------------------------------------------
-
 
 _HEARTBEAT = 10.0  # seconds between heartbeats
 ABANDONED = 60.0  # seconds without a heartbeat after which a claim or an edit is abandoned

@@ -141,6 +141,7 @@ class Publisher:
             patches=facts.patches, fitted=moments.count if facts.fitted is None else facts.fitted,
             placed=facts.placed, reach=facts.reach, removed=before.removed if same and before is not None else 0,
             edits=0 if before is None else before.edits + (not same), editor=name_process(), notes=tuple(facts.notes),
+            origin=before.origin if same and before is not None else self.version,
         )  # fmt: skip
         return self.swap(header)
 
@@ -196,7 +197,6 @@ def write_entries(collection: Collection, entries: Entries) -> Moments:
 
 
 # --- a map in memory -----------------------------------------------------------------------------------------------
-
 
 STORE_DIMS = 1024  # default search dimensions
 
