@@ -67,6 +67,22 @@ def test_only_the_version_before_is_kept(small, town, url, tmp_path):
     assert folders == {f"v{header.version}", f"v{header.before.version}"}
 
 
+def test_a_collection_that_is_dropped_while_the_header_is_read_is_not_missed(
+    small, town, another, url, camera, tmp_path, monkeypatch
+):
+    town.calibrate(camera, "night")
+    store, rebuilt = memory_store(url), built(small, tmp_path)
+    real = store.open
+
+    def publish_first(name):
+        monkeypatch.setattr(store, "open", real)
+        rebuilt.publish(url, dims=64)  # drops the version before the calibration
+        return store.open(name)
+
+    monkeypatch.setattr(store, "open", publish_first)
+    assert len(another()) == 9
+
+
 def test_a_map_without_a_version_before_is_not_taken_back(town):
     with pytest.raises(BadMap, match="has no previous version"):
         town.storage.rollback()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfa.core.text import format_command
-from tfa.errors import BadCalibration, BadMap
+from tfa.errors import BadCalibration, BadMap, StoreConflict
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.format import HEADER_FILE
 from tfa.maps.state import MapState, NamedHead, tie_duplicates
@@ -28,7 +28,6 @@ from tfa.search.store import Collection, Store
 from tfa.verification.patches import SourcedTokens
 
 # --- skeleton ------------------------------------------------------------------------------------------------------
-
 
 SKELETON_IMAGES = 4096  # maximum number of images in a skeleton
 SAMPLE_BLOCK = 16  # consecutive photos per block of the sample, so that places keep their neighbors
@@ -73,7 +72,6 @@ def read_skeleton(store: Store, prefix: str) -> MapState:
 
 
 # --- versions and views --------------------------------------------------------------------------------------------
-
 
 _LOOK_AGAIN = 0.5  # seconds between reads of the header
 
@@ -156,7 +154,7 @@ class Versions:
                 return self._view
             try:
                 return self._of(header, content)
-            except BadMap:
+            except (BadMap, StoreConflict):
                 if content == before:  # otherwise it was replaced while it was read
                     raise
                 before = content
