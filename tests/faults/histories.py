@@ -130,9 +130,9 @@ class History:
             if operation is not None:
                 return operation
 
-    def arguments(self, verb: str) -> Operation | None:
-        """Draw the arguments of an edit; None if it is not possible now."""
-        model, rng = self.model, self.rng
+    def arguments(self, verb: str, model: Model | None = None) -> Operation | None:
+        """Draw the arguments of an edit; None if it is not possible now, or to a map of that model."""
+        model, rng = model or self.model, self.rng
         if verb == "add":
             busy = model.names | {name for name, _ in model.maybe.values()}
             free = [name for name in self.world.names if name not in busy]
@@ -457,18 +457,25 @@ class History:
         """Two editors edit at once. All edits that were acknowledged are in the map."""
         self.settle()
         self.reopen()
-        first = self.draw_edit(["add", "remove", "calibrate", "activate"] if self.in_store else None)
+        first = self.draw_edit(
+            ["add", "remove", "calibrate", "activate", "rebuild", "rollback"] if self.in_store else None
+        )
         idle = first[0] == "activate" and (first[1] or "none") == self.model.active
         if first[0] == "merge" or idle:
             return
-        taken = first[1] if first[0] in ("add", "remove") else []
-        while True:
-            second = self.draw_edit(["add", "remove"])
-            if second[0] != first[0] or not set(second[1]) & set(taken):
-                break
+        after = self.outcomes(first, range(-len(first[1]), 0) if first[0] == "add" else ())[-1]
+        verbs = self.rng.sample(["add", "remove"], 2)
+        both = [one for verb in verbs if (one := self.arguments(verb, self.share(after))) is not None]
+        if not both:
+            return
+        second = both[0]
         self.log[-1] += f" {first} {second}"
-        self.clock.real = True
-        if self.url.startswith("memory:"):
+        in_memory = self.url.startswith("memory:")
+        within = in_memory and first[0] in ("add", "remove", "rebuild") and self.rng.random() < 0.5
+        self.clock.real = not within
+        if within:
+            results = self.race_within(first, second)
+        elif in_memory:
             results = self.race_threads(first, second)
         else:
             with self.child(second, None) as (_, pipe):
@@ -482,7 +489,7 @@ class History:
         assert len(done) in ({2} if edits_only else {1, 2} if self.in_store else {1}), f"{len(done)} done: {results}"
         ids = [one for operation, told in done if operation[0] == "add" for one in told]
         assert len(set(ids)) == len(ids), f"ids were given twice: {ids}"
-        assert all(one >= self.model.next_id for one in ids)
+        assert all(one >= min(self.model.next_id, after.next_id) for one in ids)
         before, possible = self.model, list[Model]()
         for order in (done, done[::-1]):  # a rollback tells them apart
             self.model = before
@@ -490,6 +497,13 @@ class History:
                 self.model = self.outcomes(operation, told if operation[0] == "add" else ())[-1]
             possible.append(self.model)
         self.model = next((one for one in possible if self.matches_previous(one)), possible[0])
+
+    def share(self, after: Model) -> Model:
+        """Return a model of images that are there before and after an edit, and of photos that are in neither."""
+        before = self.model
+        photos = {key: one for key, one in before.photos.items() if key in after.photos}
+        every = [*before.photos.values(), *before.maybe.values(), *after.photos.values(), *after.maybe.values()]
+        return replace(before, photos=photos, maybe=dict(enumerate(every)))
 
     def matches_previous(self, model: Model) -> bool:
         """Return True if a rollback would restore the model's previous photos."""
@@ -518,6 +532,24 @@ class History:
         for thread in threads:
             thread.join()
         return [results[0], results[1]]
+
+    def race_within(self, first: Operation, second: Operation) -> list[tuple[str, Any]]:
+        """Do the first edit before or after a drawn call of the store by the second one."""
+        results: list[tuple[str, Any]] = []
+        begun = False
+
+        def interrupt() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                results.append(attempt(self.world, self.editors[0], first, self.url))
+
+        ending = Life(self.rng.randint(0, 12), interrupt)
+        with ending.lived():
+            last = attempt(self.world, open_map(self.url), second, self.url)
+        interrupt()
+        self.counts[f"race within: {first[0]}"] += 1
+        return [*results, last]
 
     # --- running -------------------------------------------------------------------------------------------------
 
