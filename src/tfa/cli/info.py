@@ -14,8 +14,6 @@ from tfa.cli.console import console, format_count, note, open_table, print_json,
 from tfa.core.text import WITHIN_NOISE, format_command
 from tfa.types import CalibrationInfo, Decision, EncoderOptions, ExpectedRecall, ExplainResult, MapInfo
 
-# --- show map -------------------------------------------------------------------------------------
-
 SUMMARY = ("images", "size", "store", "search", "system", "reranking")  # lines that build and refit print
 
 

@@ -27,8 +27,6 @@ from tfa.core.files import LockedFolder, tidy
 from tfa.core.progress import Task
 from tfa.errors import BadSpec, DiskFull, MissingExtra, TfaError, from_os_error
 
-# --- backend --------------------------------------------------------------------------------------
-
 Array = Any  # array of any namespace; each signature states its shapes
 
 

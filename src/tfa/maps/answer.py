@@ -71,9 +71,6 @@ def resolve_candidates(
     return options.candidates or compact.spec.candidates
 
 
-# --- answers -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
     """Top-ranked images of some query photos from one search; tables are `(q, c)`, best first."""

@@ -63,9 +63,6 @@ _log = getLogger("tfa.maps")
 _PHOTOS_PER_SEARCH = 64  # photos searched at a time
 
 
-# --- snapshots -----------------------------------------------------------------------------------------------------
-
-
 class Snapshot(ABC):
     """A map at one revision; an edit makes another snapshot."""
 

@@ -62,9 +62,6 @@ if TYPE_CHECKING:
 MOST_LAG = 100  # frames
 
 
-# --- tracker --------------------------------------------------------------------------------------
-
-
 class Tracker:
     """A tracker of one camera, made by `PlaceMap.follow`.
 

@@ -22,9 +22,6 @@ def gather_sigmas(values: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "sigmas": {key: value for key, value in values.items() if key in SIGMAS}}
 
 
-# --- decisions -------------------------------------------------------------------------------------------------
-
-
 class Decisions(Value):
     """Decisions of the published head."""
 

@@ -186,8 +186,6 @@ def _softmax(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return largest
 
 
-# --- residuals ------------------------------------------------------------------------------------
-
 __all__ = [
     "ASSIGNMENT_KINDS",
     "FAINT_WEIGHT",

@@ -52,9 +52,6 @@ def best(scores: Iterable[np.ndarray]) -> np.ndarray:
     return np.stack([s.argmax(axis=1) for s in scores])
 
 
-# --- Information -----------------------------------------------------------------------------------------
-
-
 def information(top: np.ndarray, gallery: int) -> np.ndarray:
     """Return I(q) = Σ_j p(j|q) log(p(j|q) / (p(j)+ε)) / log min(N_q, N), from top-1 images (s, q)."""
     constructions, images = top.shape

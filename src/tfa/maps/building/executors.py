@@ -145,9 +145,6 @@ def choose_executor(ray: str | None, workers: int | None, device: str = "cpu") -
     return SerialExecutor() if workers in (None, 1) else ProcessExecutor(workers or 1)
 
 
-# --- Ray -----------------------------------------------------------------------------------------------------------
-
-
 _ADDRESSES = "auto, local, ray://HOST:10001 or HOST:PORT"
 _OBJECT_STORE = 200_000_000  # bytes of a local object store; results are small
 _CONNECT_SECONDS = 5.0

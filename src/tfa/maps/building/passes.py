@@ -40,8 +40,6 @@ from tfa.search.store import Opener, Store
 from tfa.types import EncoderOptions
 from tfa.verification.patches import Compaction, CompactTokens
 
-# --- encoding ------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Encoding:
