@@ -24,6 +24,7 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.residuals import DescribedTokens
 from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, Normalize, copy_patches, unit_patches
+from tfa.search.reduced import Moments
 
 SECOND_ORDER = "second_order"
 DIRECTION_COUNT = 128
@@ -66,7 +67,7 @@ def _fit_depth(
     used = np.zeros((len(CONSTRUCTIONS), len(tokens)), bool)
     for construction in CONSTRUCTIONS:
         used[construction, choose_images(len(tokens), construction)] = True
-    moments = [_Moments(tokens.channels) for _ in range(constructions)]
+    moments = [Moments.empty(tokens.channels) for _ in range(constructions)]
     # Blocks do not depend on how many constructions are fitted, because sums in another order round differently.
     blocks = [block for block in _blocks(used, drawn.counts) if used[:constructions, block[0]].any()]
     several = 4 * count_cores()  # blocks whose sums are in memory at once
@@ -76,8 +77,8 @@ def _fit_depth(
         for block, of_block in zip(some, sums, strict=True):
             # Constructions share half of their images, so a block is multiplied once for all that use it.
             for construction in np.flatnonzero(used[:constructions, block[0]]).tolist():
-                moments[construction].add(*of_block)
-    return tuple(map_in_threads(lambda moment: find_leading_directions(moment.covariance()), moments))
+                moments[construction] += of_block
+    return tuple(map_in_threads(lambda moment: find_leading_directions(_patch_covariance(moment)), moments))
 
 
 def find_leading_directions(covariance: np.ndarray, directions: int = DIRECTION_COUNT) -> np.ndarray:
@@ -103,33 +104,20 @@ def _blocks(used: np.ndarray, counts: np.ndarray) -> Iterator[list[int]]:
             yield block
 
 
-def _sums(
-    drawn: DrawnPatches, images: Sequence[int], dtype: str, normalize: Normalize
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return Σ p̃ p̃ᵀ, Σ p̃ and the number of the drawn patches of some images."""
+def _sums(drawn: DrawnPatches, images: Sequence[int], dtype: str, normalize: Normalize) -> Moments:
+    """Return the number, Σ p̃ and Σ p̃ p̃ᵀ of the drawn patches of some images."""
     ends = np.cumsum(drawn.counts[images])
     patches = np.empty((ends[-1], drawn.tokens.channels), dtype)
     for image, end in zip(images, ends.tolist(), strict=True):
         drawn.load(image, patches[end - drawn.counts[image] : end], normalize)
     # numpy runs this product as a symmetric rank-k update at half the work.
-    return patches.T @ patches, patches.sum(axis=0, dtype=np.float64), len(patches)
+    return Moments(len(patches), patches.sum(axis=0, dtype=np.float64), patches.T @ patches)
 
 
-class _Moments:
-    """Sums over the patches of one construction."""
-
-    def __init__(self, channels: int) -> None:
-        self.squares, self.total, self.count = np.zeros((channels, channels)), np.zeros(channels), 0
-
-    def add(self, squares: np.ndarray, total: np.ndarray, count: int) -> None:
-        self.squares += squares
-        self.total += total
-        self.count += count
-
-    def covariance(self) -> np.ndarray:
-        """Return E p̃p̃ᵀ − E p̃ E p̃ᵀ; 0 if no patch was drawn."""
-        mean = self.total / max(self.count, 1)
-        return self.squares / max(self.count, 1) - np.outer(mean, mean)
+def _patch_covariance(moments: Moments) -> np.ndarray:
+    """Return E p̃p̃ᵀ − E p̃ E p̃ᵀ; 0 if no patch was drawn."""
+    mean = moments.first / max(moments.count, 1)
+    return moments.second / max(moments.count, 1) - np.outer(mean, mean)
 
 
 # --- Two depths ------------------------------------------------------------------------------------------
