@@ -22,7 +22,7 @@ from rich.text import Text
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from tfa.core.plain import to_plain
-from tfa.core.text import make_lines_printable, make_printable
+from tfa.core.text import format_count, make_lines_printable, make_printable
 from tfa.types import SkippedFile
 
 # --- streams --------------------------------------------------------------------------------------
@@ -166,11 +166,6 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
         justify: Any = "right" if heading in _NUMBERS else "left"
         table.add_column(heading, justify=justify, no_wrap=heading not in fold, overflow="fold")
     return table
-
-
-def format_count(number: int, noun: str) -> str:
-    """Write a number with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 # --- help -----------------------------------------------------------------------------------------

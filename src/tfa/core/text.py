@@ -38,6 +38,11 @@ def format_command(*words: str | os.PathLike[str] | int) -> str:
     return shlex.join(os.fspath(word) if isinstance(word, (str, os.PathLike)) else str(word) for word in words)
 
 
+def format_count(number: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 WITHIN_NOISE = "A decision is within noise if it would change with values one standard error away."
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfa.core.plain import Value, req
-from tfa.core.text import format_command, list_rules
+from tfa.core.text import format_command, format_count, list_rules
 from tfa.maps import PlaceMap
 from tfa.maps.map import REFIT_SHARE
 from tfa.maps.upkeep import Confirmed, format_time
@@ -191,7 +191,7 @@ def give_advice(
     advice = [*_refit(facts, name), *_duplicates(facts, duplicates, name), *_calibrate(facts, hubs, name)]
     if lonely:
         ids = _join_ids([one["id"] for one in lonely], ", ")
-        count = f"{len(lonely):,} isolated image{'' if len(lonely) == 1 else 's'}"
+        count = format_count(len(lonely), "isolated image")
         sentence = f"Check the images that nothing else resembles ({ids}): add photos around them, or remove them."
         advice.append(Advice(f"check {count}", sentence))
     if facts["verification"] is None:
@@ -266,8 +266,8 @@ def write_headline(
     groups = len(duplicates)
     return ", ".join(
         [
-            _counted(facts["images"], "photo"),
-            _counted(groups, "near-duplicate group") if groups else "no near duplicates",
+            format_count(facts["images"], "photo"),
+            format_count(groups, "near-duplicate group") if groups else "no near duplicates",
             _recall(facts["answers"]["calibration"], recall),
             *dict.fromkeys(one.short for one in advice if one.short),
         ]
@@ -280,10 +280,6 @@ def _recall(answering: str | None, recall: Sequence[Mapping[str, Any]]) -> str:
     for one in [*queried, *active]:
         return f"expected recall {100 * one['share']:.0f} %"
     return "expected recall unknown"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 _LEAST = 6  # least confident answers, and least similar images, to list
