@@ -4,8 +4,9 @@
 #   make test        only the tests
 #   make test-fast   the tests without browsers, killed processes, real weights, servers and slow cases
 #   make faults      the full fault campaign: kills, full disks, hostile files and requests
+#   make fuzz        a minute of coverage-guided fuzzing of each reader (TARGET=png SECONDS_EACH=600: one reader, longer)
 #   make histories   random histories of edits, kills and queries, compared with a model (OPERATIONS=2000: fewer)
-#   make soak        an hour of load on a service; memory, descriptors and threads must not grow (SECONDS=60: a minute)
+#   make soak        an hour of 200 clients, a flood and a dying store; latency must hold (SECONDS=60: a minute)
 #   make docs        builds the documentation site in build/site; checks links and word counts
 #   make dist        builds wheels and sdists of both distributions in dist/
 #   make audit       checks the pinned dependencies for known vulnerabilities; needs a network
@@ -27,7 +28,7 @@ RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_da
 # Folder for the counts and failures of the fault campaign.
 FAULTS_OUT ?= faults-out
 
-.PHONY: demo browser lint style test test-fast check faults histories results soak audit docs dist clean
+.PHONY: demo browser lint style test test-fast check faults fuzz histories results soak audit docs dist clean
 
 # Tests start hundreds of processes, so let the first one cache the compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -86,6 +87,13 @@ faults: $(VENV)/.installed
 	TFA_FAULTS=full TFA_FAULTS_OUT=$(abspath $(FAULTS_OUT)) $(PYTEST) tests/faults; tested=$$?; \
 	$(BIN)/python -m tests.faults.table $(FAULTS_OUT) --docs docs/explanation/reliability.md && exit $$tested
 
+# Without a wheel of atheris for this machine, files are damaged by seed.
+TARGET       ?= all
+SECONDS_EACH ?= 60
+fuzz: $(VENV)/.installed
+	@$(PIP) --no-compile -c constraints.txt -e '.[fuzz]'
+	$(MEMORY) $(BIN)/python -m tests.faults.fuzz "$(TARGET)" --seconds $(SECONDS_EACH)
+
 # Runs the heads of the results page on the eight datasets below DATA, then writes results/README.md and the tables of
 # the documentation. Records have 20 images per query for heads whose R@20 the page shows (12 with ten splits), and
 # fewer for the others.
@@ -116,7 +124,7 @@ histories: $(VENV)/.installed
 
 SECONDS ?= 3600
 soak: $(VENV)/.installed
-	TFA_SOAK_SECONDS=$(SECONDS) $(BIN)/python -m tests.faults.service.soak
+	TFA_SOAK_SECONDS=$(SECONDS) $(BIN)/python -m tests.faults.service.soak --docs docs/explanation/reliability.md
 
 # pip-audit looks up known vulnerabilities on PyPI. A version that cannot be looked up is listed and makes it fail.
 audit: $(VENV)/.installed

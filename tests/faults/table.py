@@ -56,11 +56,11 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines + [f"| {' | '.join(row.cells)} |" for row in with_total(rows)]) + "\n"
 
 
-def placed(page: str, table: str) -> str:
+def placed(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with the table between its two markers."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
-        raise SystemExit(f"the page needs the lines {BEGIN} and {END}, once each, where the table belongs")
-    before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise SystemExit(f"the page needs the lines {begin} and {end}, once each, where the table belongs")
+    before, after = page[: page.index(begin) + len(begin)], page[page.index(end) :]
     return f"{before}\n\n{table}\n{after}"
 
 
