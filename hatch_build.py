@@ -23,7 +23,7 @@ except ImportError:  # printing it needs no hatchling
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
 NAME = "tfa.cdx.json"
-_NOT_FOR_USERS = {"audit", "dev", "docs"}  # extras of developers
+_NOT_FOR_USERS = {"audit", "dev", "docs", "fuzz"}  # extras of developers
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -69,6 +69,7 @@ def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(ru
         ("[query]\nfoo = 1\n", "foo of [query] is not an option of tfa query; allowed: calibration"),
         ("[bench.run]\nfoo = 1\n", "foo of [bench.run] is not an option of tfa bench run"),
         ("a b", "is not TOML"),
+        ("a = " + "[" * 3000, "is not TOML"),
     ],
 )
 def test_a_mistake_names_the_file_the_setting_and_what_is_allowed(run, here, written, said):

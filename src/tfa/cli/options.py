@@ -459,7 +459,7 @@ class Settings:
         try:
             with file.open("rb") as opened:
                 content = tomllib.load(opened)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # not TOML, not text, or nested too deeply
             raise BadSpec(f"{file} is not TOML: {error}; correct it, or set {FILE_VARIABLE} to another file") from None
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
         unknown = sorted(shared.keys() - {*SHARED, *OF_THE_CACHE})

@@ -68,6 +68,7 @@ def refuse_busy(sentence: str) -> Refused:
 
 
 def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    sentence = sentence.encode("utf-8", "replace").decode()  # names in JSON may have lone surrogates
     return JSONResponse(Problem(error=sentence).to_dict(), status, headers=dict(headers or {}))
 
 

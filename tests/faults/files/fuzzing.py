@@ -1,4 +1,4 @@
-"""Run targets in a worker, stored seeds first, and report failures."""
+"""Run targets in a worker, stored inputs and seeds first, and report failures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.conftest import Campaign
-from tests.faults.files.targets import TARGETS
+from tests.faults.files.targets import TARGETS, corpus
 
 ROOT = Path(__file__).parents[3]
 SEEDS = Path(__file__).parent / "seeds.txt"
+ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # so that a worker can fork
 SECONDS = 1800  # of a worker: some times what it needs
 
 
@@ -35,7 +36,7 @@ def fuzz(targets: list[str], campaign: Campaign, folder: Path) -> list[str]:
     jobs, kept = [], kept_seeds()
     for target in targets:
         bounded, full = TARGETS[target][3:]
-        again = kept.get(target, [])
+        again = [*corpus(target), *kept.get(target, [])]
         fresh = [seed for seed in range(campaign.size(bounded, full)) if seed not in again]
         jobs.append({"target": target, "folder": str(folder / target.replace(" ", "-")), "seeds": again + fresh})
     lines = run(jobs, folder)
@@ -57,11 +58,10 @@ def run(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     plan.write_text(json.dumps(jobs), encoding="utf-8")
     found.touch()
     command = [sys.executable, "-m", "tests.faults.files.worker", str(plan), str(found)]
-    # One thread, so that it can fork; what decoders print goes to a file.
-    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    # What decoders print goes to a file.
     with open(said, "wb") as output:
         done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **alone}, stdout=output, stderr=output, timeout=SECONDS
+            command, cwd=ROOT, env={**os.environ, **ALONE}, stdout=output, stderr=output, timeout=SECONDS
         )
     assert done.returncode == 0, said.read_text("utf-8", "replace")[-4000:]
     return [json.loads(line) for line in found.read_text("utf-8").splitlines()]

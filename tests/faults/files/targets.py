@@ -14,33 +14,36 @@ from importlib import import_module
 from pathlib import Path
 
 GIGABYTE = 1 << 30
+CORPORA = Path(__file__).parent / "corpora"
 
 # Name of a target → the module and function that makes it, what the table calls it, attempts: bounded and full.
 TARGETS: dict[str, tuple[str, str, str, int, int]] = {
     "judged map": ("maps", "judged", "saved maps", 60, 6_000),
     "paper map": ("maps", "paper", "saved maps", 60, 6_000),
-    "token cache": ("maps", "shards", "token cache shards", 60, 10_000),
-    "adaptation": ("maps", "adaptation", "camera states of a service", 20, 6_000),
+    "token cache": ("maps", "shards", "token cache shards", 60, 20_000),
+    "adaptation": ("maps", "adaptation", "camera states of a service", 20, 20_000),
     "png": ("images", "png", "photos and their EXIF data", 25, 4_000),
     "jpeg": ("images", "jpeg", "photos and their EXIF data", 25, 6_000),
     "webp": ("images", "webp", "photos and their EXIF data", 25, 4_000),
     "tiff": ("images", "tiff", "photos and their EXIF data", 25, 4_000),
-    "gif": ("images", "gif", "photos and their EXIF data", 25, 4_000),
-    "exif": ("images", "exif", "photos and their EXIF data", 25, 4_000),
-    "positions": ("tables", "positions", "position tables", 60, 10_000),
+    "gif": ("images", "gif", "photos and their EXIF data", 25, 8_000),
+    "exif": ("images", "exif", "photos and their EXIF data", 25, 8_000),
+    "positions": ("tables", "positions", "position tables", 60, 12_000),
     "records": ("tables", "records", "benchmark records", 50, 9_000),
-    "truth": ("tables", "truth", "benchmark records", 20, 2_000),
+    "truth": ("tables", "truth", "benchmark records", 20, 4_000),
     "evaluation": ("tables", "evaluation", "benchmark records", 15, 2_000),
-    "vocabulary": ("tables", "vocabulary", "released vocabularies", 40, 8_000),
+    "vocabulary": ("tables", "vocabulary", "released vocabularies", 40, 12_000),
     "pickled truth": ("layouts", "pickled", "dataset ground truth", 60, 6_000),
-    "listed truth": ("layouts", "listed", "dataset ground truth", 30, 3_000),
-    "positives": ("layouts", "positives", "dataset ground truth", 30, 3_000),
+    "listed truth": ("layouts", "listed", "dataset ground truth", 30, 6_000),
+    "positives": ("layouts", "positives", "dataset ground truth", 30, 5_000),
     "tables of truth": ("layouts", "tables", "dataset ground truth", 30, 3_000),
-    "poses": ("layouts", "poses", "dataset ground truth", 30, 3_000),
+    "poses": ("layouts", "poses", "dataset ground truth", 30, 6_000),
     "bags": ("recordings", "bags", "bags and videos", 40, 6_000),
     "videos": ("recordings", "videos", "bags and videos", 15, 2_000),
     "safetensors": ("weights", "safetensors", "encoder weights", 15, 1_500),
     "torch": ("weights", "pth", "encoder weights", 15, 1_500),
+    "settings": ("settings", "toml", "settings files", 60, 30_000),
+    "requests": ("requests", "requests", "requests to a service", 60, 30_000),
 }
 
 FAILING_ON_PURPOSE = ("raises", "crashes", "hangs", "fills", "takes", "mumbles")
@@ -78,6 +81,18 @@ def load_target(name: str, folder: Path) -> Target:
         assert (folder / file).read_bytes() == content
     target.read(folder, target.victims[0], False)  # undamaged it is accepted, and what is imported late is imported
     return target
+
+
+def corpus_folder(name: str) -> Path:
+    return CORPORA / name.replace(" ", "-")
+
+
+def corpus(name: str) -> list[str]:
+    """The stored inputs of a target, which found a bug or reach code that the undamaged files do not.
+
+    Each lies in its corpus folder, below the path of the file that it replaces.
+    """
+    return sorted(files_below(corpus_folder(name), "**/*"))
 
 
 def files_below(folder: Path, *patterns: str) -> dict[str, bytes]:

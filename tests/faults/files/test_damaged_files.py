@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import fuzz as fuzz_runner
 from tests.faults.conftest import OUT, Campaign
 from tests.faults.files import fuzzing
 from tests.faults.files.fuzzing import fuzz, kept_seeds
-from tests.faults.files.targets import FAILING_ON_PURPOSE, TARGETS, load_target
+from tests.faults.files.targets import CORPORA, FAILING_ON_PURPOSE, TARGETS, corpus, corpus_folder, load_target
 from tests.faults.files.worker import hostile
 
 
@@ -52,3 +53,26 @@ def test_what_goes_wrong_is_counted_with_its_seed_and_the_rest_is_tried(
     assert "without words" in found["mumbles"][0]
     kept = sorted(path.name for path in (tmp_path / "inputs").iterdir())
     assert kept == sorted(f"{name}-{seed}-file" for name in FAILING_ON_PURPOSE for seed in range(3))
+
+
+def test_stored_inputs_are_few_and_small() -> None:
+    assert {folder.name for folder in CORPORA.iterdir()} == {corpus_folder(name).name for name in TARGETS}
+    sizes = {name: [(corpus_folder(name) / one).stat().st_size for one in corpus(name)] for name in TARGETS}
+    assert max(map(len, sizes.values())) <= fuzz_runner.MOST
+    assert max(map(max, sizes.values())) <= fuzz_runner.LARGEST
+    assert sum(map(sum, sizes.values())) < 400_000
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_the_runner_finds_a_raw_error_and_repeats_it(
+    guided: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if guided:
+        pytest.importorskip("atheris", reason="atheris is not installed (pip install -e '.[fuzz]')")
+    monkeypatch.setattr(fuzz_runner, "OUT", tmp_path)
+    assert fuzz_runner.fuzz_target("raises", 1, 1, guided=guided, keeps=False) == 1
+    said = capfd.readouterr().out
+    assert "KeyError: 'raw'" in said
+    (found,) = (tmp_path / "raises" / "file").glob("????????????")
+    assert f"python -m tests.faults.fuzz 'raises' --input {found}" in said
+    assert fuzz_runner.main(["raises", "--input", str(found)]) == 1

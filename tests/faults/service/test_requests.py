@@ -178,6 +178,11 @@ def test_json_is_parsed_outside_the_event_loop(client, monkeypatch):
     assert (answer.json()["hits"][0]["id"], loops) == (5, [None])
 
 
+def test_a_lone_surrogate_in_a_name_is_refused(client):
+    refused = client.post("/v1/calibrations/active", content=rb'{"name": "\ud800"}', headers=JSON)
+    assert (refused.status_code, "'?'" in refused.json()["error"]) == (422, True), refused.text
+
+
 def test_routes_without_photos_take_small_bodies_only(client):
     refused = client.post("/v1/calibrations/active", content=b"[" * 100_000, headers=JSON)
     assert refused.status_code == 413
