@@ -281,9 +281,7 @@ class HonestClients:
 # --- the soak --------------------------------------------------------------------------------------------------------
 
 
-def run_soak(
-    folder: Path, seconds: float, postgres: PostgresServer | None = None, decode_seconds: float = 5.0
-) -> Soak:
+def run_soak(folder: Path, seconds: float, postgres: PostgresServer | None = None, decode_seconds: float = 5.0) -> Soak:
     """Serve a map in a folder, and one in PostgreSQL if there is a server, and hold the load."""
     for place in range(PLACES):
         photo(folder / "photos" / f"{place:02d}.png", place)
@@ -297,11 +295,9 @@ def run_soak(
     keys = {name: secrets.token_urlsafe() for name in names}
     lines = [f"{name} {'read' if name == 'flood' else 'edit'} {key}\n" for name, key in keys.items()]
     (folder / "keys").write_text("".join(lines))
-    result, command = (
-        Soak(),
-        [sys.executable, "-m", "tests.faults.service.soak", "--serve", *locations]
-    command += ["--keys", str(folder / "keys"), "--decode-seconds", str(decode_seconds)],
-    )
+    command = [sys.executable, "-m", "tests.faults.service.soak", "--serve", *locations]
+    command += ["--keys", str(folder / "keys"), "--decode-seconds", str(decode_seconds)]
+    result = Soak()
     with Child(folder / "town.tfa", lambda _: command, folder / "log") as child:
         assert child._process is not None
         honest = HonestClients(child.url, list(keys.values()), postgres is not None, result)
