@@ -13,8 +13,8 @@ from tfa.core.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confidence import SURE_FRAME
-from tfa.maps.storage import choose_map_motion, read_places
-from tfa.online.sequence_filter import OrderMotion, PositionMotion
+from tfa.maps.storage import read_places
+from tfa.online.sequence_filter import OrderMotion, PositionMotion, choose_motion
 from tfa.photos.images import as_rgb
 from tfa.types import BuildOptions, Position, QueryOptions
 from tfa.verification.patches import PhotoPairs
@@ -252,14 +252,14 @@ def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(p
         for i, r in zip(where, images, strict=True)
     ]
     for records in (plane, globe):
-        assert isinstance(choose_map_motion(records, 2.0), PositionMotion)
+        assert isinstance(choose_motion(len(records), read_places(records), 2.0), PositionMotion)
         steps = np.linalg.norm(np.diff(read_places(records), axis=0), axis=1)
         np.testing.assert_allclose(
             steps / steps.min(), np.abs(np.diff(where)) / np.abs(np.diff(where)).min(), rtol=1e-6
         )
     drive = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
     for records in (images, drive, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
-        assert isinstance(choose_map_motion(records, 2.0), OrderMotion)
+        assert isinstance(choose_motion(len(records), read_places(records), 2.0), OrderMotion)
 
 
 def test_what_cannot_be_asked_is_refused_before_photos_are_read(place_map):

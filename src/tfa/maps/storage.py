@@ -202,7 +202,7 @@ class MemorySnapshot(Snapshot):
     def motion(self, reach: float) -> Motion:
         """Return the motion model of a camera in this map, cached; `reach` is the filter's."""
         if reach not in self._motions:
-            self._motions[reach] = choose_map_motion(self.images, reach)
+            self._motions[reach] = choose_motion(len(self.images), read_places(self.images), reach)
         return self._motions[reach]
 
     def prepare(self) -> None:
@@ -223,11 +223,6 @@ class MemorySnapshot(Snapshot):
 def _filter_payload(image: ImageRecord) -> dict[str, Any]:
     """Return the fields of an image that a filter reads."""
     return {"session": image.session, "position": None if image.position is None else image.position.to_dict()}
-
-
-def choose_map_motion(images: Sequence[ImageRecord], reach: float) -> Motion:
-    """Choose motion by image order, or by position if all images have one and are not in driving order."""
-    return choose_motion(len(images), read_places(images), reach)
 
 
 def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
