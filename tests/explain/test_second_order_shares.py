@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.explain.test_why import local_score
 from tests.worlds import seen_again, world
 from tfa.core.tokens import Tokens
 from tfa.explain.shares import SecondOrderSpread, attribute, log_differences
@@ -44,7 +45,7 @@ def test_patches_add_up_to_every_term(carrier, replica, shift):
                 # Nothing but float32 rounding is left to be shared out.
                 assert np.abs(one.residue).max() < 1e-4 * one.term.weight
         for of in ("query", "image"):
-            assert found.patches(of).sum() == pytest.approx(found.local, rel=1e-6, abs=1e-9)
+            assert found.patches(of).sum() == pytest.approx(local_score(found), rel=1e-6, abs=1e-9)
             assert found.words(of) == {}
         assert found.linearized
         assert found.nearest == {}
@@ -86,7 +87,7 @@ def test_a_patch_has_more_than_another_by_what_its_weight_changes(carrier):
         slopes[patch] = (up - down) / (2 * step)
     assert slopes.sum() == pytest.approx(0, abs=1e-6)  # twice the weight of all is no change
     score = weighted_score(scorer, patches, np.ones(len(patches)), 5)
-    assert score == pytest.approx(found.local, rel=1e-6)
+    assert score == pytest.approx(local_score(found), rel=1e-6)
     assert slopes.std() > 1e-5
     np.testing.assert_allclose(found.patches("query"), score / len(patches) + slopes, atol=2e-5 * np.abs(slopes).max())
 
@@ -104,7 +105,7 @@ def test_photos_without_spread_share_evenly(patches):
     scorer = scorer_of("blend")
     found = attribute(scorer, Tokens(patches[None]), world().select([3]), 3)
     shares = found.patches("query")
-    np.testing.assert_allclose(shares, found.local / len(patches), rtol=1e-6)
+    np.testing.assert_allclose(shares, local_score(found) / len(patches), rtol=1e-6)
     assert np.isfinite(found.patches("image")).all()
     assert not SecondOrderSpread.of(patches, scorer.sides[0], "float32").parts[0].projected.any()
 

@@ -270,11 +270,6 @@ class Attribution:
         return sum(one.contribution for one in self.terms) + self.bias
 
     @property
-    def local(self) -> float:
-        """Contribution of all patches."""
-        return sum(one.contribution for one in self.terms if one.query is not None)
-
-    @property
     def linearized(self) -> bool:
         """Whether shares are derivatives (second-order terms) instead of exact sums."""
         return any(one.term.side not in self.nearest for one in self.terms if one.query is not None)
