@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -32,7 +33,7 @@ from tfa.types import ImageRecord
 _T = TypeVar("_T")
 _log = getLogger("tfa.service")
 MOST_DIGITS = 18  # longest image id
-WORKERS = 2  # threads for copies, explanations and evidence
+WORKERS = 2  # threads of a map for copies, explanations and evidence
 
 
 class Service:
@@ -45,7 +46,7 @@ class Service:
         self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
-        self._turns = FairTurns(DECODER_COUNT, settings.max_waiting)
+        self._turns = FairTurns(DECODER_COUNT, settings.max_waiting, os.cpu_count() or 1)
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
@@ -58,7 +59,8 @@ class Service:
             self.maps[live.name] = live
         self._encoders = list(encoders.values())
         self._decoders = ThreadPoolExecutor(DECODER_COUNT, thread_name_prefix="tfa-decode")
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tfa-work")
+        # A store that hangs stops only the threads of its map.
+        self._workers = {name: ThreadPoolExecutor(WORKERS, thread_name_prefix=f"tfa-work-{name}") for name in self.maps}
         for state in get_args(JobState):
             self.metrics.jobs.labels(state).set_function(partial(self.jobs.count, state))
 
@@ -97,16 +99,16 @@ class Service:
         async with self._turns.take(request.state.caller):
             return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
 
-    async def work(self, call: Callable[[], _T]) -> _T:
-        """Run a slow call in a thread."""
-        return await wait_for(self._workers.submit(call))
+    async def work(self, live: LiveMap, call: Callable[[], _T]) -> _T:
+        """Run a slow call in a thread of this map."""
+        return await wait_for(self._workers[live.name].submit(call))
 
     def close(self) -> None:
         """Finish accepted work in order: jobs first, since they end in edits."""
         self.jobs.close()
         for live in self.maps.values():
             live.close()
-        for pool in (self._decoders, self._workers):
+        for pool in (self._decoders, *self._workers.values()):
             pool.shutdown(wait=True, cancel_futures=True)
         self.audit.close()
 
@@ -157,7 +159,7 @@ def image_url(live: LiveMap, image_id: int) -> str:
 
 
 async def find_record(service: Service, live: LiveMap, image_id: int) -> ImageRecord:
-    record = await service.work(lambda: live.current.storage.record(image_id))
+    record = await service.work(live, lambda: live.current.storage.record(image_id))
     if record is None:
         raise Refused(404, f"image {image_id} not found in {live.name}; /v1/images lists all images")
     return record

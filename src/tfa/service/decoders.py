@@ -31,7 +31,7 @@ from tfa.service.settings import ServiceSettings
 
 # --- decoders --------------------------------------------------------------------------------------------------------
 
-DECODER_COUNT = 3  # photos decoded at once, all but one of the same caller; each takes up to three bytes per pixel
+DECODER_COUNT = 3  # photos decoded at once, at most two of the same caller; each takes up to three bytes per pixel
 _START_SECONDS = 60.0  # time for a process to start
 _ATTEMPTS = 2  # tries for a photo whose decoder dies, which may have another cause
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
@@ -203,13 +203,13 @@ def shared_decoders() -> DecoderPool:
 
 
 class FairTurns:
-    """Turns at the decoders: callers take them by rotation, and one decoder is always left for other callers.
+    """Turns at the decoders: callers take them by rotation, and leave a decoder and a core to other callers.
 
     If too many photos wait, the caller with most of them is refused. Not thread-safe: only the event loop calls it.
     """
 
-    def __init__(self, decoders: int, most_waiting: int) -> None:
-        self._free, self._each, self._most = decoders, max(1, decoders - 1), most_waiting
+    def __init__(self, decoders: int, most_waiting: int, cores: int) -> None:
+        self._free, self._each, self._most = decoders, max(1, min(decoders, cores) - 1), most_waiting
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # the next caller first
 

@@ -95,7 +95,8 @@ def test_a_photo_that_takes_too_long_is_given_up_and_the_next_is_read(serve, cam
     campaign.count("photos that take too long to decode", attempts)
 
 
-def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign):
+def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)  # so that two callers take three decoders
     hasty, client, attempts = serve(decode_seconds=3, edit_api_key="e"), serve(), campaign.size(1, 20)
     callers = [{"Authorization": f"Bearer {key}"} for key in ("e", "none")]
     for _ in range(attempts):
@@ -116,7 +117,7 @@ def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign
 
 def test_a_caller_with_many_photos_delays_no_other_caller():
     async def run() -> None:
-        turns, ended, started, loop = FairTurns(3, 4), asyncio.Event(), list[str](), asyncio.get_running_loop()
+        turns, ended, started, loop = FairTurns(3, 4, cores=8), asyncio.Event(), list[str](), asyncio.get_running_loop()
 
         async def decode(name: str) -> None:
             async with turns.take(name[0]):
@@ -142,6 +143,26 @@ def test_a_caller_with_many_photos_delays_no_other_caller():
         await asyncio.gather(*flood[:2], *flood[3:5], honest, *later)
         assert started[3:] == ["f3", "h1", "g0", "f4"]  # they take turns
         assert (turns._free, turns._running, turns._waiting) == (3, {}, {})
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+@pytest.mark.parametrize(("cores", "each"), [(1, 1), (2, 1), (4, 2)])
+def test_a_caller_leaves_a_core_to_others(cores, each):
+    async def run() -> None:
+        turns, started = FairTurns(3, 9, cores), asyncio.Semaphore(0)
+
+        async def decode() -> None:
+            async with turns.take("flood"):
+                started.release()
+                await asyncio.Event().wait()
+
+        flood = [asyncio.create_task(decode()) for _ in range(4)]
+        await started.acquire()
+        assert turns._running["flood"] == each
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import threading
 
 import pytest
 
@@ -15,6 +17,7 @@ from tfa.core import files as base_files
 from tfa.maps import storage
 from tfa.maps.tracker import Tracker
 from tfa.service import cameras as kept
+from tfa.service.context import WORKERS
 
 
 class FaultyEncoder(FakeEncoder):
@@ -36,6 +39,18 @@ FAULTS = [
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507, "the disk is full"),
     (OSError(errno.EIO, os.strerror(errno.EIO)), 500, "internal error"),
 ]
+
+
+def test_a_map_whose_threads_hang_delays_no_other_map(serve, town):
+    shutil.copytree(town, town.with_name("other.tfa"))
+    client, ended = serve(opened(town), opened(town.with_name("other.tfa"))), threading.Event()
+    try:
+        for _ in range(WORKERS):
+            client.app.state.service._workers["other"].submit(ended.wait)
+        assert client.get("/v1/images/3/file", params={"map": "town"}).status_code == 200
+    finally:
+        ended.set()
+    assert client.get("/v1/images/3/file", params={"map": "other"}).status_code == 200
 
 
 @pytest.mark.parametrize(("fault", "status", "says"), FAULTS, ids=lambda value: type(value).__name__)

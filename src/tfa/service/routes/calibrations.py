@@ -60,7 +60,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
     Starts a job to poll. The calibration becomes active when the job is done; edits can run meanwhile.
     """
     uploads, options = await read_photos(request, CalibrateOptions, service.settings)
-    await service.work(lambda: check_request(live.current_map.state, options.name, options.budget))
+    await service.work(live, lambda: check_request(live.current_map.state, options.name, options.budget))
     uploads, names, left_out = await _keep_readable(uploads, request, live)
     caller, folder = describe_caller(request), Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
 
@@ -79,7 +79,7 @@ async def start_calibration(request: Request, service: Running, live: Chosen) ->
         service.audit.write(**caller, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
 
     try:
-        files = await service.work(lambda: _write(uploads, names, folder))
+        files = await service.work(live, lambda: _write(uploads, names, folder))
         job = service.jobs.start(work, ended)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

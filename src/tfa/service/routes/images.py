@@ -51,7 +51,7 @@ async def list_images(
     filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
 ) -> Response:
     """List the map images in the order they were added."""
-    total, shown = await service.work(lambda: live.images(offset, limit, filter))
+    total, shown = await service.work(live, lambda: live.images(offset, limit, filter))
     return reply(ImageList(total=total, images=[_show(live, record) for record in shown]))
 
 
@@ -84,7 +84,7 @@ async def image_file(
     known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == known["ETag"]:
         return Response(status_code=304, headers=known)
-    copy = await service.work(lambda: service.copies.make(record, live.read_photo, size))
+    copy = await service.work(live, lambda: service.copies.make(record, live.read_photo, size))
     return Response(copy, media_type="image/jpeg", headers=known)
 
 

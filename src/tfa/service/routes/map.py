@@ -95,7 +95,7 @@ async def maps(service: Running) -> Response:
 @map_router.get("/map", response_model=MapInfo)
 async def map_info(service: Running, live: Chosen) -> Response:
     """Describe a map: contents, decisions with reasons, and calibrations."""
-    return reply(await service.work(lambda: get_map_info(live, service.settings.editable)))
+    return reply(await service.work(live, lambda: get_map_info(live, service.settings.editable)))
 
 
 def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
@@ -120,7 +120,7 @@ def get_map_info(live: LiveMap, editable: bool) -> MapInfo:
 @map_router.get("/report")
 async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
     """Return the result of `tfa report`: headline, advice, near duplicates, hubs, isolated images."""
-    return await service.work(lambda: _cache_result(live, "report", lambda place_map: _report(live, place_map)))
+    return await service.work(live, lambda: _cache_result(live, "report", lambda place_map: _report(live, place_map)))
 
 
 def _cache_result(live: LiveMap, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _report(live: LiveMap, place_map: Any) -> dict[str, Any]:
 @map_router.get("/positions", response_model=PositionList)
 async def positions(service: Running, live: Chosen) -> Response:
     """List the positions of the images; a map with both kinds returns the more frequent one."""
-    return reply(await service.work(lambda: _list_positions(live)))
+    return reply(await service.work(live, lambda: _list_positions(live)))
 
 
 def _list_positions(live: LiveMap) -> PositionList:

@@ -105,7 +105,7 @@ async def post_explain(request: Request, service: Running, live: Chosen) -> dict
     record = await find_record(service, live, options.id)
     photo = await service.decode(upload, live.encoder, request)
     tokens = await wait_for(live.queries.tokens(photo.image))
-    explanation = await service.work(lambda: live.explain(tokens, record.id, options.calibration))
+    explanation = await service.work(live, lambda: live.explain(tokens, record.id, options.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
 
 
@@ -134,7 +134,7 @@ async def cameras(request: Request, service: Running, live: Chosen) -> Response:
     if remembered is None:
         return reply(CameraList(most=0, cameras=[]))
     # In a thread: it waits for a running query and recomputes a bias.
-    listed = await service.work(lambda: remembered.list_all(owner))
+    listed = await service.work(live, lambda: remembered.list_all(owner))
     return reply(CameraList(most=remembered.most, cameras=listed))
 
 
@@ -142,7 +142,7 @@ async def cameras(request: Request, service: Running, live: Chosen) -> Response:
 async def camera(request: Request, service: Running, live: Chosen, name: str) -> Response:
     """Show the state of a camera."""
     remembered, owner = live.cameras, visible_owner(request)
-    info = None if remembered is None else await service.work(lambda: remembered.get(name, owner))
+    info = None if remembered is None else await service.work(live, lambda: remembered.get(name, owner))
     if info is None:
         raise _refuse_name(live, name)
     return reply(info)
@@ -152,7 +152,7 @@ async def camera(request: Request, service: Running, live: Chosen, name: str) ->
 async def reset(service: Running, live: Chosen, name: str) -> Response:
     """Delete the adaptation of a camera; its next photo starts over."""
     remembered = live.cameras
-    gone = [] if remembered is None else await service.work(lambda: remembered.reset(name))
+    gone = [] if remembered is None else await service.work(live, lambda: remembered.reset(name))
     if not gone:
         raise _refuse_name(live, name)
     return reply(CamerasReset(reset=gone))
@@ -161,7 +161,7 @@ async def reset(service: Running, live: Chosen, name: str) -> Response:
 @cameras_edits.delete("/cameras", response_model=CamerasReset)
 async def reset_all(service: Running, live: Chosen) -> Response:
     """Delete the adaptation of every camera of the map."""
-    return reply(CamerasReset(reset=[] if live.cameras is None else await service.work(live.cameras.reset)))
+    return reply(CamerasReset(reset=[] if live.cameras is None else await service.work(live, live.cameras.reset)))
 
 
 def _refuse_name(live: LiveMap, name: str) -> Refused:
