@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.fakes import FakeEncoder, random_image
-from tests.faults.files.targets import PADDED_JSON, TENSOR_HEADER, Layer, Target, files_below
+from tests.faults.files.targets import PADDED_JSON, PLAIN_JSON, TENSOR_HEADER, Layer, Target, files_below
 from tests.golden.regenerate import HERE, queries
+from tfa.core.files import hash_json, parse_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.online.adaptation import Adaptation
@@ -44,6 +45,37 @@ def _map(name: str, folder: Path, golden: str) -> Target:
                 json.dumps([hit.to_dict() for hit in hits], allow_nan=False)
 
     return Target(name, files, read, _layers(files), same_size=True)
+
+
+def signed(name: str, folder: Path) -> Target:
+    """A map whose header is signed again after the damage and states the sizes of the files, as an attacker's does."""
+    shutil.copytree(HERE / "judged", folder, dirs_exist_ok=True)
+    files, tokens = files_below(folder, "*"), queries()
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        path = folder / "map.json"
+        try:
+            try:
+                header = parse_json(path.read_bytes())
+            except ValueError as error:
+                raise BadMap(f"not JSON: {error}") from None
+            if not isinstance(header, dict):
+                raise BadMap("not an object")
+            if victim != path.name:
+                (entry,) = (one for one in header["files"] if one["name"] == victim)
+                entry["bytes"] = (folder / victim).stat().st_size
+            header.pop("digest", None)
+            path.write_bytes(json.dumps({**header, "digest": hash_json(header)}).encode())
+            place_map = PlaceMap.load(folder)
+            json.dumps(place_map.info().to_dict(), allow_nan=False)
+            for calibration in ("none", "night"):
+                for hits in place_map.query_tokens(tokens, k=3, calibration=calibration):
+                    json.dumps([hit.to_dict() for hit in hits], allow_nan=False)
+        finally:
+            path.write_bytes(files[path.name])
+
+    layers = {file: PLAIN_JSON if file.endswith(".json") else TENSOR_HEADER for file in files}
+    return Target(name, files, read, layers)
 
 
 def _layers(files: dict[str, bytes]) -> dict[str, Layer]:

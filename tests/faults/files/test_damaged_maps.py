@@ -8,9 +8,10 @@ import pytest
 
 from tests.faults.conftest import Campaign
 from tests.faults.files.fuzzing import fuzz
+from tests.faults.files.targets import TARGETS
 
 pytestmark = pytest.mark.slow
 
 
 def test_saved_maps_caches_and_cameras(campaign: Campaign, tmp_path: Path) -> None:
-    assert fuzz(["judged map", "paper map", "token cache", "adaptation"], campaign, tmp_path) == []
+    assert fuzz([name for name, (module, *_) in TARGETS.items() if module == "maps"], campaign, tmp_path) == []
