@@ -69,9 +69,10 @@ class Sizes:
 
     @classmethod
     def of(cls, pid: int) -> Sizes:
-        children = [
-            one for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()
-        ]
+        children: list[str] = []
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread ended meanwhile
+                children += (task / "children").read_text().split()
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
         )
