@@ -17,6 +17,7 @@ from tfa.core.files import map_tensors, write_tensors
 from tfa.errors import BadMap, UnknownImage
 from tfa.maps import PlaceMap, state, upkeep
 from tfa.maps.folder import format, writer
+from tfa.maps.stored_head import read_rows
 from tfa.types import ImageRecord
 
 
@@ -353,3 +354,17 @@ def test_maps_without_fast_checksums_answer(second_order, cache, tmp_path):
     again.save(tmp_path / "copy.tfa")
     assert len(reopened(tmp_path / "copy.tfa").state.compact.sums) == 9
     assert again.query(tmp_path / "new.png").hits[0].id == 8
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"a": np.zeros((2, 3), np.int8), "a.step": np.zeros((), np.float32)},
+        {"a": np.zeros((2, 3, 1), np.int8), "a.step": np.zeros(2, np.float32)},
+        {"a": np.zeros((2, 3), np.int8), "a.step": np.zeros(2, np.float32), "a.fine": np.zeros((2, 2), np.int8)},
+        {"a": np.zeros(6, np.float16)},
+    ],
+)
+def test_rows_that_do_not_fit_their_steps_are_refused(tensors):
+    with pytest.raises(ValueError, match="do not fit"):
+        read_rows("a", tensors, None)

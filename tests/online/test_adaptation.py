@@ -1,5 +1,6 @@
 """Online adaptation agrees with its plain form for every head; which photos count and what is forgotten."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -142,6 +143,10 @@ def test_it_survives_the_disk_and_goes_on_alike(second, tmp_path):
     with pytest.raises(BadFile, match="not an online adaptation"):
         Adaptation.load(tmp_path / "other.safetensors")
     tensors, metadata = one.adaptation.contents()
+    facts = json.dumps({**json.loads(metadata["facts"]), "_weight": 10**400})
+    write_tensors(tmp_path / "other.safetensors", tensors, {**metadata, "facts": facts})
+    with pytest.raises(BadFile, match="too large"):
+        Adaptation.load(tmp_path / "other.safetensors")
     write_tensors(tmp_path / "other.safetensors", {**tensors, "ids": np.zeros_like(tensors["ids"])}, metadata)
     with pytest.raises(BadFile, match="an image has several columns"):
         Adaptation.load(tmp_path / "other.safetensors")

@@ -69,14 +69,17 @@ def write_rows(name: str, rows: Rows) -> dict[str, np.ndarray]:
 
 def read_rows(name: str, tensors: Tensors, width: int | None) -> BaseRows:
     """Read the tensors of `write_rows`. `width` is the length of a descriptor, whose levels are packed."""
-    rows, step = tensors[name], tensors.get(f"{name}.step")
+    rows, step, fine = tensors[name], tensors.get(f"{name}.step"), tensors.get(f"{name}.fine")
+    fits = (step is None or step.shape == rows.shape[:1]) and (fine is None or fine.shape == rows.shape)
+    if rows.ndim != 2 or not fits:
+        raise ValueError(f"{name} has rows of shape {rows.shape}, which do not fit their steps")
     if step is None:
         return rows
     if rows.dtype == np.uint8 and width is not None:
         if rows.shape[1] != (7 * width + 7) // 8:
             raise ValueError(f"{name} has {rows.shape[1]} bytes per row, {width} values need {(7 * width + 7) // 8}")
         return QuantizedRows(rows, step, width, SEVEN_TOP)
-    return QuantizedRows(rows, step, rows.shape[1], ROW_TOP, tensors.get(f"{name}.fine"))
+    return QuantizedRows(rows, step, rows.shape[1], ROW_TOP, fine)
 
 
 MOMENTS_FROM = 8  # rows per dimension above which moments (dims × dims float64) are smaller than the int8 rows

@@ -282,7 +282,7 @@ class Adaptation:
             loaded._last = np.array(tensors["last"]) if "last" in tensors else None
             loaded.cells = CellMeans.from_tensors(tensors)
             return loaded, dict(facts["about"])
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None
 
 
