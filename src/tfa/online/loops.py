@@ -5,14 +5,15 @@
                                                                       s: median spread of earlier rows
     line     B_L(t, j) = max over slopes a of  1/L Σ_{k<L} z_{t−k, j − round(a k)},   L = 10 and 20
     margin   g = best line − best line after the best one is masked
-    law      P(margin > g) = (1 + g / (β κ))^(−κ) without a loop,   κ = 8 + 2 rows / L
-    loop     if  2 n / L · P(margin > g) ≤ allowed false loops,   n: length of the drive
+    law      P(margin > g) = (1 + g / (β κ))^(−κ) without a loop,   κ = 8 + 3 rows / L
+    loop     if  n / (w L) · P(margin > g) ≤ allowed false loops,   n: length of the drive,  w = 0.4 and 0.6
 
 The best lines of a frame are order statistics M₁ ≥ M₂ ≥ … of weakly dependent sums. Their spacings k (M_k − M_{k+1})
 have one exponential law with scale β, the mean spacing of the drive's rows. Margins above 2 β, which may be undecided
-loops, do not count; this does not bias the other spacings, since they are independent. κ adds the uncertainty of β.
-Frames in a row share their line, so n frames are n / L independent trials, for each of two lengths. If the length of
-the drive is unknown, n is max(t, 128), and a drive of n frames expects at most allowed (1 + ln(n / 128)) false loops.
+loops, do not count; this does not bias the other spacings, since they are independent. κ adds the uncertainty of β:
+a row has three spacings. Frames in a row share their line, so n frames are n / L independent trials. The two lengths
+share the allowed false loops by w. If the length of the drive is unknown, n is max(t, 128), and a drive of n frames
+expects at most allowed (1 + ln(n / 128)) false loops.
 
 Where a loop ends, older frames of the line still match. So the last three frames must match, too: on average half as
 well as the whole line, and the last one 0.3 times as well, within 3 columns of the line.
@@ -31,7 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LENGTHS = (10, 20)  # frames per line
+SHARES = {10: 0.4, 20: 0.6}  # of the allowed false loops, per number of frames in a line
+LENGTHS = tuple(SHARES)
 SLOPES = (-2.0, -1.5, -1.0, -0.5, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0)  # relative speeds; backward drives are negative
 BESIDE = 6  # frames around a line that show the same place
 MIN_CANDIDATES = 20  # candidates below which a row has no usable spread
@@ -42,6 +44,7 @@ _PAD = int(np.abs(_OFFSETS).max())
 _SPREAD_COUNTS = 30  # weight of the usual spread, in candidates
 _COLUMN_COUNTS = 10  # weight of the mean of all columns, in frames
 _PEAKS = 4  # order statistics per row
+_SPACINGS = _PEAKS - 1  # between them, the margin among them
 _GATE = 2.0  # margin in β above which a row may be a loop
 _GATED_MEAN = 1 - _GATE * np.exp(-_GATE) / (1 - np.exp(-_GATE))  # mean of an exponential below the gate, in β
 _CERTAINTY = 8.0  # κ of a law without rows
@@ -82,8 +85,8 @@ class MarginLaw:
         scale, rows = self.scale(length), self.table[LENGTHS.index(length), 3]
         if scale is None:
             return np.inf
-        certainty = _CERTAINTY + 2 * rows / length
-        trials = 1.0 if frames is None else len(LENGTHS) * frames / length
+        certainty = _CERTAINTY + _SPACINGS * rows / length
+        trials = 1.0 if frames is None else frames / (SHARES[length] * length)
         return float(trials * (1 + max(margin, 0.0) / (scale * certainty)) ** -certainty)
 
     def observe(self, length: int, peaks: Sequence[float]) -> None:
