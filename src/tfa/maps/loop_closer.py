@@ -294,7 +294,7 @@ class LoopCloser:
         coordinates = np.asarray(spaces.spaces[0].fitted(len(spaces)).coordinates[:], np.float32)[rows]
         self._directions = np.asarray(side.patch_directions)
         descriptors = side.mean + coordinates @ np.asarray(side.axes, np.float32)  # v = μ + U z
-        compact, packed = place_map.state.compact, [None] * len(descriptors)
+        compact, packed = place_map.state.compact, None
         if compact is not None:
             packed = take_rows(compact.chunks, rows, compact.compaction.dtype)
             self._compact = replace(compact, chunks=(), sums=None)
@@ -303,7 +303,7 @@ class LoopCloser:
             self._seconds = self._meters = row * self._gap[1] / 60
             self.frames += 1
             self.names.append(place_map.images[row].path)
-            self._add_descriptor(descriptor, packed[row])
+            self._add_descriptor(descriptor, None if packed is None else packed[row])
         self.loops.clear()
         self.session = 1
         self._within.restart()
