@@ -177,7 +177,9 @@ def read_space_terms(
     terms, features = [], []
     for index, entry in enumerate(layout["terms"]):
         space, scales = spaces.spaces[entry["side"]], [one.get(f"term{index}.scale") for one in galleries]
-        eigenvalues, pairs = space.side.eigenvalues, zip(space.chunks(), scales, strict=True)
+        eigenvalues, pairs = space.side.eigenvalues, list(zip(space.chunks(), scales, strict=True))
+        if any(scale is not None and scale.shape != n.shape for (_, n), scale in pairs):
+            raise ValueError(f"term{index} has scales that do not fit its rows")
         rows = [normalize_rows(halves, n, eigenvalues, entry["gamma"], scale) for (halves, n), scale in pairs]
         terms.append(ScoreTerm(entry["weight"], entry["side"], entry["gamma"], Gallery.of(*rows), entry["member"]))
         if f"calibrators{index}" in head:
@@ -333,7 +335,7 @@ def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> 
     side = SecondOrderSide(directions, mean, axes, eigenvalues, grid=(rows, columns) if rows else None)
     chunks = [read_rows(name, one, None) for one in coordinates]
     lengths = np.concatenate([one[f"{name}.lengths"] for one in coordinates])
-    if any(chunk.shape[1] != len(eigenvalues) for chunk in chunks) or len(lengths) != sum(map(len, chunks)):
+    if any(chunk.shape[1] != len(eigenvalues) for chunk in chunks) or lengths.shape != (sum(map(len, chunks)),):
         raise ValueError(f"{name} has coordinates that do not fit its {len(eigenvalues)} axes")
     pseudo, hidden = (np.array(tensors[f"{name}.{key}"], np.int64) for key in ("pseudo", "hidden"))
     return StoredSpace(side, Gallery.of(*chunks), lengths, pseudo, Mask(*hidden))
