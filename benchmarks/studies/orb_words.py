@@ -186,7 +186,7 @@ def describe_bags(photos: Sequence[Path], vocabulary: Vocabulary, progress: Prog
     """Return the bag of words of every photo."""
     import cv2
 
-    detector = cv2.ORB_create(FEATURES, fastThreshold=FAST_THRESHOLD)
+    detector = cv2.ORB.create(FEATURES, fastThreshold=FAST_THRESHOLD)
     bags = []
     for photo in track_progress(photos, len(photos), "ORB words", progress, "images"):
         _, descriptors = detector.detectAndCompute(np.asarray(as_rgb(photo).convert("L")), None)
