@@ -252,6 +252,35 @@ def test_edits_after_a_rollback_are_not_lost_with_another_head(town, camera, tmp
     assert sound(town) == PLACES - 1
 
 
+@pytest.mark.parametrize("active", ["night", None])
+def test_a_calibration_is_not_searched_in_vectors_of_another_one_of_its_name(active, town, camera, dusk):
+    town.calibrate(camera[:6], "night")
+    expected = told(town.query(dusk, calibration="night"))
+    town.activate(active)
+    town.calibrate(camera[4:], "night")
+    assert told(town.query(dusk, calibration="night")) != expected
+    town.storage.rollback()
+    if active is None:
+        with pytest.raises(BadCalibration, match="head 'night' is not active"):
+            town.query(dusk, calibration="night")
+    town.activate("night")
+    assert told(town.query(dusk)) == expected
+    town.remove([2, 3])
+    assert sound(town) == PLACES - 2
+
+
+def test_a_head_that_was_active_before_is_activated_without_new_vectors(town, another, camera):
+    town.calibrate(camera, "night")
+    used = {town.storage.view.header.collection, town.storage.view.header.before.collection}
+    for head in (None, "night", None):
+        another().activate(head)
+        assert town.storage.versions.now(fresh=True).header.collections == used
+    town.storage.rollback()
+    assert sound(town) == PLACES
+    assert town.activate(None) is None
+    assert town.storage.versions.now(fresh=True).header.collections == used
+
+
 def interrupt(patch, place, name):
     """Kill the editor at a step of its edit."""
 

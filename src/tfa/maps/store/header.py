@@ -121,6 +121,7 @@ class StoreHeader(Value, extras=True):
     encoder: Mapping[str, Any] = req("Encoder, as in a map's folder.")
     heads: tuple[str, ...] = req("Names of the heads.")
     active: str = req("Head that answers if a query names none.")
+    active_digest: str = opt("", "Tells apart calibrations of one name, see `digest_head`; empty in older maps.")
     created: str = req("Time at which it was made.")
     index: str | None = opt(None, "Index of the collection; null searches exactly.")
     patches: Mapping[str, Any] | None = opt(None, "Where patches are, see `rows`; null without them.")

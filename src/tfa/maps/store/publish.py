@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from tfa.maps.store.rows import (
     seal_patches,
     write_patches,
 )
-from tfa.maps.store.versions import SKELETON_IMAGES, put_skeleton, write_skeleton
+from tfa.maps.store.versions import SKELETON_IMAGES, digest_head, put_skeleton, write_skeleton
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Store
 
@@ -59,6 +59,7 @@ class VersionFacts:
     encoder: Mapping[str, Any]
     heads: Sequence[str]
     active: str
+    active_digest: str = ""
     dtype: str = "float32"
     index: str | None = None
     patches: Mapping[str, Any] | None = None  # see `rows.begin_patches`; None without reranking
@@ -141,12 +142,13 @@ class Publisher:
             patches=facts.patches, fitted=moments.count if facts.fitted is None else facts.fitted,
             placed=facts.placed, reach=facts.reach, removed=before.removed if same and before is not None else 0,
             edits=0 if before is None else before.edits + (not same), editor=name_process(), notes=tuple(facts.notes),
-            origin=before.origin if same and before is not None else self.version,
+            origin=before.origin if same and before is not None else self.version, active_digest=facts.active_digest,
         )  # fmt: skip
         return self.swap(header)
 
     def finish_state(self, state: MapState, reduction: Reduction, moments: Moments, facts: VersionFacts) -> StoreHeader:
         """Finish with `state` as the skeleton."""
+        facts = replace(facts, active_digest=digest_head(state.chosen()))
         with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
             write_skeleton(Path(folder) / "skeleton.tfa", state)
             return self.finish(Path(folder) / "skeleton.tfa", reduction, moments, facts)

@@ -21,7 +21,7 @@ from tfa.maps.store.edits import settle_edits
 from tfa.maps.store.header import ABANDONED, StoreHeader, read_document, version_folder
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, VersionFacts, write_entries
 from tfa.maps.store.rows import SpaceRows, find_holder, fit_store_reduction, read_ranks, seal_patches
-from tfa.maps.store.versions import MapView, Version, Versions, holds_same_images, put_skeleton, write_skeleton
+from tfa.maps.store.versions import MapView, Version, Versions, put_skeleton, write_skeleton
 from tfa.maps.upkeep import UPLOADS
 from tfa.search.reduced import Moments
 from tfa.search.store import Collection, Entries, Store, hide_password, open_map_store
@@ -84,8 +84,8 @@ def switch_head(publisher: Publisher, versions: Versions, name: str, progress: P
         if state is view.state:
             return
         before = view.header.before
-        if before is not None and before.active == name and holds_same_images(before, view.header):
-            taken = {key: getattr(before, key) for key in ("version", "moments", "active")}
+        if before is not None and name in view.versions:
+            taken = {key: getattr(before, key) for key in ("version", "moments", "active", "active_digest")}
             publisher.swap(view.header.changed(**taken))
             return
         version, _ = write_version(publisher, view, state, progress)
@@ -159,8 +159,8 @@ def _copy(source: StoreStorage, view: MapView, copy: Publisher, progress: Progre
                 (Path(folder) / name).write_bytes(read_document(source.store, key))
         facts = VersionFacts(
             next_id=header.next_id, encoder=header.encoder, heads=header.heads, active=header.active,
-            dtype=header.dtype, index=index, patches=patches, fitted=header.fitted, placed=header.placed,
-            reach=header.reach,
+            active_digest=header.active_digest, dtype=header.dtype, index=index, patches=patches, fitted=header.fitted,
+            placed=header.placed, reach=header.reach,
             notes=[*header.notes, f"copy of version {header.version} of {source.location}"],
         )  # fmt: skip
         return copy.finish(Path(folder), view.active.reduction, view.active.moments, facts)

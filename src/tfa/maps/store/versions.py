@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from tfa.core.files import hash_json
 from tfa.core.text import format_command
 from tfa.errors import BadCalibration, BadMap, StoreConflict
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.format import HEADER_FILE
-from tfa.maps.state import MapState, NamedHead, tie_duplicates
+from tfa.maps.state import DATABASE, MapState, NamedHead, tie_duplicates
 from tfa.maps.store.header import StoreHeader, read_document, read_moments, read_reduction, read_store_header
 from tfa.maps.store.rows import read_patches
 from tfa.search.reduced import Moments, Reduction
@@ -176,7 +177,7 @@ class Versions:
         versions = {}
         before = header.before
         for one in (before, header):  # the newer version wins if both have the same head
-            if one is None or (one is before and not holds_same_images(one, header)):
+            if one is None or (one is before and not _is_reusable(one, header, state)):
                 continue
             versions[one.active] = Version(
                 state.chosen(one.active),
@@ -204,6 +205,13 @@ def _prepare_skeleton(state: MapState) -> MapState:
     return tied
 
 
-def holds_same_images(before: StoreHeader, header: StoreHeader) -> bool:
-    """Return True if the previous version has the same images and a head that still exists."""
-    return before.edits == header.edits and before.active in header.heads and before.dims == header.dims
+def digest_head(head: NamedHead) -> str:
+    """Return a digest that differs between two calibrations of one name."""
+    return hash_json([head.decisions, head.evidence, head.calibration])
+
+
+def _is_reusable(before: StoreHeader, header: StoreHeader, state: MapState) -> bool:
+    """Return True if the previous version has the same images and a head of `state`."""
+    if before.edits != header.edits or before.dims != header.dims or before.active not in header.heads:
+        return False
+    return before.active == DATABASE or before.active_digest == digest_head(state.chosen(before.active))
