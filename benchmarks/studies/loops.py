@@ -307,7 +307,8 @@ def describe_fixed(tokens: Tokens) -> np.ndarray:
 
 _STREAM = ("drive", "sessions")
 _DRIVES = ("revisits", "loops", "false", "precision", "recall", "strict", "pairs", "false pairs", "recall of pairs")
-_ORDERED = {**HEADS, FIXED_HEAD: "cosine, single frames"}  # no threshold
+# Without a threshold, the length of the drive does not matter.
+_ORDERED = {head: title for head, title in HEADS.items() if head != "length"} | {FIXED_HEAD: "cosine, single frames"}
 
 TABLES = {
     "drives": ("Loops of TFA at the threshold that the drive sets, percent", (*_STREAM, *_DRIVES)),
@@ -351,7 +352,8 @@ def table_rows(studies: Sequence[Mapping[str, Any]], table: str) -> list[tuple[s
         elif table == "drives":
             cells = _drive_cells(heads["tfa"]) if "tfa" in heads else ["–"] * len(_DRIVES)
         else:
-            cells = [_head_cell(heads[head], table) if head in heads else "–" for head in HEADS]
+            shown = _ORDERED if table in ("precision", "strict") else HEADS
+            cells = [_head_cell(heads[head], table) if head in heads else "–" for head in shown]
         rows.append((*about, *cells))
     return rows
 

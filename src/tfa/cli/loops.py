@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,11 @@ from tfa.cli.build import FrameOptions, Queries, are_recordings, extract_queries
 from tfa.cli.console import format_count, note, print_json, say, show_notes
 from tfa.cli.options import ENCODING, Part, PositionOptions, check_writable, takes
 from tfa.errors import BadSpec
-from tfa.types import Answer, EncoderOptions, LoopOptions, LoopsResult, SkippedFile
+from tfa.types import Answer, EncoderOptions, LoopOptions, LoopPair, LoopsResult, SkippedFile
 
 _SAVE_EVERY = 256  # frames
-_SHOWN = 20  # loops to print
+_SHOWN = 20  # stretches to print
+_SAME_STRETCH = 10  # frames between pairs of one stretch
 
 
 @takes(
@@ -113,7 +115,25 @@ def loops(
     if json:
         print_json(result)
         return
-    for loop in [one for one in result.loops if not one.continued][:_SHOWN]:
-        say(f"  {loop.query_image} shows {loop.match_image} (confidence {loop.confidence:.3f})")
+    runs = _group_runs(result.pairs)
+    for first, last, count in runs[:_SHOWN]:
+        later, earlier = (
+            " to ".join(dict.fromkeys(closer.names[node] for node in nodes)) for nodes in zip(first, last, strict=True)
+        )
+        say(f"  {later} shows {earlier} ({format_count(count, 'frame')})")
+    if len(runs) > _SHOWN:
+        say(f"  and {len(runs) - _SHOWN:,} more")
     say(f"{format_count(len(result.pairs), 'frame')} of {result.frames:,} show an earlier place")
     show_notes([*queries.notes, *notes], [(one.file, one.reason) for one in result.skipped])
+
+
+def _group_runs(pairs: Sequence[LoopPair]) -> list[tuple[tuple[int, int], tuple[int, int], int]]:
+    """Return the first and the last pair of every stretch of a drive that shows an earlier one, and its pairs."""
+    runs: list[tuple[tuple[int, int], tuple[int, int], int]] = []
+    for pair in pairs:
+        here = (pair.query, pair.match)
+        if runs and all(abs(a - b) <= _SAME_STRETCH for a, b in zip(here, runs[-1][1], strict=True)):
+            runs[-1] = (runs[-1][0], here, runs[-1][2] + 1)
+        else:
+            runs.append((here, here, 1))
+    return runs

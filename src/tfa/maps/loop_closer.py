@@ -154,9 +154,11 @@ class LoopCloser:
     def check(self, time: float | None, position: Position | None) -> None:
         """Raise if a frame lacks the time or position that the gap needs."""
         if time is None and self.needs_time:
-            raise BadSpec("a gap or session break in time needs the time of every frame; pass time")
+            raise BadSpec(
+                "a gap or break in time needs the time of every frame (EXIF, file name, time=); or use gap 60"
+            )
         if position is None and self._gap[0] == "meters":
-            raise BadSpec("a gap in meters needs the position of every frame; pass position")
+            raise BadSpec("a gap in meters needs the position of every frame (--positions, position=); or use gap 60")
         if time is not None and not math.isfinite(time):
             raise BadSpec(f"time={time} is not a finite number")
 
